@@ -1,9 +1,12 @@
-"""Estimates of alpha, the acceptance rate, from what a run counted.
+"""Estimates of alpha, the acceptance rate, from the counts of a run.
 
-Drafted tokens of one example share its difficulty, so intervals treat the example, not
-the token, as the unit: alpha = sum_i a_i / sum_i n_i with the ratio estimator's
-variance N / (N - 1) * sum_i (a_i - alpha n_i)^2 / (sum_i n_i)^2 (Cochran, Sampling
-Techniques, 1977, section 6.3).
+Drafted tokens of one example share the example's difficulty, so intervals treat the
+example, not the token, as the unit. The estimate is alpha = sum_i a_i / sum_i n_i. The
+variance of the ratio estimator is
+
+  N / (N - 1) * sum_i (a_i - alpha n_i)^2 / (sum_i n_i)^2.
+
+Source: Cochran, Sampling Techniques, 1977, section 6.3.
 """
 
 import dataclasses
@@ -17,7 +20,7 @@ _Z95 = 1.959964
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-  """A ratio with its 95% interval; None where the data can't tell."""
+  """A ratio and the 95% interval; None for numbers that the data do not determine."""
 
   value: float | None
   low: float | None
@@ -31,12 +34,12 @@ def ratio(
   """Estimates sum(numerator) / sum(denominator) over N examples.
 
   Args:
-    numerator: of each example.
-    denominator: of each example, at least 0.
+    numerator: numerator of each example.
+    denominator: denominator of each example, at least 0.
 
   Returns:
-    The ratio (None where the denominators are all 0) and its interval (None for fewer
-    than two examples).
+    The ratio (None if all denominators are 0) and the interval (None for fewer than two
+    examples).
   """
   numerator = np.asarray(numerator, np.float64)
   denominator = np.asarray(denominator, np.float64)

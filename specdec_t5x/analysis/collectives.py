@@ -1,4 +1,4 @@
-"""Communication of a compiled program between devices, counted in its HLO text."""
+"""Counts the communication between devices in the HLO text of a compiled program."""
 
 from collections import Counter
 
@@ -14,18 +14,20 @@ COLLECTIVES = (
 
 
 def count_collectives(hlo: str) -> dict[str, Counter]:
-  """Returns how often a program communicates, by kind of operation.
+  """Returns the number of a program's collective operations, by kind.
+
+  The decoding loop is the loop with the most collective operations, among the loops
+  with an unknown number of turns.
 
   Args:
-    hlo: the optimised program, as `compiled.as_text()` gives it.
+    hlo: text of the optimised program, from `compiled.as_text()`.
 
   Returns:
-    'iteration': of one turn of the program's longest loop whose number of turns is not
-    known beforehand, the decoding loop, loops within it unrolled; 'once': of all else.
-    Of branches each counts, so these are upper bounds.
+    'iteration' counts one turn of the decoding loop, with inner loops unrolled. 'once'
+    counts the rest of the program. All branches count, so the counts are upper bounds.
 
   Raises:
-    ValueError: where there is no such loop.
+    ValueError: if all loops have a known number of turns.
   """
   program = Program.read(hlo)
   loops = [_total(program, body) for body in program.open_loops()]
@@ -35,12 +37,12 @@ def count_collectives(hlo: str) -> dict[str, Counter]:
 
 def _total(program: Program, name: str) -> Counter:
   total = Counter()
-  for each in program.computations.get(name, ()):
-    # An asynchronous operation counts where it starts.
-    kind = each.opcode.removesuffix("-start")
+  for operation in program.computations.get(name, ()):
+    # The start of an asynchronous operation is counted, not the end.
+    kind = operation.opcode.removesuffix("-start")
     if kind in COLLECTIVES:
       total[kind] += 1
-    for callee in each.callees:
+    for callee in operation.callees:
       for kind, count in _total(program, callee).items():
-        total[kind] += (program.turns(each) or 1) * count
+        total[kind] += (program.turns(operation) or 1) * count
   return total

@@ -1,4 +1,4 @@
-"""Compiled programs as XLA prints them: computations, their operations and loops."""
+"""Computations, operations and loops of a compiled program in XLA's text format."""
 
 import dataclasses
 import re
@@ -27,8 +27,9 @@ class Operation:
 
   @property
   def operands(self) -> tuple[str, ...]:
-    """Names of what it reads."""
-    depth, end = 1, len(self.rest)
+    """The names of the operands."""
+    depth = 1
+    end = len(self.rest)
     for place, letter in enumerate(self.rest):
       depth += (letter == "(") - (letter == ")")
       if not depth:
@@ -38,16 +39,16 @@ class Operation:
 
   @property
   def callees(self) -> tuple[str, ...]:
-    """The computations that it runs: of a loop its body, and its condition."""
+    """The computations that the operation runs, for example a loop's body."""
     branches = ",".join(_BRANCHES.findall(self.rest))
-    named = (name.strip().lstrip("%") for name in branches.split(",") if name)
-    return (*_CALLED.findall(self.rest), *named)
+    names = [name.strip().lstrip("%") for name in branches.split(",") if name]
+    return (*_CALLED.findall(self.rest), *names)
 
   @property
   def body(self) -> str:
-    """What a loop repeats, or the one computation that it runs."""
-    found = re.search(r"body=%?([\w.\-]+)", self.rest)
-    return found.group(1) if found else self.callees[0]
+    """The body of a loop, or the first computation that the operation runs."""
+    match = re.search(r"body=%?([\w.\-]+)", self.rest)
+    return match.group(1) if match else self.callees[0]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,8 +56,8 @@ class Program:
   """The computations of a compiled program.
 
   Attributes:
-    computations: their operations, by name.
-    entry: the one that runs.
+    computations: operations of each computation, by the computation's name.
+    entry: name of the program's main computation.
   """
 
   computations: Mapping[str, Sequence[Operation]]
@@ -64,43 +65,50 @@ class Program:
 
   @classmethod
   def read(cls, hlo: str) -> "Program":
-    """Returns the program of an HLO text, as `compiled.as_text()` gives it."""
-    computations, current, entry = {}, None, ""
+    """Returns the program of an HLO text from `compiled.as_text()`."""
+    computations = {}
+    operations = None
+    entry = ""
     for line in hlo.splitlines():
       if head := _COMPUTATION.match(line):
-        current = computations.setdefault(head.group(1), [])
+        operations = computations.setdefault(head.group(1), [])
         entry = head.group(1) if line.startswith("ENTRY") else entry
-      elif current is not None and (found := _OPERATION.match(line)):
-        root, name, shape, opcode, rest = found.groups()
-        current.append(Operation(name, shape, opcode, rest, bool(root)))
+      elif operations is not None and (match := _OPERATION.match(line)):
+        root, name, shape, opcode, rest = match.groups()
+        operations.append(Operation(name, shape, opcode, rest, bool(root)))
     return cls(computations, entry)
 
-  def turns(self, each: Operation) -> int | None:
-    """Returns how often it runs what it calls; None of a loop where nobody knows.
+  def turns(self, operation: Operation) -> int | None:
+    """Returns how many times an operation runs the callees; None if unknown.
 
-    A TPU's text has no count; there the condition says it, as JAX writes its scans: a
-    counter from 0, less than a constant.
+    The text for a TPU has no trip counts. There the count is read off the condition of
+    JAX's scans: a counter from 0 is less than a constant.
     """
-    if each.opcode != "while":
+    if operation.opcode != "while":
       return 1
-    if found := _TRIPS.search(each.rest):
-      return int(found.group(1))
-    condition = self.computations.get(_CONDITION.search(each.rest).group(1), ())
-    named = {line.name: line for line in condition}
+    if trips := _TRIPS.search(operation.rest):
+      return int(trips.group(1))
+    name = _CONDITION.search(operation.rest).group(1)
+    condition = self.computations.get(name, ())
+    by_name = {line.name: line for line in condition}
     root = next((line for line in condition if line.is_root), None)
     if root is None or root.opcode != "compare" or "direction=LT" not in root.rest:
       return None
-    limit = named[root.operands[1]]
+    limit = by_name[root.operands[1]]
     return int(limit.rest.partition(")")[0]) if limit.opcode == "constant" else None
 
   def open_loops(self) -> list[str]:
-    """Returns the bodies of the loops whose number of turns nobody knows beforehand.
+    """Returns the bodies of the loops with an unknown number of turns.
 
     Raises:
-      ValueError: where there is no such loop.
+      ValueError: if all loops have a known number of turns.
     """
-    every = (each for lines in self.computations.values() for each in lines)
-    loops = [each.body for each in every if self.turns(each) is None]
+    loops = [
+      operation.body
+      for operations in self.computations.values()
+      for operation in operations
+      if self.turns(operation) is None
+    ]
     if not loops:
       raise ValueError("Expected a program with a decoding loop, got none: no `while`.")
     return loops

@@ -1,24 +1,27 @@
-"""Closed forms: what speculative decoding yields for a given acceptance rate.
+"""Closed forms of the speedup of speculative decoding for a given acceptance rate.
+
+p is the target's distribution, q the draft's. All functions accept numbers or arrays,
+broadcast arrays, and compute in float64. The forms in alpha assume that acceptances are
+independent and equally likely. docs/math.md derives all forms.
 
 Source: Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative
-Decoding", ICML 2023 (arXiv 2211.17192); docs/math.md derives each. p is the target's
-distribution, q the draft's. All take numbers or arrays, broadcast them, and work in
-float64. The forms in alpha assume acceptances that are independent and equally likely.
+Decoding", ICML 2023 (arXiv 2211.17192).
 """
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-# What the functions return: a number for numbers, an array for arrays.
+# The result of a function: a number for numbers, an array for arrays.
 Numbers = np.float64 | Float[np.ndarray, "..."]
 
-# float32 probabilities of a large vocabulary sum to 1 well within this; logits don't.
+# float32 probabilities of a large vocabulary sum to 1 well within this tolerance.
+# Logits do not.
 _SUM_TOLERANCE = 1e-3
 
 
 def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> Numbers:
-  """Returns the mean number of tokens that one iteration emits.
+  """Returns the mean number of tokens per iteration.
 
   (1 - alpha^(gamma+1)) / (1 - alpha) = 1 + alpha + ... + alpha^gamma.
   (Section 3.1, equation 1.)
@@ -33,9 +36,10 @@ def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> Numbers:
   Raises:
     ValueError: an argument is outside its range.
   """
-  alpha, gamma = _alpha(alpha), _gamma(gamma)
-  # Log and expm1 keep the digits that 1 - alpha^(gamma+1), as written, loses near
-  # alpha = 1. At alpha = 0, log gives -inf and expm1 then -1, which is the limit.
+  alpha = _alpha(alpha)
+  gamma = _gamma(gamma)
+  # log and expm1 keep digits that the expression 1 - alpha^(gamma+1) loses near
+  # alpha = 1. At alpha = 0, log returns -inf and expm1 then -1, which is the limit.
   with np.errstate(divide="ignore"):
     numerator = -np.expm1((gamma + 1) * np.log(alpha))
   certain = alpha == 1
@@ -43,11 +47,11 @@ def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> Numbers:
 
 
 def walltime_improvement(alpha: ArrayLike, gamma: ArrayLike, c: ArrayLike) -> Numbers:
-  """Returns how many times faster than plain decoding a fixed gamma is.
+  """Returns the speedup of a fixed gamma over plain decoding.
 
-  (1 - alpha^(gamma+1)) / ((1 - alpha) (gamma c + 1)): tokens per iteration over the
-  iteration's time. Scoring gamma + 1 tokens is taken to last as long as scoring one.
-  (Section 3.3, theorem 3.8.)
+  (1 - alpha^(gamma+1)) / ((1 - alpha) (gamma c + 1)): tokens per iteration divided by
+  the time of the iteration. Scoring gamma + 1 tokens is assumed to take as long as
+  scoring one token. (Section 3.3, theorem 3.8.)
 
   Args:
     alpha: the chance that a drafted token is accepted, in [0, 1].
@@ -60,12 +64,13 @@ def walltime_improvement(alpha: ArrayLike, gamma: ArrayLike, c: ArrayLike) -> Nu
   Raises:
     ValueError: an argument is outside its range.
   """
-  gamma, c = _gamma(gamma), _cost("c", c, "step time")
+  gamma = _gamma(gamma)
+  c = _cost("c", c, "step time")
   return expected_tokens(alpha, gamma) / (gamma * c + 1)
 
 
 def operations_factor(alpha: ArrayLike, gamma: ArrayLike, c_hat: ArrayLike) -> Numbers:
-  """Returns how many times more arithmetic operations a token costs.
+  """Returns the ratio of arithmetic operations per token to plain decoding.
 
   (1 - alpha) (gamma c_hat + gamma + 1) / (1 - alpha^(gamma+1)).
   (Section 3.4, theorem 3.11.)
@@ -81,31 +86,34 @@ def operations_factor(alpha: ArrayLike, gamma: ArrayLike, c_hat: ArrayLike) -> N
   Raises:
     ValueError: an argument is outside its range.
   """
-  gamma, c_hat = _gamma(gamma), _cost("c_hat", c_hat, "operations per token")
+  gamma = _gamma(gamma)
+  c_hat = _cost("c_hat", c_hat, "operations per token")
   return (gamma * c_hat + gamma + 1) / expected_tokens(alpha, gamma)
 
 
 def optimal_gamma(
   alpha: ArrayLike, c: ArrayLike, *, max_gamma: int = 64
 ) -> Int[np.ndarray, "..."] | np.int64:
-  """Returns the gamma of the largest walltime improvement; 0 if none improves.
+  """Returns the gamma of the largest walltime improvement; 0 without an improvement.
 
-  Speculation pays exactly where alpha > c, then by at least (1 + alpha) / (1 + c), the
-  factor of gamma = 1. (Section 3.3, corollary 3.9; section 3.5.)
+  Speculation is faster if and only if alpha > c. The improvement is then at least
+  (1 + alpha) / (1 + c), the factor of gamma = 1. (Section 3.3, corollary 3.9; section
+  3.5.)
 
   Args:
     alpha: the chance that a drafted token is accepted, in [0, 1].
     c: draft step time / target step time, at least 0.
-    max_gamma: the largest gamma tried, at least 1. Where it is returned, a larger one
-      may be better still (always with alpha = 1 > c, or with c = 0 < alpha).
+    max_gamma: the largest gamma to try, at least 1. If the result is `max_gamma`, a
+      larger gamma may be better (always with alpha = 1 > c, or with c = 0 < alpha).
 
   Returns:
-    Drafted tokens per iteration. Of gammas that tie, one of them.
+    Drafted tokens per iteration; any of the best gammas in a tie.
 
   Raises:
     ValueError: an argument is outside its range.
   """
-  alpha, c = _alpha(alpha), _cost("c", c, "step time")
+  alpha = _alpha(alpha)
+  c = _cost("c", c, "step time")
   if max_gamma < 1 or max_gamma != int(max_gamma):
     raise ValueError(
       f"max_gamma must be a whole number of at least 1, got {max_gamma}. It bounds the "
@@ -113,15 +121,15 @@ def optimal_gamma(
     )
   gammas = np.arange(1, int(max_gamma) + 1)
   factors = walltime_improvement(alpha[..., None], gammas, c[..., None])
-  # The corollary, and not a comparison with 1, decides whether it pays: at alpha = c
-  # the factor of gamma = 1 is 1 only up to rounding.
+  # The corollary decides, not a comparison of the factor with 1: at alpha = c the
+  # factor of gamma = 1 is 1 only up to rounding.
   return np.where(alpha > c, gammas[np.argmax(factors, axis=-1)], 0)[()]
 
 
 def acceptance(p: ArrayLike, q: ArrayLike) -> Numbers:
   """Returns beta = sum_x min(p(x), q(x)), the chance that a draft from q is accepted.
 
-  (Section 3.2, theorem 3.5; alpha is its mean over prefixes, corollary 3.6.)
+  (Section 3.2, theorem 3.5. alpha is the mean of beta over prefixes, corollary 3.6.)
 
   Args:
     p: probabilities of the target, [..., V].
@@ -141,7 +149,7 @@ def acceptance(p: ArrayLike, q: ArrayLike) -> Numbers:
 def divergence(p: ArrayLike, q: ArrayLike) -> Numbers:
   """Returns D_LK = sum_x |p(x) - (p(x) + q(x)) / 2|, the chance of a rejection.
 
-  It is the total variation distance, 1 - `acceptance(p, q)`. (Section 3.2, definition
+  D_LK is the total variation distance, 1 - `acceptance(p, q)`. (Section 3.2, definition
   3.2 and lemma 3.3.)
 
   Args:
@@ -164,9 +172,10 @@ def lenient_acceptance(
   q: ArrayLike,
   lenience: ArrayLike,
 ) -> Numbers:
-  """Returns sum_x min(p(x) / l, q(x)), the acceptance when l q stands in for q.
+  """Returns sum_x min(p(x) / l, q(x)), the acceptance with l q in place of q.
 
-  For sampling; the lenient test of greedy decoding is another one. (Appendix A.5.)
+  The formula is for sampling. Greedy decoding has a different lenient test. (Appendix
+  A.5.)
 
   Args:
     p: probabilities of the target, [..., V].
@@ -177,7 +186,8 @@ def lenient_acceptance(
     A probability for each pair of distributions, [...]; at least `acceptance(p, q)`.
 
   Raises:
-    ValueError: as `acceptance`, or lenience is outside its range.
+    ValueError: p or q is not a distribution, they differ in the size of the vocabulary,
+      or lenience is outside the range.
   """
   p, q = _distributions(p, q)
   lenience = np.asarray(lenience, np.float64)
@@ -189,7 +199,7 @@ def lenient_acceptance(
 
 def _require(name, value, valid, expected, fix):
   if not np.all(valid):
-    # Of an array, the first offender says more than the whole.
+    # For an array, the message shows the first invalid element.
     raise ValueError(f"{name} must be {expected}, got {value[~valid].flat[0]}. {fix}")
 
 
@@ -217,7 +227,8 @@ def _cost(name, value, unit):
 
 
 def _distributions(p, q):
-  p, q = np.asarray(p, np.float64), np.asarray(q, np.float64)
+  p = np.asarray(p, np.float64)
+  q = np.asarray(q, np.float64)
   if not p.ndim or not q.ndim or p.shape[-1] != q.shape[-1]:
     raise ValueError(
       "p and q must be distributions of the same tokens along their last axis, got "

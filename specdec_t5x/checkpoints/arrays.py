@@ -19,21 +19,22 @@ def read_t5x(directory: epath.Path, leaf: Any, dtype: str | None) -> np.ndarray:
   """Reads one array of a checkpoint in T5X's format.
 
   Args:
-    directory: the checkpoint's folder.
-    leaf: the array's entry in the index: the array itself, or where it is stored.
-    dtype: of the result; None keeps the stored one.
+    directory: folder of the checkpoint.
+    leaf: entry of the array in the index: the array, or the array's location.
+    dtype: dtype of the result; None keeps the stored dtype.
 
   Raises:
-    ValueError: where the file has another type or order than the index says.
+    ValueError: if dtype or order of the file differ from the index.
   """
   if not isinstance(leaf, dict):
     return np.asarray(leaf, dtype and jnp.dtype(dtype))
-  import tensorstore as ts  # Here alone: decoding without checkpoints needs none.
+  # Imported here, because decoding without checkpoints needs no tensorstore.
+  import tensorstore as ts
 
   spec = {
     "driver": "zarr",
     "kvstore": _address(directory / folder_of(leaf)),
-    # A lost file must not read as zeros.
+    # By default tensorstore reads a missing file as zeros.
     "fill_missing_data_reads": False,
   }
   store = ts.open(spec, read=True).result()
@@ -45,16 +46,18 @@ def read_t5x(directory: epath.Path, leaf: Any, dtype: str | None) -> np.ndarray:
 
 
 def _check_layout(metadata: dict[str, Any], name: str) -> None:
-  """Raises a ValueError where an array's bytes would be read as other numbers.
+  """Raises a ValueError if an array's bytes would be read as other numbers.
 
   Args:
-    metadata: of the array on disk.
-    name: of its type in the index.
+    metadata: metadata of the array on disk.
+    name: name of the array's dtype in the index.
   """
   dtype = name if name == "bfloat16" else np.dtype(name).newbyteorder("<").str
-  found = metadata["dtype"], metadata["order"]
-  if found != (dtype, "C"):
-    raise ValueError(f"the array on disk is {found}, but the index says {(dtype, 'C')}")
+  layout = metadata["dtype"], metadata["order"]
+  if layout != (dtype, "C"):
+    raise ValueError(
+      f"the array on disk is {layout}, but the index says {(dtype, 'C')}"
+    )
 
 
 def _address(folder: epath.Path) -> dict[str, str]:
@@ -71,16 +74,19 @@ def read_orbax(
   """Reads arrays of a checkpoint in Orbax's format.
 
   Args:
-    item: the folder that holds them.
-    names: their paths in its tree, as target/decoder/.../kernel.
-    dtype: of the results; None keeps the stored ones.
+    item: folder of the arrays.
+    names: paths of the arrays in the item's tree, for example
+      target/decoder/.../kernel.
+    dtype: dtype of the results; None keeps the stored dtypes.
   """
-  import orbax.checkpoint as ocp  # Here alone: decoding without checkpoints needs none.
+  # Imported here, because decoding without checkpoints needs no Orbax.
+  import orbax.checkpoint as ocp
 
-  how = ocp.RestoreArgs(
+  array_args = ocp.RestoreArgs(
     restore_type=np.ndarray, dtype=None if dtype is None else jnp.dtype(dtype)
   )
-  restore_args = flax.traverse_util.unflatten_dict(dict.fromkeys(names, how), sep="/")
+  flat_args = dict.fromkeys(names, array_args)
+  restore_args = flax.traverse_util.unflatten_dict(flat_args, sep="/")
   request = ocp.args.PyTreeRestore(
     item=jax.tree.map(lambda _: 0, restore_args),
     restore_args=restore_args,

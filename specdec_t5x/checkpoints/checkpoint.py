@@ -1,7 +1,7 @@
-"""A checkpoint on disk: its kind, shapes and configuration, and restoring it.
+"""A checkpoint on disk: kind, shapes, configuration and parameters.
 
 `Checkpoint.load` reads parameters onto one device and needs no T5X.
-`Checkpoint.restore` fills a T5X state in a partitioner's layout, by T5X's own readers
+`Checkpoint.restore` fills a T5X state in a partitioner's layout, by T5X's readers
 (`readers`).
 """
 
@@ -38,15 +38,15 @@ from specdec_t5x.network.functional import (
   network_for,
 )
 
-# Numbers that Orbax reads at once: 256 MB in float32.
+# Numbers that Orbax reads concurrently: 256 MB in float32.
 _GROUP = 2**26
 
 
 class Checkpoint(abc.ABC):
-  """A network's parameters on disk; `open` finds out their format.
+  """A network's parameters on disk. `open` detects the format.
 
   Attributes:
-    path: of the folder.
+    path: path of the folder.
   """
 
   def __init__(self, path: str):
@@ -54,10 +54,10 @@ class Checkpoint(abc.ABC):
 
   @staticmethod
   def open(path: str) -> "Checkpoint":
-    """Returns the checkpoint of a folder; of parameters nothing is read yet.
+    """Returns the checkpoint of a folder, without reading parameters.
 
     Raises:
-      ValueError: where there is none, or a Hugging Face folder is no T5's.
+      ValueError: if there is no checkpoint, or a Hugging Face folder is not a T5's.
     """
     if is_folder(path):
       return HuggingFace(path)
@@ -85,55 +85,55 @@ class Checkpoint(abc.ABC):
 
   @classmethod
   def of_network(cls, path: str, macro: str, expected: Shapes) -> "Checkpoint":
-    """Returns the checkpoint of a folder, whose parameters have these shapes.
+    """Returns the checkpoint of a folder after a check of the parameters' shapes.
 
     Args:
-      path: of the folder.
-      macro: the setting that it is the value of, for messages.
-      expected: of the network's parameters.
+      path: path of the folder.
+      macro: name of the setting with the value `path`, for messages.
+      expected: shapes of the network's parameters.
 
     Raises:
-      ValueError: naming `macro`, where there is none, or it is another network's.
+      ValueError: if there is no checkpoint of the network. The message names `macro`.
     """
     try:
-      found = cls.open(path)
-      shapes = found.shapes
+      checkpoint = cls.open(path)
+      shapes = checkpoint.shapes
     except ValueError as error:
       raise ValueError(f"{macro}: {error}") from error
     check_shapes(shapes, expected, f"{macro}={path}")
-    return found
+    return checkpoint
 
   @functools.cached_property
   def shapes(self) -> Shapes:
     """The shape of each parameter, read from the index alone.
 
     Raises:
-      ValueError: where the index can't be read, or holds no network that can be told.
+      ValueError: if the index can't be read or describes no known network.
     """
     shapes = {name: place.shape for name, place in self._places.items()}
     return {name: shape for name, shape in shapes.items() if name != heads.UNREAD}
 
   @functools.cached_property
   def _places(self) -> Mapping[str, scanned.Place]:
-    """Where each parameter is stored."""
+    """The location of each parameter."""
     stored = self._stored
     try:
-      found = scanned.places(stored)
+      places = scanned.places(stored)
     except ValueError as error:
       raise ValueError(f"Checkpoint {self.path}: {error}") from error
-    self._check_kind({name: place.shape for name, place in found.items()})
-    return found
+    self._check_kind({name: place.shape for name, place in places.items()})
+    return places
 
   def _check_kind(self, shapes: Shapes) -> None:
-    """Raises a ValueError where parameters of these shapes can't be a network's."""
-    del shapes  # A configuration or gin tells.
+    """Raises a ValueError if no network has parameters of these shapes."""
+    del shapes  # By default a configuration or gin determines the network.
 
   @functools.cached_property
   def _stored(self) -> Shapes:
     """The shapes of the stored arrays."""
     try:
       return self._read_shapes(epath.Path(self.path))
-    except Exception as error:  # msgpack, Orbax and tensorstore each raise their own.
+    except Exception as error:  # msgpack, Orbax and tensorstore raise different types.
       self._check_pointers()
       raise ValueError(
         f"The index of checkpoint {self.path} can't be read ({type(error).__name__}: "
@@ -143,38 +143,38 @@ class Checkpoint(abc.ABC):
   def settings(self, dtype: str = "float32") -> Settings:
     """Returns the configuration of the network.
 
-    Of a Hugging Face folder what its config.json says; else read off the shapes, with
-    T5 1.1's gated GELU where the feed-forward layer is gated and T5 1.0's ReLU where
-    not.
+    The configuration of a Hugging Face folder comes from config.json. The configuration
+    of other checkpoints is read off the shapes. A gated feed-forward layer has T5 1.1's
+    gated GELU, another layer T5 1.0's ReLU.
 
     Args:
-      dtype: of the activations.
+      dtype: dtype of the activations.
 
     Raises:
-      ValueError: as `shapes`; or where no network of this project is like it.
+      ValueError: if `shapes` raises, or no network of this project has the shapes.
     """
     return network_config(self.shapes, dtype)
 
   @property
   def generation(self) -> Generation:
-    """What a Hugging Face folder says of generating; nothing of other checkpoints."""
+    """The generation settings of a Hugging Face folder; empty for other checkpoints."""
     return Generation()
 
   def network(self, dtype: str = "float32") -> Network:
-    """Returns the network of these `settings`."""
+    """Returns the network with the checkpoint's `settings`."""
     return network_for(self.settings(dtype))
 
   def restore(self, state: Any, partitioner: Any, dtype: str | None) -> Any:
-    """Returns `state` with these parameters, in the partitioner's layout.
+    """Returns `state` with the checkpoint's parameters, in the partitioner's layout.
 
     Args:
-      state: T5X's `InferenceState`: shapes of the parameters, and their logical axes.
-      partitioner: says where each parameter lives.
-      dtype: 'float32', 'bfloat16' or 'float16'; None keeps the checkpoint's, and so
-        does a table of n-grams, part of which are token ids.
+      state: T5X's `InferenceState`: shapes and logical axes of the parameters.
+      partitioner: partitioner that places parameters on devices.
+      dtype: 'float32', 'bfloat16' or 'float16'. None keeps the checkpoint's dtypes. A
+        table of n-grams always keeps the dtypes, because the table has token ids.
 
     Raises:
-      ValueError: where it can't be restored.
+      ValueError: if the checkpoint can't be restored.
     """
     if not _is_float(state.params):
       dtype = None
@@ -184,14 +184,14 @@ class Checkpoint(abc.ABC):
     return restored
 
   def load(self, network: Network, dtype: str | None = "float32") -> Any:
-    """Returns the network's parameters, whole on the default device, without T5X.
+    """Returns the network's parameters on the default device, without T5X.
 
     Args:
-      network: the network that the checkpoint is of.
+      network: network of the checkpoint.
       dtype: as in `restore`.
 
     Raises:
-      ValueError: as `restore`.
+      ValueError: if the checkpoint can't be restored.
     """
     variables = jax.eval_shape(
       lambda key: initial_variables(network, key), jax.random.key(0)
@@ -201,8 +201,8 @@ class Checkpoint(abc.ABC):
       dtype = None
     with self._named_errors():
       self._check_expected(expected)
-      read = self._read_arrays(list(expected), dtype)
-      flat = {name: jnp.asarray(array) for name, array in read}
+      named_arrays = self._read_arrays(list(expected), dtype)
+      flat = {name: jnp.asarray(array) for name, array in named_arrays}
     check_finite(self.path, flat)
     return flax.core.freeze(flax.traverse_util.unflatten_dict(flat, sep="/"))
 
@@ -219,12 +219,12 @@ class Checkpoint(abc.ABC):
       ) from error
 
   def _check_pointers(self) -> None:
-    """Raises a ValueError where files are pointers of Git LFS; asked on errors."""
+    """Raises a ValueError if files are pointers of Git LFS. Called after an error."""
     lfs.check_folder(self.path)
 
   @property
   def _is_rearranged(self) -> bool:
-    """Whether parameters are stored in another way than T5X's own readers know."""
+    """Whether T5X's readers can't read the stored arrays as parameters."""
     return not scanned.is_identity(self._places, self._stored)
 
   @abc.abstractmethod
@@ -236,35 +236,35 @@ class Checkpoint(abc.ABC):
     """Returns a stored array in host memory."""
 
   def _read_step(self) -> int:
-    """Returns the step; 0 where none is stored."""
+    """Returns the stored step, or 0."""
     return 0
 
   def _restore(self, state: Any, partitioner: Any, dtype: str | None) -> Any:
-    """Restores one stored array at a time, straight to the devices."""
+    """Restores one stored array at a time, directly to the devices."""
     axes = flax.core.unfreeze(partitioner.get_mesh_axes(state).params)
     axes = flax.traverse_util.flatten_dict(axes, sep="/")
-    flat, shapes = {}, flat_shapes(state.params)
+    flat = {}
+    shapes = flat_shapes(state.params)
     self._check_expected(shapes)
-    # The largest first, whose copies are made when there is least beside them.
+    # Large arrays need the largest copies, so they are read first, into empty memory.
     largest_first = sorted(shapes, key=lambda name: -math.prod(shapes[name]))
     for name, array in self._read_arrays(largest_first, dtype):
       layout = jax.sharding.NamedSharding(partitioner.mesh, axes[name])
-      some = lambda index, array=array: array[index]
-      flat[name] = jax.make_array_from_callback(shapes[name], layout, some)
+      flat[name] = jax.make_array_from_callback(shapes[name], layout, array.__getitem__)
     params = flax.core.freeze(flax.traverse_util.unflatten_dict(flat, sep="/"))
     step = jnp.asarray(self._read_step(), jnp.int32)
     return state.replace_params(params).replace_step(step)
 
   def _check_expected(self, expected: Shapes) -> None:
-    found = {name: x for name, x in self.shapes.items() if name in expected}
-    check_shapes(found, expected, f"Checkpoint {self.path}")
+    shapes = {name: x for name, x in self.shapes.items() if name in expected}
+    check_shapes(shapes, expected, f"Checkpoint {self.path}")
 
   def _read_arrays(
     self, names: Sequence[str], dtype: str | None
   ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields these parameters in host memory, with their names.
+    """Yields names and parameters, in host memory.
 
-    Of stacked layers one stored array is in memory beside what was yielded.
+    At most one stored array of stacked layers is in memory beside yielded parameters.
     """
     places = self._places
     for group in scanned.by_stored(names, places):
@@ -277,11 +277,11 @@ class Checkpoint(abc.ABC):
         )
       for name in group:
         yield name, places[name].take(stored)
-      del stored  # Before the next one is read.
+      del stored  # Frees the memory before the next array is read.
 
 
 class T5X(Checkpoint):
-  """In T5X's format: an index, and a folder of compressed chunks for each array."""
+  """A checkpoint in T5X's format: an index, and a folder of chunks for each array."""
 
   @functools.cached_property
   def _leaves(self):
@@ -313,7 +313,7 @@ class T5X(Checkpoint):
 
 
 class Orbax(Checkpoint):
-  """In Orbax's format, as T5X or Orbax's own writers write it."""
+  """A checkpoint in Orbax's format, written by T5X or by Orbax's writers."""
 
   @functools.cached_property
   def _layout(self):
@@ -341,12 +341,12 @@ class Orbax(Checkpoint):
     if self._is_rearranged:
       yield from super()._read_arrays(names, dtype)
       return
-    # Some together, which Orbax reads at the same time.
+    # Orbax reads the arrays of a group concurrently.
     for group in _groups(names, self._stored):
       paths = [self._path(name) for name in group]
-      read = arrays.read_orbax(self._layout.item, paths, dtype)
+      group_arrays = arrays.read_orbax(self._layout.item, paths, dtype)
       for name, path in zip(group, paths, strict=True):
-        yield name, read.pop(path)
+        yield name, group_arrays.pop(path)
 
   def _read_stored(self, name, dtype):
     path = self._path(name)
@@ -357,7 +357,7 @@ class Orbax(Checkpoint):
 
 
 class HuggingFace(Checkpoint):
-  """A folder of transformers', read as T5X's parameters."""
+  """A folder in the format of transformers, read as T5X's parameters."""
 
   def __init__(self, path: str):
     super().__init__(path)
@@ -371,7 +371,7 @@ class HuggingFace(Checkpoint):
     return dataclasses.replace(self.folder.config, dtype=dtype)
 
   def _check_pointers(self):
-    # `Folder.open` has checked the files that are read; others may be pointers.
+    # `Folder.open` has checked all files that are read. Other files may be pointers.
     pass
 
   def _read_shapes(self, directory):
@@ -382,29 +382,31 @@ class HuggingFace(Checkpoint):
     yield from super()._read_arrays(names, dtype)
 
   def _read_stored(self, name, dtype):
-    with np.errstate(over="ignore"):  # Infinity, which `check_finite` reports.
+    with np.errstate(over="ignore"):  # `check_finite` reports overflows.
       return np.asarray(self.folder.read(name), dtype and jnp.dtype(dtype))
 
 
 def _groups(names: Sequence[str], shapes: Shapes) -> Iterator[list[str]]:
-  """Yields the names in groups whose arrays are small together."""
-  group, size = [], 0
+  """Yields names in groups of at most `_GROUP` numbers, or of one array."""
+  group = []
+  size = 0
   for name in names:
     if group and size + math.prod(shapes[name]) > _GROUP:
       yield group
-      group, size = [], 0
+      group = []
+      size = 0
     group.append(name)
     size += math.prod(shapes[name])
   yield group
 
 
 def _is_float(params: Any) -> bool:
-  """Returns whether all parameters are floats: of a table of n-grams some are ids."""
+  """Returns whether all parameters are floats. A table of n-grams has token ids."""
   leaves = jax.tree.leaves(params)
   return all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves)
 
 
 def flat_shapes(tree) -> Shapes:
-  """Returns the shapes of nested parameters by their path, as decoder/.../kernel."""
+  """Returns the shapes of nested parameters by path, for example decoder/.../kernel."""
   flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(tree), sep="/")
   return {name: tuple(leaf.shape) for name, leaf in flat.items()}

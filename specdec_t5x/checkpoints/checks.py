@@ -1,4 +1,4 @@
-"""Whether a checkpoint's parameters are the network's, and numbers."""
+"""Checks that a checkpoint's parameters are the network's, and are finite."""
 
 from collections.abc import Mapping
 
@@ -11,16 +11,15 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def check_shapes(found: Shapes, expected: Shapes, what: str) -> None:
-  """Raises a ValueError where a checkpoint is another network's.
+  """Raises a ValueError if a checkpoint does not match the network.
 
   Args:
-    found: the shapes of its parameters.
-    expected: those of the network's.
-    what: the setting and its value, for messages.
+    found: shapes of the checkpoint's parameters.
+    expected: shapes of the network's parameters.
+    what: the setting and the setting's value, for messages.
   """
-  missing, surplus = (
-    sorted(a) for a in (set(expected) - set(found), set(found) - set(expected))
-  )
+  missing = sorted(set(expected) - set(found))
+  surplus = sorted(set(found) - set(expected))
   layers = (
     "Check the number of layers, mlp_activations and logits_via_embedding in the gin "
     "file; bind sizes under target/ and draft/, as the files of configs/pairs/ do."
@@ -48,13 +47,16 @@ def check_shapes(found: Shapes, expected: Shapes, what: str) -> None:
 
 
 def check_finite(path: str, params) -> None:
-  """Raises a ValueError where a parameter that `path` gave is NaN or infinite.
+  """Raises a ValueError if a parameter from `path` has a NaN or an infinite number.
 
-  One reduction a parameter, where it lies: no copy is made.
+  Each parameter is reduced on the parameter's device, without a copy.
   """
   flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
-  is_float = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
-  finite = {name: _all_finite(leaf) for name, leaf in flat.items() if is_float(leaf)}
+  finite = {
+    name: _all_finite(leaf)
+    for name, leaf in flat.items()
+    if jnp.issubdtype(leaf.dtype, jnp.floating)
+  }
   bad = [name for name in sorted(finite) if not finite[name]]
   if bad:
     raise ValueError(
@@ -66,14 +68,17 @@ def check_finite(path: str, params) -> None:
 
 
 def _all_finite(x: jax.Array) -> bool:
-  # Shard by shard: over a mesh each of these would be a program that communicates.
+  # A reduction over a mesh communicates between devices. Reductions of shards do not.
   return all(_is_finite(shard.data) for shard in x.addressable_shards)
 
 
 def _is_finite(x: jax.Array) -> bool:
-  # On CPU NumPy reads the array where it is: a program would be compiled a shape.
-  on_cpu = x.platform() == "cpu"
-  return bool(np.isfinite(np.asarray(x)).all() if on_cpu else _compiled(x))
+  # On CPU, NumPy reads the array in place. JAX would compile a program per shape.
+  if x.platform() == "cpu":
+    return bool(np.isfinite(np.asarray(x)).all())
+  return bool(_is_finite_on_device(x))
 
 
-_compiled = jax.jit(lambda x: jnp.isfinite(x).all())
+@jax.jit
+def _is_finite_on_device(x: jax.Array) -> jax.Array:
+  return jnp.isfinite(x).all()

@@ -1,4 +1,4 @@
-"""Networks whose kinds and sizes are read off their checkpoints."""
+"""Networks with kinds and sizes that are read off checkpoints."""
 
 import dataclasses
 from typing import Any
@@ -11,21 +11,21 @@ from specdec_t5x.network.heads import FeatureDrafter
 
 
 def network_settings(path: str, dtype: str, **knobs: Any) -> Settings:
-  """Returns the configuration of a checkpoint's network, read off it.
+  """Returns the configuration of a checkpoint's network.
 
   Args:
-    path: the checkpoint, or a Hugging Face folder.
-    dtype: of the activations.
-    **knobs: of the configuration: sharding, products, weights, head.
+    path: path of the checkpoint or of a Hugging Face folder.
+    dtype: dtype of the activations.
+    **knobs: further fields of the configuration: sharding, products, weights, head.
 
   Raises:
-    ValueError: where there is no checkpoint at `path`.
+    ValueError: if there is no checkpoint at `path`.
   """
   return dataclasses.replace(Checkpoint.open(path).settings(dtype), **knobs)
 
 
 def network_at(path: str, dtype: str = "float32") -> Network:
-  """As `network_settings`, the network: a draft model, or a table of n-grams."""
+  """Returns a checkpoint's network: a draft model, or a table of n-grams."""
   return Checkpoint.open(path).network(dtype)
 
 
@@ -33,11 +33,11 @@ def ngram_table(path: str | None, order: int = 0) -> ngram.NgramTable:
   """Returns the network of a table of n-grams.
 
   Args:
-    path: its checkpoint, off which its size is read.
-    order: look up no longer n-grams than these; 0 for all.
+    path: path of the table's checkpoint, which determines the size.
+    order: length of the longest n-gram to use; 0 for the table's longest.
 
   Raises:
-    ValueError: where there is no table at `path`, or `order` is none.
+    ValueError: if there is no table at `path`, or `order` is invalid.
   """
   if not is_whole(order, 0):
     raise ValueError(
@@ -54,14 +54,14 @@ def ngram_table(path: str | None, order: int = 0) -> ngram.NgramTable:
 
 
 def heads(path: str | None, dtype: str = "float32") -> FeatureDrafter:
-  """Returns the network of heads, whose kind and size are read off their checkpoint.
+  """Returns the network of heads, with kind and size read off the checkpoint.
 
   Args:
-    path: the checkpoint.
-    dtype: of the activations.
+    path: path of the checkpoint.
+    dtype: dtype of the activations.
 
   Raises:
-    ValueError: where there are no heads at `path`.
+    ValueError: if there are no heads at `path`.
   """
   if path is None:
     raise ValueError(

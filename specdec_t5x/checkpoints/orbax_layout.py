@@ -1,8 +1,9 @@
-"""Where a network's parameters are in a checkpoint of Orbax's.
+"""Locates a network's parameters in an Orbax checkpoint.
 
-T5X writes an item 'state' with the parameters under 'target'. Orbax's own writers have
-the parameters at the top (StandardCheckpointer) or in an item of any name
-(CheckpointManager), with or without a step and the state of an optimizer beside them.
+T5X writes an item 'state' with the parameters under 'target'. Orbax's writers put the
+parameters at the top (StandardCheckpointer) or into an item of any name
+(CheckpointManager), with or without a step and an optimizer's state beside the
+parameters.
 """
 
 import dataclasses
@@ -20,12 +21,12 @@ from specdec_t5x.network import config
 from specdec_t5x.network.functional import network_config
 
 STATE = "state"  # T5X's item.
-_TARGET = "target"  # T5X's place of the parameters in it.
-# An item's folder holds one of these.
+_TARGET = "target"  # The name of the parameters in T5X's item.
+# The folder of an item holds one of these files.
 _MARKS = ("_METADATA", "manifest.ocdbt")
-# Items' names that are preferred where there are several.
+# Preferred names if there are several items.
 _ITEMS = (STATE, "default", "items", "params", "model", "train_state")
-# Names above a network's parameters; the first name in a tree counts.
+# Names above a network's parameters. The first name that a tree contains is used.
 _ABOVE = (_TARGET, "params", "model", "train_state", "state", "optimizer")
 HOW_TO_SAVE = (
   "Save the parameters alone, under T5X's names: "
@@ -35,15 +36,15 @@ HOW_TO_SAVE = (
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-  """Where the parameters are; `find` makes one.
+  """The location of the parameters, found by `find`.
 
   Attributes:
-    item: the folder that holds the arrays.
-    above: names above the parameters in its tree.
-    stored: shapes of the parameters, by their paths below these.
-    contents: what stands at the top of the tree, for messages.
-    step: the name of the step in the tree; None where there is none.
-    is_t5x: whether the layout is the one that T5X writes.
+    item: folder of the arrays.
+    above: names above the parameters in the item's tree.
+    stored: shapes of the parameters, by paths below `above`.
+    contents: names at the top of the tree, for messages.
+    step: path of the step in the tree; None without a step.
+    is_t5x: whether T5X writes this layout.
   """
 
   item: epath.Path
@@ -55,22 +56,22 @@ class Layout:
 
 
 def item_of(directory: epath.Path) -> epath.Path | None:
-  """Returns the folder of a checkpoint's arrays; None if there is no such folder.
+  """Returns the folder of a checkpoint's arrays, or None.
 
   Raises:
-    ValueError: where there are several, and none has a usual name.
+    ValueError: if there are several items, and none has a preferred name.
   """
   if _is_item(directory):
     return directory
-  found = {path.name: path for path in directory.iterdir() if _is_item(path)}
-  usual = next((name for name in _ITEMS if name in found), None)
-  if len(found) > 1 and usual is None:
+  items = {path.name: path for path in directory.iterdir() if _is_item(path)}
+  preferred = next((name for name in _ITEMS if name in items), None)
+  if len(items) > 1 and preferred is None:
     raise ValueError(
-      f"{directory} is an Orbax checkpoint with the items {sorted(found)}, expected "
+      f"{directory} is an Orbax checkpoint with the items {sorted(items)}, expected "
       f"one, or one called {' or '.join(map(repr, _ITEMS[:3]))}. Give the path of the "
       "item that has the parameters."
     )
-  return found.get(usual) or next(iter(found.values()), None)
+  return items.get(preferred) or next(iter(items.values()), None)
 
 
 def _is_item(path: epath.Path) -> bool:
@@ -78,13 +79,13 @@ def _is_item(path: epath.Path) -> bool:
 
 
 def find(directory: epath.Path, item: epath.Path) -> Layout:
-  """Reads the metadata of an item and finds the parameters in it.
+  """Finds the parameters in the metadata of an item.
 
   Args:
-    directory: the checkpoint.
-    item: as `item_of` gives it.
+    directory: folder of the checkpoint.
+    item: folder of the item, from `item_of`.
   """
-  # Here alone: who decodes without checkpoints needs no Orbax.
+  # Imported here, because decoding without checkpoints needs no Orbax.
   import orbax.checkpoint as ocp
 
   with ocp.PyTreeCheckpointer() as checkpointer:
@@ -92,12 +93,14 @@ def find(directory: epath.Path, item: epath.Path) -> Layout:
   if isinstance(tree, Mapping):
     contents = ", ".join(map(repr, tree)) or "no arrays"
   else:
-    contents, tree = f"a {type(tree).__name__}", {}
+    contents = f"a {type(tree).__name__}"
+    tree = {}
   above = ()
   step = None
   while name := next((x for x in _ABOVE if isinstance(tree.get(x), Mapping)), None):
     step = _step_in(tree, above) or step
-    above, tree = (*above, name), tree[name]
+    above = (*above, name)
+    tree = tree[name]
   flat = flax.traverse_util.flatten_dict(dict(tree), sep="/")
   stored = {name: tuple(x.shape) for name, x in flat.items() if hasattr(x, "shape")}
   is_t5x = (
@@ -109,15 +112,15 @@ def find(directory: epath.Path, item: epath.Path) -> Layout:
 
 
 def check_is_network(path: str, layout: Layout, shapes: Shapes) -> None:
-  """Raises a ValueError where the parameters are no network's of this project.
+  """Raises a ValueError if no network of this project has the parameters.
 
   Args:
-    path: of the checkpoint.
-    layout: of its parameters.
-    shapes: of its parameters, by our names.
+    path: path of the checkpoint.
+    layout: location of the parameters.
+    shapes: shapes of the parameters, by our names.
   """
   if config.GEMMA_NORM in shapes:
-    return  # Its configuration comes from elsewhere.
+    return  # A T5Gemma's configuration can't be read off the shapes.
   try:
     network_config(shapes)
   except (ValueError, KeyError, IndexError) as error:
@@ -129,7 +132,12 @@ def check_is_network(path: str, layout: Layout, shapes: Shapes) -> None:
 
 
 def _step_in(tree: Mapping[str, Any], above: tuple[str, ...]) -> str | None:
-  """Returns the path of a step that stands beside or above the parameters."""
+  """Returns the path of a step in a tree, or None.
+
+  Args:
+    tree: tree that contains the parameters.
+    above: names above `tree`.
+  """
   for path in (("step",), ("state", "step")):
     leaf = tree
     for name in path:
@@ -140,9 +148,9 @@ def _step_in(tree: Mapping[str, Any], above: tuple[str, ...]) -> str | None:
 
 
 def step(layout: Layout, directory: epath.Path) -> int:
-  """Returns the step of a checkpoint: of its tree, else of its name, else 0."""
+  """Returns a checkpoint's step: from the tree, else from the folder's name, else 0."""
   if layout.step:
-    found = arrays.read_orbax(layout.item, [layout.step], None)
-    return int(np.asarray(found[layout.step]))
+    step_arrays = arrays.read_orbax(layout.item, [layout.step], None)
+    return int(np.asarray(step_arrays[layout.step]))
   number = re.fullmatch(r"(?:.*_)?(\d+)", directory.name)
   return int(number[1]) if number else 0

@@ -1,4 +1,4 @@
-"""A network's parameters as checkpoints in T5X's format, written and read back."""
+"""Writes and reads a network's parameters as checkpoints in T5X's format."""
 
 import os
 import shutil
@@ -18,9 +18,9 @@ class T5XParameters:
   """Parameters of a run as checkpoints that T5X reads, <directory>/checkpoint_<step>.
 
   Args:
-    network: whose parameters they are.
-    directory: of the run.
-    format: 't5x' or 'orbax', in which they are written.
+    network: network of the parameters.
+    directory: folder of the run.
+    format: format of the checkpoints, 't5x' or 'orbax'.
   """
 
   def __init__(self, network: Network, directory: str, format: str = "t5x"):
@@ -31,7 +31,7 @@ class T5XParameters:
 
   @property
   def streams(self) -> bool:
-    """Whether parameters may be anything that NumPy reads, written one by one."""
+    """Whether `save` accepts any objects that NumPy reads, and writes one by one."""
     return self._format == "t5x" and hasattr(t5x, "PROVIDER")
 
   def save(self, step: int, params: Any) -> None:
@@ -39,17 +39,19 @@ class T5XParameters:
     state = self._state.restore_state(
       {"target": params, "state": {"step": jnp.asarray(step, jnp.int32)}}
     )
-    how = {
+    settings = {
       "partitioner": one_device(),
-      # Upstream T5X would make floats of a table's token ids.
+      # With another value, upstream T5X converts a table's token ids to floats.
       "save_dtype": None,
     }
     if self._format == "orbax":
-      kind = checkpoints.OrbaxCheckpointManagerInterface
-      writer = kind(self._directory, state, **how)
+      writer = checkpoints.OrbaxCheckpointManagerInterface(
+        self._directory, state, **settings
+      )
     else:
-      kind = checkpoints.Checkpointer
-      writer = kind(state, checkpoints_dir=self._directory, **how)
+      writer = checkpoints.Checkpointer(
+        state, checkpoints_dir=self._directory, **settings
+      )
     writer.save(state)
 
   def restore(self, step: int) -> Any:
@@ -65,7 +67,7 @@ class T5XParameters:
     """Returns the parameters of any checkpoint of this network.
 
     Raises:
-      ValueError: naming `macro`, where there is none or it is another network's.
+      ValueError: if there is no checkpoint of this network. The message names `macro`.
     """
     shapes = flat_shapes(self._state.params)
     params = Checkpoint.of_network(path, macro, shapes).load(self._network)
@@ -76,19 +78,20 @@ class T5XParameters:
 
 
 class JointParameters:
-  """Those of a target and its heads, which train together, as two checkpoints a step.
+  """Parameters of a target and jointly trained heads, as two checkpoints per step.
 
   Args:
-    target: writes the target's, the run's own.
-    heads: writes the heads'.
+    target: checkpoints of the target, which are the run's checkpoints.
+    heads: checkpoints of the heads.
   """
 
   def __init__(self, target: T5XParameters, heads: T5XParameters):
-    self._target, self._heads = target, heads
+    self._target = target
+    self._heads = heads
 
   def save(self, step: int, params: Any) -> None:
-    """Writes both; the target's, by which a step counts, last."""
-    self._heads.remove(step)  # A killed run's.
+    """Writes both checkpoints. The target's is last, because it marks a saved step."""
+    self._heads.remove(step)  # A killed run may have left the heads' checkpoint.
     self._heads.save(step, params["heads"])
     self._target.save(step, params["target"])
 

@@ -1,4 +1,4 @@
-"""T5X's own readers of checkpoints, and the state that they fill."""
+"""T5X's readers of checkpoints, and the state that the readers fill."""
 
 import flax
 import jax
@@ -12,14 +12,15 @@ from specdec_t5x.network.functional import Network, initial_variables
 
 def abstract_state(network: Network) -> InferenceState:
   """Returns the shapes of a network's parameters, and their logical axes."""
-  make = lambda key: InferenceState.create(
-    flax.core.freeze(initial_variables(network, key))
-  )
-  return jax.eval_shape(make, jax.random.key(0))
+
+  def make_state(key):
+    return InferenceState.create(flax.core.freeze(initial_variables(network, key)))
+
+  return jax.eval_shape(make_state, jax.random.key(0))
 
 
 def one_device() -> partitioning.PjitPartitioner:
-  """Returns what has each parameter whole on one device."""
+  """Returns a partitioner that keeps all parameters on one device."""
   return partitioning.PjitPartitioner(num_partitions=1)
 
 

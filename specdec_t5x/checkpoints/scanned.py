@@ -1,8 +1,8 @@
-"""Where a checkpoint stores each of our parameters: alone, or layers stacked.
+"""Locates each parameter in a checkpoint with separate or stacked layers.
 
-flax's `nn.scan` over layers, as in T5X's examples/scalable_t5, stacks a parameter of
-all layers along one axis. Attention's kernels may have their heads on an axis of their
-own, [D, H, K] and [H, K, D], where ours are [D, H*K] and [H*K, D].
+Flax's `nn.scan` over layers, as in T5X's examples/scalable_t5, stacks a parameter of
+all layers along one axis. Attention kernels may have a separate axis of heads, as
+[D, H, K] and [H, K, D]. Our kernels are [D, H*K] and [H*K, D].
 """
 
 import dataclasses
@@ -18,22 +18,22 @@ from specdec_t5x.checkpoints.checks import Shapes
 _STACKED = re.compile(r"(encoder|decoder)/(?:(?:\1|layers)/)+(.+)")
 _SPLIT = re.compile(r".*attention/(query|key|value|out)/kernel")
 _EMBEDDINGS = ("token_embedder/embedding", "decoder/token_embedder/embedding")
-# Axes that layers may be stacked along; nn.scan has one for all parameters, where a
-# negative one counts from the end.
+# Possible axes of stacked layers. nn.scan has one axis for all parameters, and a
+# negative axis counts from the end.
 _SCAN_AXES = (1, 0, -1, -2)
-# Of norms and of other parameters, where a writer treated them apart.
+# Possible axes of norms and of other parameters, for writers that stack norms apart.
 _AXES_APART = tuple(itertools.product((0, 1), (0, 1, 2, 3)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """Where one of our parameters is stored.
+  """The location of a parameter in a checkpoint.
 
   Attributes:
-    name: of the stored array.
-    shape: of our parameter.
-    axis: of the layers in the stored array; None for the array of one layer.
-    layer: of our parameter on that axis.
+    name: name of the stored array.
+    shape: shape of the parameter.
+    axis: axis of the layers in the stored array; None for the array of one layer.
+    layer: index of the parameter's layer on `axis`.
   """
 
   name: str
@@ -42,56 +42,59 @@ class Place:
   layer: int = 0
 
   def take(self, stored: np.ndarray) -> np.ndarray:
-    """Returns our parameter, of the whole stored array."""
+    """Returns the parameter, cut out of the stored array."""
     if self.axis is not None:
       stored = stored.take(self.layer, self.axis)
     return stored.reshape(self.shape)
 
 
 def places(stored: Shapes) -> dict[str, Place]:
-  """Returns where each of our parameters is stored, by our names.
+  """Returns the location of each parameter, by our names.
 
   Args:
-    stored: shapes of the stored arrays, by their names.
+    stored: shapes of the stored arrays, by name.
 
   Raises:
-    ValueError: where arrays look stacked, and no axis or several can be the layers'.
+    ValueError: if arrays look stacked, and the axis of the layers is not unique.
   """
   axes = _layer_axes(stored)
-  made = {}
+  locations = {}
   for name, shape in stored.items():
     axis = axes.get(name)
     match = _STACKED.fullmatch(name)
     if axis is not None:
       stack, part = match.groups()
-      alone = _without(shape, axis)
+      layer_shape = _joined(name, _without(shape, axis))
       for layer in range(shape[axis]):
-        ours = f"{stack}/layers_{layer}/{part}"
-        made[ours] = Place(name, _joined(name, alone), axis, layer)
+        parameter = f"{stack}/layers_{layer}/{part}"
+        locations[parameter] = Place(name, layer_shape, axis, layer)
     elif match and axes:  # All layers share one bias.
-      made["/".join(match.groups())] = Place(name, shape)
+      locations["/".join(match.groups())] = Place(name, shape)
     else:
-      made[name] = Place(name, _joined(name, shape))
-  return made
+      locations[name] = Place(name, _joined(name, shape))
+  return locations
 
 
-def is_identity(found: Mapping[str, Place], stored: Shapes) -> bool:
-  """Returns whether all parameters are stored as ours are."""
+def is_identity(locations: Mapping[str, Place], stored: Shapes) -> bool:
+  """Returns whether all parameters are stored under our names, in our shapes."""
   return all(
-    name == place.name and place.shape == stored[name] for name, place in found.items()
+    name == place.name and place.shape == stored[name]
+    for name, place in locations.items()
   )
 
 
-def by_stored(names: Sequence[str], found: Mapping[str, Place]) -> Iterator[list[str]]:
-  """Yields names of our parameters, those of one stored array together."""
+def by_stored(
+  names: Sequence[str], locations: Mapping[str, Place]
+) -> Iterator[list[str]]:
+  """Yields names of parameters, grouped by stored array."""
   groups = {}
   for name in names:
-    groups.setdefault(found[name].name, []).append(name)
+    groups.setdefault(locations[name].name, []).append(name)
   yield from groups.values()
 
 
 def _joined(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-  """Returns the shape of a kernel of attention with its heads on one axis."""
+  """Returns the shape of an attention kernel with heads and head width on one axis."""
   if len(shape) != 3 or not _SPLIT.fullmatch(name):
     return shape
   if name.endswith("out/kernel"):
@@ -110,30 +113,33 @@ def _layer_axes(stored: Shapes) -> dict[str, int]:
   embedding = next((stored[x] for x in _EMBEDDINGS if x in stored), ())
   if not any(stacks.values()) or len(embedding) != 2:
     return {}
-  tries = ([(axis, axis) for axis in _SCAN_AXES], _AXES_APART)
-  for candidates in tries:
-    found = (_solved(stacks.values(), embedding[1], *axes) for axes in candidates)
-    different = {tuple(sorted(axes.items())) for axes in found if axes}
-    if different:
+  same_axis = [(axis, axis) for axis in _SCAN_AXES]
+  for candidates in (same_axis, _AXES_APART):
+    solutions = set()
+    for norm_axis, axis in candidates:
+      axes = _solved(stacks.values(), embedding[1], norm_axis, axis)
+      if axes:
+        solutions.add(tuple(sorted(axes.items())))
+    if solutions:
       break
-  if len(different) != 1:
+  if len(solutions) != 1:
     name = next(iter(stacks["decoder"] or stacks["encoder"]))
     raise ValueError(
       f"{name} of shape {stored[name]} and its like look like parameters of stacked "
-      f"layers, as of T5X's scalable_t5, and {len(different)} ways to stack them fit "
+      f"layers, as of T5X's scalable_t5, and {len(solutions)} ways to stack them fit "
       "the shapes, expected one. Save the network with scan_layers=False."
     )
-  return dict(*different)
+  return dict(solutions.pop())
 
 
 def _solved(stacks, width: int, norm_axis: int, axis: int) -> dict[str, int] | None:
-  """Returns the axis of each array; None where the shapes contradict it.
+  """Returns the axis of the layers of each array; None if a shape contradicts the axes.
 
   Args:
-    stacks: the arrays of each stack.
-    width: of the network.
-    norm_axis: of the layers in the scales of norms.
-    axis: of the layers in all other arrays.
+    stacks: shapes of the arrays of each stack.
+    width: width of the network.
+    norm_axis: axis of the layers in the scales of norms.
+    axis: axis of the layers in all other arrays.
   """
   solution = {}
   for stack in stacks:

@@ -15,13 +15,17 @@ Leaves = Mapping[str, Any]
 
 
 def read(directory: epath.Path) -> Leaves:
-  """Returns what the index says of each parameter, by its path: where it is stored.
+  """Returns the index's entry of each parameter, by path.
 
-  A small one is there itself.
+  The entry of a large parameter is the parameter's location. The entry of a small
+  parameter is the array.
   """
-  is_stored = lambda _, leaf: isinstance(leaf, dict) and "driver" in leaf
+
+  def is_location(_, leaf):
+    return isinstance(leaf, dict) and "driver" in leaf
+
   return flax.traverse_util.flatten_dict(
-    _optimizer(directory)["target"], sep="/", is_leaf=is_stored
+    _optimizer(directory)["target"], sep="/", is_leaf=is_location
   )
 
 
@@ -38,17 +42,18 @@ def _optimizer(directory: epath.Path) -> Mapping[str, Any]:
 def folder_of(leaf: Mapping[str, Any]) -> str:
   """Returns the name of a stored array's folder in the checkpoint's folder.
 
-  A checkpoint that was written to a bucket names the bucket, too; its arrays lie beside
-  the index wherever the checkpoint was copied to.
+  The location in the index of a checkpoint that was written to a bucket includes the
+  bucket. The arrays are beside the index after the checkpoint is copied, too.
   """
   path = leaf.get("path") or leaf["kvstore"]["path"]
   return path.strip("/").split("/")[-1]
 
 
 def check_whole(directory: epath.Path, leaves: Leaves) -> None:
-  """Raises a ValueError where a compressed file of an array lacks its end.
+  """Raises a ValueError if a compressed file of an array is cut off.
 
-  The end holds the checksum, which tensorstore then does without. A bucket has its own.
+  The end of a file holds a checksum, and tensorstore ignores a missing checksum. Files
+  in a bucket are not checked, because buckets have checksums.
   """
   for chunk, size in _compressed_files(directory, leaves):
     with chunk.open("rb") as file:
@@ -58,14 +63,16 @@ def check_whole(directory: epath.Path, leaves: Leaves) -> None:
 
 
 def _compressed_files(directory, leaves) -> Iterator[tuple[epath.Path, int]]:
-  """Yields a local checkpoint's files in gzip, and the bytes that each expands to."""
+  """Yields a local checkpoint's gzip files, each with the size after decompression."""
   if "://" in str(directory):
     return
   for leaf in leaves.values():
-    stored = isinstance(leaf, dict) and leaf["metadata"]
-    if not stored or (stored.get("compressor") or {}).get("id") != "gzip":
+    metadata = isinstance(leaf, dict) and leaf["metadata"]
+    if not metadata or (metadata.get("compressor") or {}).get("id") != "gzip":
       continue
-    size = math.prod(stored["chunks"]) * jnp.dtype(leaf["dtype"]).itemsize
+    size = math.prod(metadata["chunks"]) * jnp.dtype(leaf["dtype"]).itemsize
     folder = directory / folder_of(leaf)
     files = folder.iterdir() if folder.is_dir() else ()
-    yield from ((file, size) for file in files if not file.name.startswith("."))
+    for file in files:
+      if not file.name.startswith("."):
+        yield file, size

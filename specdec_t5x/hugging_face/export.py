@@ -1,4 +1,4 @@
-"""Our networks as folders that transformers' from_pretrained reads."""
+"""Writes networks as folders that transformers' from_pretrained reads."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from specdec_t5x.hugging_face.tensors import INDEX, SINGLE
 from specdec_t5x.network.config import T5Config
 
 PIECES, SETTINGS = "spiece.model", "tokenizer_config.json"
-_METADATA = {"format": "pt"}  # Without it transformers refuses the file.
+_METADATA = {"format": "pt"}  # transformers refuses files without this entry.
 
 
 def write(
@@ -34,16 +34,16 @@ def write(
   """Writes a network into a new folder.
 
   Args:
-    folder: which must not be there, or be empty.
-    config: of the network.
-    params: its parameters.
-    vocabulary: path of the SentencePiece model; None where tokens are all there is.
-    extra_ids: sentinel tokens after its pieces.
-    shard_bytes: of a file, which is in memory when it is written.
+    folder: path of a missing or empty folder.
+    config: configuration of the network.
+    params: parameters of the network.
+    vocabulary: path of the SentencePiece model; None for a network without texts.
+    extra_ids: number of sentinel tokens after the pieces.
+    shard_bytes: size of a file in bytes. Writing a file takes as much memory.
 
   Raises:
-    ValueError: where the folder holds files, transformers has no such network, or
-      there is no such vocabulary. Then, and where a write fails, nothing is written.
+    ValueError: if the folder holds files, transformers does not support the network, or
+      the vocabulary is missing. After an error the folder is unchanged.
   """
   path = pathlib.Path(folder)
   if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -56,48 +56,50 @@ def write(
   theirs = settings.to_theirs(config)
   shards = list(_shards(config, params, shard_bytes))
   dtype = jax.tree.leaves(params)[0].dtype.name
-  with all_or_nothing(path) as made:
-    _write_arrays(made, shards)
+  with all_or_nothing(path) as partial:
+    _write_arrays(partial, shards)
+    file_settings = {"dtype": dtype, "torch_dtype": dtype}
     if vocabulary:
-      shutil.copyfile(vocabulary, made / PIECES)
+      shutil.copyfile(vocabulary, partial / PIECES)
       tokenizer = {"tokenizer_class": "T5Tokenizer", "extra_ids": extra_ids}
-      _write_json(made / SETTINGS, tokenizer)
-    of_file = {"dtype": dtype, "torch_dtype": dtype}
-    if vocabulary:
+      _write_json(partial / SETTINGS, tokenizer)
       pieces = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
-      of_file["eos_token_id"] = pieces.eos_id()
-    _write_json(made / CONFIG, theirs | of_file)
-    for file in made.glob("*.safetensors"):
-      shutil.copymode(made / CONFIG, file)  # safetensors lets nobody else read them.
+      file_settings["eos_token_id"] = pieces.eos_id()
+    _write_json(partial / CONFIG, theirs | file_settings)
+    # safetensors writes files that only the owner can read.
+    for file in partial.glob("*.safetensors"):
+      shutil.copymode(partial / CONFIG, file)
 
 
 @contextlib.contextmanager
 def all_or_nothing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields where to write what is in the folder once all of it is written.
+  """Yields a temporary folder, and moves the files to `folder` at the end.
 
-  Where an error ends this, nothing of it is left.
+  After an error the temporary folder is removed.
   """
   is_new = not folder.exists()
-  made = folder / f".partial-{os.getpid()}"
-  made.mkdir(parents=True)
+  partial = folder / f".partial-{os.getpid()}"
+  partial.mkdir(parents=True)
   try:
-    yield made
-    for path in sorted(made.iterdir()):
+    yield partial
+    for path in sorted(partial.iterdir()):
       path.replace(folder / path.name)
-    made.rmdir()
+    partial.rmdir()
   except BaseException:
-    shutil.rmtree(folder if is_new else made)
+    shutil.rmtree(folder if is_new else partial)
     raise
 
 
 def _shards(config, params, shard_bytes) -> Iterator[dict[str, tuple[bool, Any]]]:
-  """Yields what goes into each file: by name, if it is transposed, and an array."""
+  """Yields the contents of each file: by name, whether to transpose, and an array."""
   flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
-  shard, size = {}, 0
+  shard = {}
+  size = 0
   for path, array in sorted(flat.items()):
     if shard and size + array.nbytes > shard_bytes:
       yield shard
-      shard, size = {}, 0
+      shard = {}
+      size = 0
     name = their_name(path, config)
     name = gemma.in_file(name) if config.is_gemma else name
     shard[name] = names.is_transposed(path), array
@@ -106,7 +108,8 @@ def _shards(config, params, shard_bytes) -> Iterator[dict[str, tuple[bool, Any]]
 
 
 def _write_arrays(path, shards) -> None:
-  count, weight_map = len(shards), {}
+  count = len(shards)
+  weight_map = {}
   for number, shard in enumerate(shards, 1):
     file = SINGLE if count == 1 else f"model-{number:05}-of-{count:05}.safetensors"
     arrays = {

@@ -1,6 +1,6 @@
-"""Arrays of a file in Flax's format, msgpack, read one at a time.
+"""Reads arrays of a file in Flax's format, msgpack, one at a time.
 
-Names and axes are those of a safetensors file.
+Names and axes are the names and axes of a safetensors file.
 """
 
 import dataclasses
@@ -16,14 +16,14 @@ from flax import serialization
 _DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "float64": "F64"}
 # The first byte of a map, by msgpack's specification.
 _MAPS = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
-# Flax writes an array of more than 1 GiB as a map of its parts. This key is the first.
+# Flax writes an array of more than 1 GiB as a map of parts. The map's first key:
 _CHUNKED = "__msgpack_chunked_array__"
-_DEEPEST = 32  # Maps within maps.
-_LARGEST = 2**31 - 1  # Bytes of one value, the most that msgpack's reader takes.
+_DEEPEST = 32  # The most nested maps.
+_LARGEST = 2**31 - 1  # The most bytes of one value in msgpack's reader.
 
 
 def their_name(path: str) -> str:
-  """Returns a safetensors file's name of one of Flax's parameters.
+  """Returns the name in a safetensors file of a parameter in Flax's file.
 
   >>> their_name("encoder/block/0/layer/0/SelfAttention/q/kernel")
   'encoder.block.0.layer.0.SelfAttention.q.weight'
@@ -35,7 +35,7 @@ def their_name(path: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-  """An array's place in a file, and its header as in a safetensors file."""
+  """The location of an array in a file, and the array's header in safetensors."""
 
   start: int
   end: int
@@ -45,10 +45,10 @@ class Leaf:
 
 
 def headers(path: pathlib.Path) -> dict[str, Leaf]:
-  """Returns the places of a file's arrays, by `their_name`.
+  """Returns the locations of a file's arrays, by `their_name`.
 
   Raises:
-    ValueError: if the file is cut off, or holds something else than arrays.
+    ValueError: if the file is cut off, or holds values other than arrays.
   """
   stat = path.stat()
   return _leaves(path, stat.st_size, stat.st_mtime_ns)
@@ -64,9 +64,9 @@ def read(path: pathlib.Path, name: str) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _leaves(path: pathlib.Path, size: int, time: int) -> dict[str, Leaf]:
-  """Returns the places of all arrays, by `their_name`; one is in memory at a time.
+  """Returns the locations of all arrays, by `their_name`.
 
-  A file of another size, or changed at another time, is read again.
+  One array is in memory at a time. A file with a new size or time is read again.
   """
   del time
   leaves = {}

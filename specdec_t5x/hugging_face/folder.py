@@ -1,6 +1,6 @@
-"""A folder of transformers' save_pretrained as a network and T5X's parameters.
+"""Reads a folder of transformers' save_pretrained as a network and T5X's parameters.
 
-Nothing in the folder runs: config.json is data, arrays are safetensors or msgpack.
+No code in the folder runs. config.json is data, and arrays are safetensors or msgpack.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import initial_variables, network_for
 
 CONFIG = "config.json"
-# What a folder has, and the names of the files.
+# Parts of a folder, and patterns of the parts' files.
 _FILES = {
   CONFIG: (CONFIG,),
   f"weights ({SINGLE})": ("*.safetensors", "flax_model*.msgpack", "pytorch_model*.bin"),
@@ -37,14 +37,14 @@ _FILES = {
 
 
 def their_name(path: str, config: T5Config) -> str:
-  """Returns Hugging Face's name of a parameter of ours, of whatever family."""
+  """Returns Hugging Face's name of a parameter, for T5 and T5Gemma."""
   return gemma.their_name(path, config) if config.is_gemma else names.their_name(path)
 
 
 def _embeddings(config: T5Config) -> tuple[str, ...]:
-  """Returns names of the embedding, the usual first: files hold one, or copies.
+  """Returns all names of the embedding; a file holds one array, or copies.
 
-  The last one is the output projection's.
+  The first name is the usual name, and the last name is the output projection's.
   """
   first = their_name(names.EMBEDDING, config)
   aliases = () if config.has_encoder_table else names.ALIASES
@@ -58,16 +58,16 @@ def is_folder(path: str) -> bool:
 
 
 def lacking(path: str | os.PathLike) -> str:
-  """Returns a sentence with the missing files of a Hugging Face folder.
+  """Returns a sentence with the missing parts of a Hugging Face folder.
 
-  '' if no file in the folder is a Hugging Face folder's.
+  The result is '' if the folder has no part of a Hugging Face folder.
   """
-  found = {
-    kind: any(any(pathlib.Path(path).glob(name)) for name in files)
-    for kind, files in _FILES.items()
-  }
-  lacks = [kind for kind, is_there in found.items() if not is_there]
-  if len(lacks) == len(found):
+  folder = pathlib.Path(path)
+  lacks = []
+  for kind, patterns in _FILES.items():
+    if not any(any(folder.glob(pattern)) for pattern in patterns):
+      lacks.append(kind)
+  if len(lacks) == len(_FILES):
     return ""
   return (
     f" As a Hugging Face folder it lacks {' and '.join(lacks)}: copy what is missing."
@@ -76,18 +76,19 @@ def lacking(path: str | os.PathLike) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-  """A T5 of Hugging Face's, or a T5Gemma; `open` makes one.
+  """A Hugging Face folder of a T5 or a T5Gemma, read by `open`.
 
   Attributes:
-    path: of the folder.
-    config: the network that it is, in float32. Its logits come from the embedding
-      where that is the file's own output projection and features are scaled, as in
-      T5 1.0; else from a matrix, into which any scale is multiplied.
+    path: path of the folder.
+    config: configuration of the network, in float32. A T5's embedding projects to the
+      logits if the embedding is the file's output projection and features are scaled,
+      as in T5 1.0. Otherwise a separate matrix, with any scale multiplied in, projects
+      to the logits.
     is_scaled: whether features are scaled by emb_dim^-0.5 before the logits.
-    tensors: its arrays.
-    embedding: the name of the embedding among them.
-    head: the name of the output projection among them.
-    generation: how the folder's model generates.
+    tensors: arrays of the folder.
+    embedding: name of the embedding in `tensors`.
+    head: name of the output projection in `tensors`.
+    generation: generation settings of the folder.
   """
 
   path: str
@@ -100,10 +101,10 @@ class Folder:
 
   @classmethod
   def open(cls, path: str) -> "Folder":
-    """Reads what the folder holds, arrays aside, and checks that all of it fits.
+    """Reads a folder without the arrays, and checks that all files match.
 
     Raises:
-      ValueError: where it is damaged, or no T5 that our network can be.
+      ValueError: if the folder is damaged, or the network is not supported.
     """
     folder = pathlib.Path(path)
     found = read_json(folder / CONFIG)
@@ -143,10 +144,10 @@ class Folder:
     return _shapes(self.config)
 
   def read(self, name: str) -> np.ndarray:
-    """Returns a parameter by T5X's name, in the type that the file has.
+    """Returns a parameter by T5X's name, in the file's dtype.
 
     Raises:
-      ValueError: where there are two different embeddings.
+      ValueError: if the file has two different embeddings.
     """
     if name == names.LOGITS:
       return self._logits()
@@ -157,12 +158,13 @@ class Folder:
     return array.T if names.is_transposed(name) else array
 
   def unread(self) -> dict[str, Any]:
-    """Returns the parameters as what is read when NumPy asks for it.
+    """Returns the parameters as objects that NumPy reads on access.
 
-    All are read once before, to see whether they are numbers.
+    Each parameter is read once before, to check that all numbers are finite.
 
     Raises:
-      ValueError: as `read`, and where one is NaN or infinite.
+      ValueError: if the file has two different embeddings, or a NaN or an infinite
+        number.
     """
     for name in self.shapes:
       if not np.isfinite(np.asarray(Unread(self, name))).all():
@@ -177,13 +179,13 @@ class Folder:
     matrix = self.tensors.read(self.head).T
     if not self.is_scaled:
       return matrix
-    # In float32 whatever the file has: once, here, in place of each token.
+    # The scale is multiplied in once, in float32 for any dtype, not for each token.
     return matrix.astype(np.float32) * np.float32(1 / math.sqrt(self.config.emb_dim))
 
   def _check_one_embedding(self):
     for alias in _embeddings(self.config)[1:-1]:
-      known = alias in self.tensors.shapes
-      if known and not self.tensors.are_equal(self.embedding, alias):
+      is_stored = alias in self.tensors.shapes
+      if is_stored and not self.tensors.are_equal(self.embedding, alias):
         raise ValueError(
           f"{self.path}: {alias} is not {self.embedding}. Expected one embedding for "
           "encoder and decoder, as T5 has it; such a model can't be read."
@@ -192,7 +194,7 @@ class Folder:
 
 @dataclasses.dataclass(frozen=True)
 class Unread:
-  """A parameter in float32 that is read each time that NumPy asks for it."""
+  """A float32 parameter, which NumPy reads on each access."""
 
   folder: Folder
   name: str
@@ -207,32 +209,32 @@ class Unread:
     return math.prod(self.shape) * self.dtype.itemsize
 
   def __array__(self, dtype=None, copy=None) -> np.ndarray:
-    with np.errstate(over="ignore"):  # Infinity, which is said where it is checked.
+    with np.errstate(over="ignore"):  # `unread` and `check_finite` report overflows.
       return np.asarray(self.folder.read(self.name), dtype or self.dtype, order="C")
 
 
 def _of_text(path, tensors: Tensors) -> Tensors:
-  """Returns a T5Gemma's arrays by `gemma.their_name`s, without those of images."""
-  made = tensors.renamed(gemma.canonical)
-  of_images = [name for name in made.files if gemma.is_of_images(name)]
-  if of_images:
+  """Returns a T5Gemma's arrays without the vision tower, by `gemma.their_name`."""
+  canonical = tensors.renamed(gemma.canonical)
+  image_names = [name for name in canonical.files if gemma.is_of_images(name)]
+  if image_names:
     logging.info(
       "%s: skipped %d arrays that read images, %s first: this network reads text.",
       path,
-      len(of_images),
-      of_images[0],
+      len(image_names),
+      image_names[0],
     )
-  return made.renamed(lambda name: None if gemma.is_of_images(name) else name)
+  return canonical.renamed(lambda name: None if gemma.is_of_images(name) else name)
 
 
 def _without_leftovers(path, tensors: Tensors) -> Tensors:
-  """Returns the arrays without zeros that old conversions wrote, and says so.
+  """Returns the arrays without zeros from old conversions, and prints a message.
 
-  A bias of zeros changes nothing. Any other array of these names stays, and is refused
-  as one that a T5 has no place for.
+  A bias of zeros has no effect. Nonzero arrays of the same names are kept, and a later
+  check refuses the arrays, because a T5 has no parameters of these names.
   """
-  known = (name for name in tensors.files if name.endswith(names.LEFTOVERS))
-  zeros = {name for name in known if not tensors.read(name).any()}
+  candidates = [name for name in tensors.files if name.endswith(names.LEFTOVERS)]
+  zeros = {name for name in candidates if not tensors.read(name).any()}
   if zeros:
     _say_once(
       f"{path}: left out {len(zeros)} arrays of zeros that an old conversion wrote, "
@@ -241,17 +243,17 @@ def _without_leftovers(path, tensors: Tensors) -> Tensors:
   return tensors.renamed(lambda name: None if name in zeros else name)
 
 
-# Several parts of a run open a folder.
+# Several parts of a run open the same folder, and the message is printed once.
 _say_once = functools.cache(console.say)
 
 
 def _spare(config, tensors: Tensors, is_tied: bool) -> set[str]:
-  """Returns the arrays that may be missing: copies of one that is stored.
+  """Returns the arrays that may be missing: copies of a stored array.
 
   Args:
-    config: of the network.
-    tensors: what is stored.
-    is_tied: whether config.json says that the output projection is the embedding.
+    config: configuration of the network.
+    tensors: stored arrays.
+    is_tied: whether config.json ties the output projection to the embedding.
   """
   copies = _embeddings(config)
   copies = copies if is_tied else copies[:-1]
@@ -260,14 +262,14 @@ def _spare(config, tensors: Tensors, is_tied: bool) -> set[str]:
 
 
 def _check_layers(path, config, tensors):
-  """Raises a ValueError where config.json tells of more or fewer layers than there are.
+  """Raises a ValueError if config.json and the files differ in the number of layers.
 
-  Before a network is built: the number may be any.
+  The check precedes building a network, because a damaged number may be huge.
   """
   for stack in ("encoder", "decoder"):
     layer = rf"{stack}\.(?:block|layers)\.(\d+)\."
-    found = (re.match(layer, name) for name in tensors.files)
-    count = len({match[1] for match in found if match})
+    matches = [re.match(layer, name) for name in tensors.files]
+    count = len({match[1] for match in matches if match})
     wanted = getattr(config, f"num_{stack}_layers")
     if count != wanted:
       raise ValueError(
@@ -277,7 +279,7 @@ def _check_layers(path, config, tensors):
 
 
 def _check_arrays(path, config, tensors):
-  """Raises a ValueError where an array is missing, misshapen or has no place."""
+  """Raises a ValueError if an array is missing, surplus or of another shape."""
   wanted = {}
   for name, shape in _shapes(config).items():
     shape = shape[::-1] if names.is_transposed(name) else shape
@@ -309,7 +311,9 @@ def _check_arrays(path, config, tensors):
 
 @functools.lru_cache(maxsize=8)
 def _shapes(config: T5Config) -> dict[str, tuple[int, ...]]:
-  make = lambda key: initial_variables(network_for(config), key)["params"]
-  params = flax.core.unfreeze(jax.eval_shape(make, jax.random.key(0)))
+  def make_params(key):
+    return initial_variables(network_for(config), key)["params"]
+
+  params = flax.core.unfreeze(jax.eval_shape(make_params, jax.random.key(0)))
   flat = flax.traverse_util.flatten_dict(params, sep="/")
   return {name: tuple(leaf.shape) for name, leaf in flat.items()}

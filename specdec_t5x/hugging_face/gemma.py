@@ -1,7 +1,9 @@
-"""T5Gemma's and T5Gemma 2's names of parameters, and their config.json.
+"""Parameter names and config.json of T5Gemma and T5Gemma 2.
 
-Source: transformers, models/t5gemma and models/t5gemma2. A T5Gemma 2's files may have
-their names with or without "model." and "text_model.", and hold a vision tower.
+Names in a T5Gemma 2's files may contain "model." and "text_model.", and the files may
+hold a vision tower.
+
+Source: transformers, models/t5gemma and models/t5gemma2.
 """
 
 import dataclasses
@@ -12,10 +14,10 @@ from typing import Any
 from specdec_t5x.hugging_face import names
 from specdec_t5x.network.gemma import GemmaConfig
 
-# By model_type, whether its decoder's attention is merged.
+# Whether the decoder's attention is merged, by model_type.
 KINDS = {"t5gemma": False, "t5gemma2": True}
 HEAD = "lm_head.out_proj.weight"
-# What text does without.
+# Arrays that only images need.
 _IMAGES = ("encoder.vision_tower.", "encoder.multi_modal_projector.")
 _END_OF_IMAGE = ".eoi_embedding"
 _PARTS = {
@@ -56,23 +58,27 @@ _BUILT_IN = {
   "hidden_activation": "gelu_pytorch_tanh",
   "attention_bias": False,
 }
-# transformers asks for a tower, of which text uses nothing: the smallest.
+# transformers needs a vision tower, which text does not use: the smallest tower.
 _VISION = {
-  **{"model_type": "siglip_vision_model", "hidden_size": 8, "intermediate_size": 8},
-  **{"num_hidden_layers": 1, "num_attention_heads": 1},
-  **{"image_size": 16, "patch_size": 8},
+  "model_type": "siglip_vision_model",
+  "hidden_size": 8,
+  "intermediate_size": 8,
+  "num_hidden_layers": 1,
+  "num_attention_heads": 1,
+  "image_size": 16,
+  "patch_size": 8,
 }
 
 
 def their_name(path: str, config: GemmaConfig) -> str:
-  """Returns their name of one of our parameters, without "model." before it.
+  """Returns transformers' name of a parameter, without the prefix "model.".
 
   >>> their_name("decoder/layers_3/mlp/wi_0/kernel", None)
   'decoder.layers.3.mlp.gate_proj.weight'
   """
   stack, *inner = path.split("/")
   if path == names.EMBEDDING:
-    # The first of a T5Gemma 2's, which are tied.
+    # A T5Gemma 2's embeddings are tied. The name is the first embedding's.
     return f"{'encoder' if config.merged else 'decoder'}.embed_tokens.weight"
   if stack == "encoder_embedder":
     return "encoder.embed_tokens.weight"
@@ -86,25 +92,25 @@ def their_name(path: str, config: GemmaConfig) -> str:
 
 
 def canonical(name: str) -> str:
-  """Returns the name of a file's array as `their_name` has it."""
+  """Returns the name of a file's array in the form of `their_name`."""
   return name.removeprefix("model.").replace("encoder.text_model.", "encoder.", 1)
 
 
 def in_file(name: str) -> str:
-  """Returns `their_name`s as transformers writes them."""
+  """Returns the name in transformers' files of a name from `their_name`."""
   return name if name == HEAD else f"model.{name}"
 
 
 def is_of_images(name: str) -> bool:
-  """Returns whether text does without a file's array."""
+  """Returns whether only images need a file's array."""
   return name.startswith(_IMAGES) or name.endswith(_END_OF_IMAGE)
 
 
 def from_theirs(found: Mapping[str, Any], where: str) -> GemmaConfig:
-  """Returns the network that a config.json describes, logits aside.
+  """Returns the network of a config.json, without the kind of output projection.
 
   Raises:
-    ValueError: where it is another one than our network can be.
+    ValueError: if the network is not supported.
   """
   merged = KINDS[found["model_type"]]
   sides = {name: found.get(name) for name in ("encoder", "decoder")}
@@ -119,11 +125,11 @@ def from_theirs(found: Mapping[str, Any], where: str) -> GemmaConfig:
   layers = {
     f"num_{name}_layers": side.get("num_hidden_layers") for name, side in sides.items()
   }
-  read = {name: _side(side, f"{where}: {name}", merged) for name, side in sides.items()}
+  encoder_fields = _side(sides["encoder"], f"{where}: encoder", merged)
+  decoder_fields = _side(sides["decoder"], f"{where}: decoder", merged)
   try:
-    encoder, config = (
-      GemmaConfig(merged=merged, **layers, **read[name]) for name in sides
-    )
+    encoder = GemmaConfig(merged=merged, **layers, **encoder_fields)
+    config = GemmaConfig(merged=merged, **layers, **decoder_fields)
     encoder = None if encoder == config else encoder
     return dataclasses.replace(config, encoder=encoder)
   except (TypeError, ValueError) as error:
@@ -141,10 +147,10 @@ def _side(found: Mapping[str, Any], where: str, merged: bool) -> dict[str, Any]:
   lacking = [theirs for theirs in _SIZES.values() if found.get(theirs) is None]
   if lacking:
     raise ValueError(f"{where} lacks {lacking[0]}. Copy the file again.")
-  usual = 6 if merged else 2
-  every = found.get("sliding_window_pattern", usual)
+  default_period = 6 if merged else 2
+  period = found.get("sliding_window_pattern", default_period)
   types = found.get("layer_types") or [
-    "sliding" if (i + 1) % every else "full" for i in range(every)
+    "sliding" if (i + 1) % period else "full" for i in range(period)
   ]
   types = [str(name).removesuffix("_attention") for name in types]
   return {
@@ -158,19 +164,21 @@ def _side(found: Mapping[str, Any], where: str, merged: bool) -> dict[str, Any]:
 
 
 def _positions(found, where, merged) -> dict[str, float]:
-  """Returns the rotary positions; in old files they are beside the sizes."""
-  given = found.get("rope_parameters") or {}
-  sliding = full = {"rope_theta": found.get("rope_theta", 1e4), **given}
+  """Returns the rotary positions. Old files have the fields beside the sizes."""
+  parameters = found.get("rope_parameters") or {}
   if merged:
-    local, other = found.get("rope_local_base_freq", 1e4), found.get("rope_theta", 1e6)
-    sliding = {"rope_theta": local, **(given.get("sliding_attention") or {})}
-    full = {"rope_theta": other, **(found.get("rope_scaling") or {})}
-    full |= given.get("full_attention") or {}
-  for kind, known in ((sliding, ("default",)), (full, ("default", "linear"))):
-    if kind.get("rope_type", "default") not in known:
+    sliding = {"rope_theta": found.get("rope_local_base_freq", 1e4)}
+    sliding |= parameters.get("sliding_attention") or {}
+    full = {"rope_theta": found.get("rope_theta", 1e6)}
+    full |= found.get("rope_scaling") or {}
+    full |= parameters.get("full_attention") or {}
+  else:
+    sliding = full = {"rope_theta": found.get("rope_theta", 1e4), **parameters}
+  for kind, supported in ((sliding, ("default",)), (full, ("default", "linear"))):
+    if kind.get("rope_type", "default") not in supported:
       raise ValueError(
-        f"{where}: rope_type is {kind['rope_type']!r}, expected one of {known}. Such a "
-        "model can't be read."
+        f"{where}: rope_type is {kind['rope_type']!r}, expected one of {supported}. "
+        "Such a model can't be read."
       )
   return {
     "theta": float(sliding["rope_theta"]),
@@ -180,7 +188,7 @@ def _positions(found, where, merged) -> dict[str, float]:
 
 
 def _pattern(types: Sequence[str]) -> tuple[str, ...]:
-  """Returns the shortest beginning that the others repeat."""
+  """Returns the shortest prefix that gives all types by repetition."""
   for size in range(1, len(types)):
     repeated = itertools.islice(itertools.cycle(types[:size]), len(types))
     if list(repeated) == list(types):
@@ -192,7 +200,7 @@ def to_theirs(config: GemmaConfig) -> dict[str, Any]:
   """Returns the config.json of our network.
 
   Raises:
-    ValueError: where transformers has no such feed-forward layer.
+    ValueError: if transformers does not support the feed-forward layer.
   """
   if config.mlp_activations != ("gelu", "linear"):
     raise ValueError(
@@ -200,8 +208,8 @@ def to_theirs(config: GemmaConfig) -> dict[str, Any]:
       "'linear'). Such a network can't be written."
     )
   kind = "t5gemma2" if config.merged else "t5gemma"
-  count = config.num_encoder_layers, config.num_decoder_layers
-  encoder, decoder = map(_to_side, (config.encoder_side, config), count)
+  encoder = _to_side(config.encoder_side, config.num_encoder_layers)
+  decoder = _to_side(config, config.num_decoder_layers)
   if config.merged:
     encoder = {
       "model_type": "t5gemma2_encoder",
@@ -211,7 +219,8 @@ def to_theirs(config: GemmaConfig) -> dict[str, Any]:
     }
     decoder["model_type"] = "t5gemma2_decoder"
   else:
-    encoder["model_type"] = decoder["model_type"] = "t5_gemma_module"
+    encoder["model_type"] = "t5_gemma_module"
+    decoder["model_type"] = "t5_gemma_module"
   name = "T5Gemma2" if config.merged else "T5Gemma"
   return {
     "architectures": [f"{name}ForConditionalGeneration"],
@@ -222,7 +231,9 @@ def to_theirs(config: GemmaConfig) -> dict[str, Any]:
     "is_encoder_decoder": True,
     "dropout_rate": config.dropout_rate,
     "tie_word_embeddings": config.logits_via_embedding,
-    **{"bos_token_id": config.start_token, "eos_token_id": 1, "pad_token_id": 0},
+    "bos_token_id": config.start_token,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
   }
 
 
@@ -241,5 +252,7 @@ def _to_side(config: GemmaConfig, layers: int) -> dict[str, Any]:
     "attn_logit_softcapping": config.attention_cap or None,
     "final_logit_softcapping": config.logits_cap or None,
     **_BUILT_IN,
-    **{"bos_token_id": config.start_token, "eos_token_id": 1, "pad_token_id": 0},
+    "bos_token_id": config.start_token,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
   }

@@ -83,10 +83,10 @@ class Generation:
     by_file = {}
     for name, value in self.not_applied.items():
       by_file.setdefault(self.files[name], []).append(f"{name}={value!r}")
-    found = [f"{file}: {', '.join(names)}" for file, names in by_file.items()]
-    if not found:
+    parts = [f"{file}: {', '.join(names)}" for file, names in by_file.items()]
+    if not parts:
       return ""
-    return f"{'; '.join(found)} not applied; the settings of this run decide."
+    return f"{'; '.join(parts)} not applied; the settings of this run decide."
 
   def check(self) -> None:
     """Raises a ValueError if the folder asks for another distribution."""
@@ -103,33 +103,35 @@ def read(folder: str | pathlib.Path, vocab_size: int | None = None) -> Generatio
   """Reads a folder's generation_config.json and config.json.
 
   Args:
-    folder: of a model, or of a tokenizer alone.
-    vocab_size: of the network; None leaves ids unchecked.
+    folder: folder of a model, or of a tokenizer alone.
+    vocab_size: vocabulary size of the network; None skips the check of ids.
 
   Raises:
-    ValueError: where a file is damaged, or names an id outside the vocabulary.
+    ValueError: if a file is damaged, or names an id outside the vocabulary.
   """
   path = pathlib.Path(folder)
   files = [path / name for name in (GENERATION, CONFIG) if (path / name).is_file()]
   contents = [read_json(file) for file in files]
-  # A T5Gemma's config.json has its decoder's ids in an object of their own.
-  nested = [found["decoder"] for found in contents if _is_object(found.get("decoder"))]
+  # A T5Gemma's config.json has the decoder's ids in a nested object.
+  nested = [fields["decoder"] for fields in contents if _has_decoder(fields)]
   sources = [*contents, *nested]
   places = [*map(str, files), *[str(path / CONFIG)] * len(nested)]
 
   def first(name):
-    for where, found in zip(places, sources, strict=True):
-      if found.get(name) is not None:
-        return _ids(where, name, found[name], vocab_size)
+    for where, fields in zip(places, sources, strict=True):
+      if fields.get(name) is not None:
+        return _ids(where, name, fields[name], vocab_size)
     return ()
 
   eos_ids = first("eos_token_id")
   start = first("decoder_start_token_id")
-  merged, origins = {}, {}
-  for file, found in zip(reversed(files), reversed(contents), strict=True):
-    named = {name: value for name, value in found.items() if value is not None}
-    merged |= named
-    origins |= dict.fromkeys(named, str(file))
+  merged = {}
+  origins = {}
+  # generation_config.json overwrites config.json.
+  for file, fields in zip(reversed(files), reversed(contents), strict=True):
+    present = {name: value for name, value in fields.items() if value is not None}
+    merged |= present
+    origins |= dict.fromkeys(present, str(file))
   return Generation(
     eos_ids,
     start[0] if start else None,
@@ -139,12 +141,12 @@ def read(folder: str | pathlib.Path, vocab_size: int | None = None) -> Generatio
   )
 
 
-def _is_object(value: Any) -> bool:
-  return isinstance(value, Mapping)
+def _has_decoder(fields: Mapping[str, Any]) -> bool:
+  return isinstance(fields.get("decoder"), Mapping)
 
 
 def _ids(where: str, name: str, value: Any, vocab_size: int | None) -> tuple[int, ...]:
-  """Returns one token id, or several, as a tuple."""
+  """Returns a token id, or a list of token ids, as a tuple."""
   ids = value if isinstance(value, list) else [value]
   may_be_list = name == "eos_token_id"
   if (
@@ -165,11 +167,11 @@ def _ids(where: str, name: str, value: Any, vocab_size: int | None) -> tuple[int
   return tuple(dict.fromkeys(ids))
 
 
-def _unusual(found: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the settings that differ from the values that change nothing."""
+def _unusual(fields: Mapping[str, Any], neutral: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the settings of `fields` that differ from the neutral values."""
   empty = ([], {}, "", None)
   return {
-    name: found[name]
-    for name, nothing in usual.items()
-    if name in found and found[name] not in empty and found[name] != nothing
+    name: fields[name]
+    for name, neutral_value in neutral.items()
+    if name in fields and fields[name] not in empty and fields[name] != neutral_value
   }

@@ -4,7 +4,7 @@ import os
 import pathlib
 
 _BEGINNING = b"version https://git-lfs.github.com/spec/v1"
-# By Git LFS's specification a pointer is smaller.
+# Git LFS's specification limits a pointer to fewer bytes.
 _LIMIT = 1024
 
 
@@ -18,11 +18,12 @@ def is_pointer(contents: bytes) -> bool:
 
 
 def check_file(path: str | os.PathLike, contents: bytes | None = None) -> None:
-  """Raises a ValueError where a file is a pointer.
+  """Raises a ValueError if a file is a pointer.
 
   Args:
-    path: of the file. One that can't be read passes: its reader says why.
-    contents: of the file; None reads a local file.
+    path: path of the file. An unreadable file passes, because the file's reader gives
+      the reason.
+    contents: contents of the file; None reads a local file.
   """
   if contents is None:
     contents = _beginning(pathlib.Path(path))
@@ -31,7 +32,7 @@ def check_file(path: str | os.PathLike, contents: bytes | None = None) -> None:
 
 
 def check_folder(folder: str | os.PathLike) -> None:
-  """Raises a ValueError where a file anywhere in a local folder is a pointer."""
+  """Raises a ValueError if any file below a local folder is a pointer."""
   if "://" in str(folder):
     return
   for path in sorted(pathlib.Path(folder).rglob("*")):
@@ -40,7 +41,7 @@ def check_folder(folder: str | os.PathLike) -> None:
 
 
 def _beginning(path: pathlib.Path) -> bytes:
-  """Returns the bytes that tell a pointer; none where the file can't be read."""
+  """Returns the start of a file; no bytes for an unreadable file."""
   try:
     with path.open("rb") as file:
       return file.read(_LIMIT)

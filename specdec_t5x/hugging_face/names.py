@@ -1,4 +1,6 @@
-"""T5X's names of a T5's parameters and Hugging Face's, which transposes matrices.
+"""Maps T5X's names of a T5's parameters to Hugging Face's names.
+
+Hugging Face's matrices are transposed.
 
 Source: transformers, models/t5/modeling_t5.py, and T5X, examples/t5/network.py.
 """
@@ -32,12 +34,12 @@ _OTHERS = {
   "decoder/decoder_norm/scale": "decoder.final_layer_norm",
   LOGITS: "lm_head",
 }
-# Copies of the embedding that some files hold.
+# Copies of the embedding in some files.
 ALIASES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-# In old files of T5 1.0; nothing reads it.
+# An array in old files of T5 1.0 that no network reads.
 UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-# How names of arrays end that old conversions wrote and that are zeros: biases, as of
-# layer norms or of the logits, and buffers.
+# Suffixes of arrays of zeros that old conversions wrote: biases, for example of layer
+# norms or logits, and buffers.
 LEFTOVERS = ("bias", "_float_tensor")
 
 
@@ -48,7 +50,7 @@ def their_name(path: str) -> str:
   'decoder.block.3.layer.2.DenseReluDense.wi_0.weight'
 
   Raises:
-    ValueError: where it is not one of a T5 encoder-decoder.
+    ValueError: if a T5 encoder-decoder has no parameter at `path`.
   """
   if path in _OTHERS:
     return f"{_OTHERS[path]}.weight"
@@ -64,5 +66,5 @@ def their_name(path: str) -> str:
 
 
 def is_transposed(path: str) -> bool:
-  """Returns whether Hugging Face's array of a T5X parameter is the transposed one."""
+  """Returns whether Hugging Face's array of a T5X parameter is transposed."""
   return path.endswith(("kernel", "rel_embedding"))

@@ -1,4 +1,4 @@
-"""A T5's config.json as our configuration, and back."""
+"""Converts a T5's config.json to our configuration, and back."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,12 +8,12 @@ from specdec_t5x.hugging_face import gemma
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.layers import MAX_DISTANCE, NUM_BUCKETS
 
-# UL2, ByT5, Flan-T5 and MADLAD-400 call themselves t5.
+# UL2, ByT5, Flan-T5 and MADLAD-400 have the type t5.
 _KINDS = ("t5", "mt5", "umt5")
-# What classes of networks that generate tokens are called, the older ones last.
+# Suffixes of the classes of networks that generate tokens, in new and old versions.
 _GENERATE = ("ForConditionalGeneration", "WithLMHeadModel")
-# By Hugging Face's name of a layer. "gated-gelu" is the tanh approximation; "gelu" by
-# itself is not, and no layer of ours.
+# Activations by Hugging Face's name of a layer. "gated-gelu" is the tanh approximation.
+# "gelu" alone is the exact function, which our networks do not have.
 ACTIVATIONS = {
   "relu": ("relu",),
   "gelu_new": ("gelu",),
@@ -33,7 +33,7 @@ _SIZES = {
   "num_encoder_layers": "num_layers",
   "num_decoder_layers": "num_decoder_layers",
 }
-# What our network has built in, and a config.json that leaves it out means, too.
+# Fixed settings of our network, which are also the defaults of config.json.
 _BUILT_IN = {
   "relative_attention_num_buckets": NUM_BUCKETS,
   "relative_attention_max_distance": MAX_DISTANCE,
@@ -43,14 +43,14 @@ _BUILT_IN = {
 
 
 def from_theirs(found: Mapping[str, Any], where: str) -> T5Config:
-  """Returns the network that a config.json describes, logits aside.
+  """Returns the network of a config.json, without the kind of output projection.
 
   Args:
-    found: its contents.
-    where: its path, for messages.
+    found: contents of config.json.
+    where: path of config.json, for messages.
 
   Raises:
-    ValueError: where it is not a T5's, or another one than our network can be.
+    ValueError: if the network is not a T5, or is not supported.
   """
   kind = found.get("model_type")
   _check_generates(found, where)
@@ -97,9 +97,9 @@ def from_theirs(found: Mapping[str, Any], where: str) -> T5Config:
 
 
 def start_token(found: Mapping[str, Any], config: T5Config) -> int:
-  """Returns the token that decoding starts from where no file names one.
+  """Returns the default token that decoding starts from.
 
-  T5 starts from its padding, T5Gemma from its decoder's beginning of sequence.
+  T5 starts from padding, T5Gemma from the decoder's beginning of sequence.
   """
   if config.is_gemma:
     return config.start_token
@@ -108,12 +108,14 @@ def start_token(found: Mapping[str, Any], config: T5Config) -> int:
 
 
 def _check_generates(found: Mapping[str, Any], where: str) -> None:
-  """Raises a ValueError where a T5's parts are in another network, or some are not."""
-  kinds = found.get("architectures") or []
-  generates = lambda name: str(name).endswith(_GENERATE)
-  if isinstance(kinds, list) and kinds and not any(map(generates, kinds)):
+  """Raises a ValueError if the architecture in config.json does not generate tokens."""
+  names = found.get("architectures") or []
+  if not isinstance(names, list) or not names:
+    return
+  names = [str(name) for name in names]
+  if not any(name.endswith(_GENERATE) for name in names):
     raise ValueError(
-      f"{where}: this is a {', '.join(map(str, kinds))}, expected an encoder-decoder "
+      f"{where}: this is a {', '.join(names)}, expected an encoder-decoder "
       "that generates tokens (..ForConditionalGeneration). An encoder alone, a "
       "classifier or a forecaster (Chronos Bolt) can't be read."
     )
@@ -122,8 +124,8 @@ def _check_generates(found: Mapping[str, Any], where: str) -> None:
 def has_scaled_logits(found: Mapping[str, Any]) -> bool:
   """Returns whether features are multiplied by d_model^-0.5 before the logits.
 
-  T5 1.0's are, T5 1.1's not. transformers 4 knows them by tied embeddings, 5 by a
-  setting of its own for T5, and never does it for mT5.
+  T5 1.0 multiplies, T5 1.1 does not. transformers 4 multiplies if embeddings are tied.
+  transformers 5 has a setting for T5 and never multiplies for mT5.
   """
   if found.get("model_type") == "mt5":
     return False
@@ -135,7 +137,7 @@ def to_theirs(config: T5Config) -> dict[str, Any]:
   """Returns the config.json of our network.
 
   Raises:
-    ValueError: where transformers has no such feed-forward layer.
+    ValueError: if transformers does not support the feed-forward layer.
   """
   names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
   if config.mlp_activations not in names:

@@ -1,4 +1,4 @@
-"""The arrays of a folder's files, safetensors or Flax's, read one at a time."""
+"""Reads the arrays of a folder's files, safetensors or Flax's, one at a time."""
 
 import dataclasses
 import json
@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-import ml_dtypes  # noqa: F401, makes 'bfloat16' a type of NumPy's, which safetensors asks.
+import ml_dtypes  # noqa: F401, registers NumPy's 'bfloat16', which safetensors uses.
 import numpy as np
 
 from specdec_t5x.hugging_face import flax_file, lfs
@@ -14,14 +14,14 @@ from specdec_t5x.hugging_face import flax_file, lfs
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 FLAX, FLAX_INDEX = "flax_model.msgpack", "flax_model.msgpack.index.json"
 _DTYPES = ("F32", "BF16", "F16", "F64")
-_ROWS = 4096  # Compared at once.
+_ROWS = 4096  # Rows that are compared at once.
 
 
 def read_json(path: pathlib.Path) -> Mapping[str, Any]:
-  """Returns the object that a JSON file holds.
+  """Returns the object in a JSON file.
 
   Raises:
-    ValueError: where it holds none.
+    ValueError: if the file can't be read or holds no JSON object.
   """
   try:
     contents = json.loads(path.read_text(encoding="utf-8"))
@@ -35,13 +35,13 @@ def read_json(path: pathlib.Path) -> Mapping[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Tensors:
-  """Where each array of a folder is; `open` checks the headers of all files.
+  """The locations of a folder's arrays. `open` checks the headers of all files.
 
   Attributes:
-    files: of each array, by its name.
-    shapes: of each array, by its name.
-    inner: its name in its file, where that is another.
-    lost: the file of each array that the index names and no file holds.
+    files: file of each array, by name.
+    shapes: shape of each array, by name.
+    inner: name in the file of each renamed array, by name.
+    lost: file in the index of each array that no file holds, by name.
   """
 
   files: Mapping[str, pathlib.Path]
@@ -51,33 +51,34 @@ class Tensors:
 
   @classmethod
   def open(cls, folder: pathlib.Path) -> "Tensors":
-    """Reads the headers, and no array.
+    """Reads the headers of all files without reading arrays.
 
-    An index may name copies that no file holds, as of an embedding that is tied: the
-    caller judges them (`check_lost`).
+    An index may name arrays that no file holds, for example copies of a tied embedding.
+    The caller checks such arrays (`check_lost`).
 
     Raises:
-      ValueError: where a file is missing, damaged or of another format.
+      ValueError: if a file is missing, damaged or of another format.
     """
     weights = _weights(folder)
     if weights.name in (SINGLE, FLAX):
       shapes = _header(weights)
       return cls(dict.fromkeys(shapes, weights), shapes)
     listed = _listed(weights)
-    files, shapes = {}, {}
+    files = {}
+    shapes = {}
     for path in sorted(set(listed.values())):
-      found = _header(path)
-      for name, shape in found.items():
+      for name, shape in _header(path).items():
         if listed.get(name, path) == path:
-          files[name], shapes[name] = path, shape
+          files[name] = path
+          shapes[name] = shape
     lost = {name: path for name, path in listed.items() if name not in files}
     return cls(files, shapes, lost=lost)
 
   def check_lost(self, spare: Collection[str]) -> None:
-    """Raises a ValueError where no file holds an array that the index names.
+    """Raises a ValueError if no file holds an array that the index names.
 
     Args:
-      spare: names of the arrays that the network does without.
+      spare: names of arrays that the network does not need.
     """
     lost = sorted(set(self.lost) - set(spare))
     if lost:
@@ -89,41 +90,48 @@ class Tensors:
       )
 
   def read(self, name: str) -> np.ndarray:
-    """Returns an array as it is in its file, into memory of its own."""
-    path, inner = self.files[name], self.inner.get(name, name)
+    """Returns a copy of an array in the file's dtype and axes."""
+    path = self.files[name]
+    inner = self.inner.get(name, name)
     if _is_flax(path):
       return flax_file.read(path, inner)
     with _opened(path) as file:
       return file.get_tensor(inner)
 
   def renamed(self, new_name: Callable[[str], str | None]) -> "Tensors":
-    """Returns the arrays by other names, without those that get none."""
-    inner = {new_name(name): name for name in self.files}
-    inner.pop(None, None)
-    of = lambda known: {name: known[old] for name, old in inner.items()}
-    files = {name: self.inner.get(old, old) for name, old in inner.items()}
+    """Returns the arrays by new names, without the arrays with the new name None."""
+    old_names = {new_name(name): name for name in self.files}
+    old_names.pop(None, None)
     lost = {new_name(name): path for name, path in self.lost.items()}
     lost.pop(None, None)
-    return Tensors(of(self.files), of(self.shapes), files, lost)
+    return Tensors(
+      files={name: self.files[old] for name, old in old_names.items()},
+      shapes={name: self.shapes[old] for name, old in old_names.items()},
+      inner={name: self.inner.get(old, old) for name, old in old_names.items()},
+      lost=lost,
+    )
 
   def are_equal(self, first: str, second: str) -> bool:
-    """Returns whether two matrices are the same; a few rows are read at a time."""
+    """Returns whether two matrices are equal, reading a few rows at a time."""
     if self.shapes[first] != self.shapes[second]:
       return False
     blocks = zip(self._blocks(first), self._blocks(second), strict=True)
     return all(np.array_equal(*pair) for pair in blocks)
 
   def _blocks(self, name: str) -> Iterator[np.ndarray]:
-    """Yields a matrix's rows, some at a time; a file of Flax's is read as a whole."""
-    path, count = self.files[name], self.shapes[name][0]
-    rows = [slice(at, min(at + _ROWS, count)) for at in range(0, count, _ROWS)]
+    """Yields a matrix in blocks of rows. Flax's files are read as a whole."""
+    path = self.files[name]
+    count = self.shapes[name][0]
+    blocks = [slice(at, min(at + _ROWS, count)) for at in range(0, count, _ROWS)]
     if _is_flax(path):
       array = self.read(name)
-      yield from (array[some] for some in rows)
+      for block in blocks:
+        yield array[block]
       return
     with _opened(path) as file:
       array = file.get_slice(self.inner.get(name, name))
-      yield from (array[some] for some in rows)
+      for block in blocks:
+        yield array[block]
 
 
 def _is_flax(path: pathlib.Path) -> bool:
@@ -132,15 +140,15 @@ def _is_flax(path: pathlib.Path) -> bool:
 
 def _opened(path: pathlib.Path) -> Any:
   """Returns an open safetensors file, a context manager."""
-  # Machines that measure random networks are without it (`make gpu`).
+  # Machines that measure random networks have no safetensors (`make gpu`).
   import safetensors
 
-  # Reads, not a map of the file: its pages would count as this process's memory.
+  # Pages of a memory-mapped file would count as memory of this process.
   return safetensors.safe_open(path, framework="np", backend="pread")
 
 
 def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
-  """Returns the shapes of a file's arrays, by their names."""
+  """Returns the shapes of a file's arrays, by name."""
   import safetensors
 
   try:
@@ -151,8 +159,8 @@ def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
     else:
       with _opened(path) as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-        kinds = {name: found.get_dtype() for name, found in slices.items()}
-        shapes = {name: tuple(found.get_shape()) for name, found in slices.items()}
+        kinds = {name: x.get_dtype() for name, x in slices.items()}
+        shapes = {name: tuple(x.get_shape()) for name, x in slices.items()}
   except (safetensors.SafetensorError, OSError, ValueError) as error:
     lfs.check_file(path)
     kind = "msgpack file of Flax's" if _is_flax(path) else "safetensors file"
@@ -167,7 +175,7 @@ def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
 
 
 def _weights(folder: pathlib.Path) -> pathlib.Path:
-  """Returns the file of all arrays, or the index of several: safetensors first."""
+  """Returns the file of all arrays, or the index; safetensors before Flax's."""
   for name in (SINGLE, INDEX, FLAX, FLAX_INDEX):
     if (folder / name).is_file():
       return folder / name
@@ -175,14 +183,15 @@ def _weights(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _listed(index: pathlib.Path) -> dict[str, pathlib.Path]:
-  """Returns the file of each array that an index names."""
-  folder, files = index.parent, read_json(index).get("weight_map")
+  """Returns the file of each array in an index."""
+  folder = index.parent
+  files = read_json(index).get("weight_map")
   if not isinstance(files, dict) or not files:
     raise ValueError(
       f"{index} has no 'weight_map' from arrays to files. Copy it again."
     )
   for name in files.values():
-    # A link may lead out of the folder, as in Hugging Face's cache; a name may not.
+    # A link may lead out of the folder, as in Hugging Face's cache. A name must not.
     plain = isinstance(name, str) and "\\" not in name and "\0" not in name
     if not plain or pathlib.PurePath(name).name != name:
       raise ValueError(

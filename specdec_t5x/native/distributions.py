@@ -1,4 +1,4 @@
-"""Distributions by our kernel (probs.cc) in programs for CPUs, by XLA in others.
+"""Distributions by our kernel (distributions.cc) in programs for CPUs, else by XLA.
 
 Shapes: V vocabulary.
 """
@@ -18,30 +18,34 @@ from specdec_t5x.native import library, platforms
 def adjusted_probs(
   logits: Float[Array, "*batch V"], sampling: Sampling
 ) -> Float[Array, "*batch V"]:
-  """As `core.adjust.adjusted_probs`, by our kernel where there is one."""
+  """Like `core.adjust.adjusted_probs`, by our kernel if available."""
   by_xla = functools.partial(adjust.adjusted_probs, sampling=sampling)
   if sampling.greedy or library.problem() is not None:
     return by_xla(logits)
-  knobs = sampling.temperature, sampling.top_k, sampling.top_p
-  ours = lambda logits: distribution(logits, *knobs)
-  choose = platforms.choose_kernel_on_cpu(ours, by_xla)
-  return choose(logits.astype(jnp.float32))
+
+  def by_kernel(logits):
+    return distribution(logits, sampling.temperature, sampling.top_k, sampling.top_p)
+
+  adjust_logits = platforms.choose_kernel_on_cpu(by_kernel, by_xla)
+  return adjust_logits(logits.astype(jnp.float32))
 
 
 def distribution(
   logits: Float[Array, "*batch V"], temperature: float, top_k: int, top_p: float
 ) -> Float[Array, "*batch V"]:
-  """Returns softmax(logits / temperature) of the tokens that are kept; no derivatives.
+  """Returns softmax(logits / temperature) of the kept tokens, without derivatives.
+
+  At most one of `top_k` and `top_p` is set.
 
   Args:
-    logits: float32.
-    temperature: above 0.
-    top_k: keep the k most likely and their ties; 0 keeps all.
-    top_p: keep the fewest that reach this mass, and their ties; 0 keeps all. At most
-      one of the two.
+    logits: float32 logits.
+    temperature: temperature, above 0.
+    top_k: number of most likely tokens to keep, with ties; 0 keeps all tokens.
+    top_p: mass that the fewest most likely tokens reach, which are kept with ties; 0
+      keeps all tokens.
 
   Returns:
-    float32 probabilities; NaN, all of a row's, where a logit is NaN or infinity.
+    float32 probabilities. A row with a NaN or an infinite logit is all NaN.
   """
   call = jax.ffi.ffi_call(
     "specdec_adjust",

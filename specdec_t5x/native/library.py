@@ -1,6 +1,6 @@
-"""Our own kernels for CPUs: compiled where they run, once, and kept.
+"""Our kernels for CPUs: compiled once on the machine that runs them, and kept.
 
-They are compiled for the very processor, so a package can't bring them along.
+The code depends on the processor, so a package can't contain the compiled kernels.
 """
 
 import contextlib
@@ -21,23 +21,28 @@ import jax
 SOURCES = sorted(pathlib.Path(__file__).parent.glob("*.cc"))
 _HEADERS = sorted(pathlib.Path(__file__).parent.glob("*.h"))
 TARGETS = (
-  *("specdec_multiply", "specdec_by_rows", "specdec_rounded", "specdec_certified"),
-  *("specdec_normalize", "specdec_attention", "specdec_adjust"),
+  "specdec_multiply",
+  "specdec_by_rows",
+  "specdec_rounded",
+  "specdec_certified",
+  "specdec_normalize",
+  "specdec_attention",
+  "specdec_adjust",
 )
 # No -ffast-math: sums keep their order, and NaN stays NaN.
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-w")
 _COMPILERS = ("c++", "g++", "clang++")
-_left_out: list[str] = []  # Why programs that are traced now shall have none.
+_left_out: list[str] = []  # Reasons for tracing without kernels.
 
 
 def why_left_out() -> str | None:
-  """Returns why programs that are traced now shall have no kernels, if there is one."""
+  """Returns why kernels are disabled while tracing, or None."""
   return _left_out[-1] if _left_out else None
 
 
 @functools.cache
 def problem() -> str | None:
-  """Returns why there are no kernels here; None where there are, ready to be called."""
+  """Returns why there are no kernels here, or None after registering the kernels."""
   if reason := why_left_out():
     return reason
   if jax.default_backend() != "cpu":
@@ -58,12 +63,13 @@ def problem() -> str | None:
 
 @contextlib.contextmanager
 def left_out(reason: str) -> Iterator[None]:
-  """Has no kernels in what is traced meanwhile: in programs for other machines.
+  """Disables the native kernels while tracing programs for other machines.
 
-  JAX forgets what it has traced, with kernels before, without them after.
+  JAX's caches are cleared at entry and exit, because cached traces contain kernels
+  before the context and no kernels after the context.
 
   Args:
-    reason: what `problem` says meanwhile.
+    reason: result of `problem` inside the context.
   """
   _left_out.append(reason)
   _forget()
@@ -81,22 +87,22 @@ def _forget() -> None:
 
 @functools.cache
 def bytes_by() -> str:
-  """Returns how products of bytes are computed here, where there are kernels."""
+  """Returns the name of the method for products of bytes here. Needs kernels."""
   name = ctypes.CDLL(str(built())).specdec_bytes
   name.restype = ctypes.c_char_p
   return name().decode()
 
 
 def built() -> pathlib.Path:
-  """Returns the library for this machine, built where it is not there, whole, yet.
+  """Returns the library for this machine, and builds a missing or damaged library.
 
   Raises:
-    OSError: where there is no compiler, or nowhere to keep the library.
-    subprocess.SubprocessError: where the compiler fails.
+    OSError: if there is no compiler, or no folder to keep the library.
+    subprocess.SubprocessError: if the compiler fails.
   """
   compiler = _compiler()
   include = jax.ffi.include_dir()
-  # What the compiler takes this processor for is part of the name, as the source is.
+  # The name depends on the source and on the compiler's macros for this processor.
   machine = run(*compiler, *_FLAGS, "-dM", "-E", "-x", "c++", os.devnull)
   headers = b"".join(p.read_bytes() for p in sorted(pathlib.Path(include).rglob("*.h")))
   name = f"kernels-{digest(code() + headers + machine)}"
@@ -109,40 +115,40 @@ def built() -> pathlib.Path:
 
 
 def kept_or_made(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path:
-  """Returns the library kept under this name, made if it is not there, whole, yet.
+  """Returns the library kept under a name, and makes a missing or damaged library.
 
   Args:
-    name: contains the digest of everything that the library is made from.
-    make: writes the library to a path.
+    name: name with the digest of all inputs of the build.
+    make: function that writes the library to a path.
 
   Raises:
-    OSError: if there is nowhere to keep the library.
+    OSError: if there is no folder to keep the library.
   """
-  kept = folder()
-  for library in kept.glob(f"{name}-*.so"):
-    # To load a damaged one would end this process.
+  cache = folder()
+  for library in cache.glob(f"{name}-*.so"):
+    # Loading a damaged library would crash this process.
     if library.stem == f"{name}-{digest(library.read_bytes())}":
       return library
   try:
-    kept.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept) as scratch:
-      made = pathlib.Path(scratch) / "kernels.so"
-      make(made)
-      return _keep(made, name)
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as scratch:
+      built_library = pathlib.Path(scratch) / "kernels.so"
+      make(built_library)
+      return _keep(built_library, name)
   except OSError as error:
     raise OSError(f"{error}; SPECDEC_T5X_CACHE names another folder") from error
 
 
 def code() -> bytes:
-  """Returns what is compiled."""
+  """Returns the compiled source code."""
   return b"".join(path.read_bytes() for path in (*SOURCES, *_HEADERS))
 
 
 def folder() -> pathlib.Path:
-  """Returns where compiled code is kept: SPECDEC_T5X_CACHE, or the user's cache.
+  """Returns the folder of compiled code: SPECDEC_T5X_CACHE, or the user's cache.
 
   Raises:
-    OSError: where that is in a home folder, and there is none.
+    OSError: if the folder is in a home folder, and there is no home folder.
   """
   default = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
   home = os.environ.get("SPECDEC_T5X_CACHE") or os.path.join(default, "specdec_t5x")
@@ -155,7 +161,7 @@ def folder() -> pathlib.Path:
 
 
 def cpus() -> int:
-  """Returns how many CPUs this process may use; it may be pinned to some of them."""
+  """Returns the number of CPUs that this process may use, after any pinning."""
   if hasattr(os, "sched_getaffinity"):  # Not on macOS.
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1
@@ -174,14 +180,16 @@ def _compiler() -> list[str]:
   return words
 
 
-def _keep(made: pathlib.Path, name: str) -> pathlib.Path:
-  """Moves a library, whole or not at all, to a name that has its digest.
+def _keep(built_library: pathlib.Path, name: str) -> pathlib.Path:
+  """Moves a library atomically to a name with the library's digest.
 
-  So it does not matter who else builds it at the same time, nor when the machine stops.
+  The move is safe if another process builds the library at the same time, and if the
+  machine stops at any point.
   """
-  library = made.parents[1] / f"{name}-{digest(made.read_bytes())}.so"
-  _write_out(made)
-  made.replace(library)
+  cache = built_library.parents[1]
+  library = cache / f"{name}-{digest(built_library.read_bytes())}.so"
+  _write_out(built_library)
+  built_library.replace(library)
   _write_out(library.parent)
   return library
 
@@ -196,12 +204,12 @@ def _write_out(path: pathlib.Path) -> None:
 
 
 def digest(contents: bytes) -> str:
-  """Returns a short name of these contents."""
+  """Returns a short digest of contents."""
   return hashlib.sha256(contents).hexdigest()[:16]
 
 
 def write_whole(path: pathlib.Path, text: str) -> None:
-  """Writes a file of the cache, whole or not at all."""
+  """Writes a file of the cache atomically."""
   path.parent.mkdir(parents=True, exist_ok=True)
   partial = path.with_suffix(f".{os.getpid()}.tmp")
   partial.write_text(text)

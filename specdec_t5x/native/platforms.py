@@ -1,11 +1,15 @@
-"""What is chosen by the kind of device: the one place that knows.
+"""All choices that depend on the kind of device.
 
-CPU: products of few rows and attention (`network.products`) and distributions
-(`native.distributions`) by our own kernels, and blocks of several widths
-(`decoding.widths`), since a wider one costs more. GPU and TPU: XLA's, and blocks as
-wide as they can be, which cost about what one token costs. One NVIDIA GPU: a draft's
-step (`network.draft_step`) and products of few rounded rows (`network.rounded`) by our
-own kernels, where these agreed with XLA's and were faster (`native.cuda.choice`).
+On CPU, our kernels compute products of few rows and attention (`network.products`), and
+distributions (`native.distributions`). Blocks have several widths (`decoding.widths`),
+because wider blocks cost more.
+
+On GPU and TPU, XLA computes everything. Blocks have the full width, because a wide
+block costs about as much as one token.
+
+On one NVIDIA GPU, our kernels compute a draft's step (`network.draft_step`) and
+products of few rounded rows (`network.rounded`), if the kernels agree with XLA and are
+faster (`native.cuda.choice`).
 """
 
 from collections.abc import Callable
@@ -14,9 +18,9 @@ import jax
 
 
 def choose_kernel_on_cpu(kernel: Callable, otherwise: Callable) -> Callable:
-  """Returns `kernel` where a program for CPUs is compiled, `otherwise` for others.
+  """Returns a function that runs `kernel` on CPUs and `otherwise` on other devices.
 
-  The kernel has no derivatives: they are of `otherwise`.
+  The derivatives are those of `otherwise`, because the kernel has no derivatives.
   """
 
   @jax.custom_jvp
@@ -31,5 +35,5 @@ def choose_kernel_on_cpu(kernel: Callable, otherwise: Callable) -> Callable:
 
 
 def wide_blocks_cost_more() -> bool:
-  """Returns whether scoring more tokens takes the target longer here."""
+  """Returns whether the target's time grows with the number of scored tokens here."""
   return jax.default_backend() == "cpu"

@@ -1,10 +1,13 @@
 """Multi-head attention over keys and values that the caller holds.
 
-Self-attention in training, block scoring against a cache, and cross-attention differ
-only in where the keys and values come from, so projection and attention are apart.
+Projection and attention are separate methods, because self-attention in training,
+block scoring against a cache and cross-attention differ only in the source of the keys
+and values.
 
-Shapes: B batch, Q queries, S keys, H heads, J of keys, K head width, D width.
+Shapes: B batch, Q queries, S keys, H query heads, J key heads, K head width, D width.
 """
+
+import functools
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -19,9 +22,11 @@ KeyValues = tuple[Float[Array, "B J S K"], Float[Array, "B J S K"]]
 
 
 class MultiHeadAttention(nn.Module):
-  """T5's attention: no 1/sqrt(K) scaling (it is in the query's initialiser).
+  """The attention of T5, or of Gemma.
 
-  Or Gemma's: scaled, of fewer keys than queries, and of rotary positions.
+  T5's attention has no factor 1/sqrt(K); the query's initialiser contains the factor.
+  Gemma's attention is scaled, has fewer key heads than query heads, and uses rotary
+  positions.
   """
 
   config: NetworkConfig
@@ -29,18 +34,20 @@ class MultiHeadAttention(nn.Module):
 
   def setup(self):
     cfg = self.config
+    width = cfg.num_heads * cfg.head_dim
     kv_width = cfg.kv_heads * cfg.head_dim
-    width, normal = cfg.num_heads * cfg.head_dim, nn.initializers.variance_scaling
+    normal = nn.initializers.variance_scaling
     init = normal(1.0, "fan_in", "normal")
     scaled_init = normal(1.0 / cfg.head_dim, "fan_in", "normal")
-    into, out_of = cfg.axes("embed", "joined_kv"), cfg.axes("joined_kv", "embed")
-    dense = lambda *args: Dense(*args, cfg.dtype, cfg.products)
-    self.query = dense(width, into, scaled_init)
-    self.key = dense(kv_width, into, init)
-    self.value = dense(kv_width, into, init)
-    self.out = dense(cfg.emb_dim, out_of, init)
+    input_axes = cfg.axes("embed", "joined_kv")
+    output_axes = cfg.axes("joined_kv", "embed")
+    self.query = Dense(width, input_axes, scaled_init, cfg.dtype, cfg.products)
+    self.key = Dense(kv_width, input_axes, init, cfg.dtype, cfg.products)
+    self.value = Dense(kv_width, input_axes, init, cfg.dtype, cfg.products)
+    self.out = Dense(cfg.emb_dim, output_axes, init, cfg.dtype, cfg.products)
     if cfg.merged:
-      self.query_norm, self.key_norm = LayerNorm(cfg, "kv"), LayerNorm(cfg, "kv")
+      self.query_norm = LayerNorm(cfg, "kv")
+      self.key_norm = LayerNorm(cfg, "kv")
     self.dropout = nn.Dropout(rate=cfg.dropout_rate, broadcast_dims=(-2,))
 
   def key_values(self, x: Float[Array, "B S D"]) -> KeyValues:
@@ -56,9 +63,11 @@ class MultiHeadAttention(nn.Module):
     """Projects `x` to this layer's queries, keys and values, at rotary positions."""
     projected = project(x, self.query, self.key, self.value)
     query, key, value = map(self._split, projected)
-    query, key = self._scaled_query(query), self._normed_key(key)
+    query = self._scaled_query(query)
+    key = self._normed_key(key)
     if self.reach is not None:
-      query, key = (rotated(y, positions, self.reach) for y in (query, key))
+      query = rotated(query, positions, self.reach)
+      key = rotated(key, positions, self.reach)
     return query, (key.swapaxes(1, 2), value.swapaxes(1, 2))
 
   def queries(self, x: Float[Array, "B Q D"]) -> Float[Array, "B Q H K"]:
@@ -73,8 +82,10 @@ class MultiHeadAttention(nn.Module):
     deterministic: bool = True,
   ) -> Float[Array, "B Q D"]:
     """Attends from `query` to `key_values`; `bias` holds positions and masks."""
-    cfg, (key, value), size = self.config, key_values, query.shape[1]
-    # Queries that share keys stand beside each other, as if there were more tokens.
+    cfg = self.config
+    key, value = key_values
+    size = query.shape[1]
+    # Queries of the heads that share a key head are adjacent, like further tokens.
     shared = cfg.num_heads // cfg.kv_heads
     if shared > 1:
       query = query.reshape(*query.shape[:2], cfg.kv_heads, shared, -1)
@@ -87,9 +98,15 @@ class MultiHeadAttention(nn.Module):
     else:
       if cfg.float32_attention_logits:
         query, key = query.astype(jnp.float32), key.astype(jnp.float32)
-      drop = lambda weights: self.dropout(weights, deterministic=deterministic)
-      how = cfg.dtype, drop, cfg.attention_cap
-      mixed = products.xla_attend(query, key, value, bias, *how)
+      mixed = products.xla_attend(
+        query,
+        key,
+        value,
+        bias,
+        dtype=cfg.dtype,
+        drop=functools.partial(self.dropout, deterministic=deterministic),
+        cap=cfg.attention_cap,
+      )
     if shared > 1:
       mixed = mixed.reshape(len(query), size, shared, *key.shape[1::2]).swapaxes(2, 3)
     return self.out(mixed.reshape(len(query), size, -1))
@@ -108,26 +125,38 @@ class MultiHeadAttention(nn.Module):
 def rotated(
   x: Float[Array, "B S H K"], positions: Int[Array, "... S"], reach: Reach
 ) -> Float[Array, "B S H K"]:
-  """Returns queries or keys with pairs of numbers turned by their position's angles.
+  """Returns queries or keys with each pair of numbers rotated by an angle.
 
-  The number j and the one K/2 after it turn by position / factor theta^(-2j/K). Source:
-  RoFormer, arXiv 2104.09864, section 3.4.2.
+  The numbers j and j + K/2 form a pair. The angle of pair j is
+  position / factor theta^(-2j/K).
+
+  Source: RoFormer, arXiv 2104.09864, section 3.4.2.
   """
   half = x.shape[-1] // 2
   waves = reach.theta ** (-jnp.arange(half, dtype=jnp.float32) / half) / reach.factor
   angles = (positions[..., None] * waves)[..., None, :]
-  cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
+  cos = jnp.cos(angles).astype(x.dtype)
+  sin = jnp.sin(angles).astype(x.dtype)
   first, second = x[..., :half], x[..., half:]
-  turned = first * cos - second * sin, second * cos + first * sin
-  return jnp.concatenate(turned, axis=-1)
+  turned_first = first * cos - second * sin
+  turned_second = second * cos + first * sin
+  return jnp.concatenate([turned_first, turned_second], axis=-1)
 
 
 def beside(key_values, bias, cross, cross_bias):
-  """Returns two sets of keys and values as one, and their biases [B, 1, Q, ..]."""
+  """Returns two sets of keys and values as one set, and the joined bias [B, 1, Q, ..].
+
+  Args:
+    key_values: the keys and values of self-attention.
+    bias: the bias of self-attention.
+    cross: the keys and values of the encoded input.
+    cross_bias: the bias of cross-attention.
+  """
   shape = jnp.broadcast_shapes(bias.shape[:-1], cross_bias.shape[:-1])
   biases = [jnp.broadcast_to(b, (*shape, b.shape[-1])) for b in (bias, cross_bias)]
-  join = lambda own, other: jnp.concatenate([own, other], axis=2)
-  joined = tuple(map(join, key_values, cross))
+  joined = tuple(
+    jnp.concatenate(pair, axis=2) for pair in zip(key_values, cross, strict=True)
+  )
   return joined, jnp.concatenate(biases, axis=-1)
 
 
@@ -137,7 +166,7 @@ def self_biases(
   key_positions: Int[Array, "... S"],
   mask: Bool[Array, "B Q S"],
 ) -> list[Float[Array, "#B #H Q S"]]:
-  """Returns the self-attention bias of each of a stack's layers: positions and mask."""
+  """Returns the self-attention bias of each layer of a stack: positions and mask."""
   reaches = [layer.reach for layer in stack.layers]
   if reaches and reaches[0] is not None:
     offset = query_positions[..., :, None] - key_positions[..., None, :]
@@ -145,16 +174,18 @@ def self_biases(
     for before, behind in {reach.window for reach in reaches} - {None}:
       near = (offset < before) & (-offset < behind)
       masks[before, behind] = (mask & near)[:, None]
-    made = {seen: mask_bias(x, stack.config.dtype) for seen, x in masks.items()}
-    return [made[reach.window] for reach in reaches]
+    biases = {window: mask_bias(x, stack.config.dtype) for window, x in masks.items()}
+    return [biases[reach.window] for reach in reaches]
   masked = mask_bias(mask[:, None], stack.config.dtype)
   if stack.config.relpos_per_layer:
-    of_layers = [layer.relpos_bias for layer in stack.layers]
-    return [bias(query_positions, key_positions) + masked for bias in of_layers]
+    return [
+      layer.relpos_bias(query_positions, key_positions) + masked
+      for layer in stack.layers
+    ]
   relative = stack.relpos_bias(query_positions, key_positions)
   return [relative + masked] * len(stack.layers)
 
 
 def mask_bias(mask: Bool[Array, "*shape"], dtype: str) -> Float[Array, "*shape"]:
-  """Returns 0 where `mask` lets attention through and MASKED where it does not."""
+  """Returns 0 where `mask` allows attention and `MASKED` elsewhere."""
   return jnp.where(mask, 0.0, MASKED).astype(dtype)

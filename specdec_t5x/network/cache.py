@@ -1,4 +1,4 @@
-"""The decoder's cache: one index a row, writes that overwrite, rollback by index.
+"""The decoder's cache: one index per row, writes that overwrite, rollback by index.
 
 Shapes: B batch, N new entries, S slots, H heads, K head width, E encoder length.
 """
@@ -13,20 +13,20 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 class DecoderCache:
   """Keys and values of one batch of decodes.
 
-  Slots at and beyond a row's `index` are stale: nothing reads them before they are
-  written again, so a rollback only lowers the index.
+  Slots at and beyond a row's `index` are stale. A stale slot is not read before the
+  next write to the slot, so a rollback only lowers the index.
 
   Attributes:
-    index: number of committed entries of each row; the next write goes there.
-    keys: per layer, the self-attention keys.
-    values: per layer, the self-attention values.
-    cross_keys: per layer, the keys of the encoded input, computed once; none in a
+    index: number of committed entries of each row, and the slot of the next write.
+    keys: self-attention keys, per layer.
+    values: self-attention values, per layer.
+    cross_keys: keys of the encoded input, per layer, computed once; empty in a
       decoder-only network.
-    cross_values: per layer, the values of the encoded input.
-    encoder_mask: which positions of the encoded input are tokens.
-    scratch: the memory of our kernel for a step (`draft_step`), which all rows share.
-      It has a part for each row, so that a cache's rows can be repeated and cut off; a
-      row that is put into another cache must have a part of no words.
+    cross_values: values of the encoded input, per layer.
+    encoder_mask: positions of the encoded input that are tokens.
+    scratch: memory of our kernel for a step (`draft_step`), shared by all rows. The
+      memory is divided among the rows, so that rows of a cache can be repeated and cut
+      off. A row that is put into another cache must have a part of no words.
   """
 
   index: Int[Array, "B"]
@@ -39,32 +39,38 @@ class DecoderCache:
 
   @property
   def num_slots(self) -> int:
-    """The number of tokens that a row can hold."""
+    """The number of slots of a row."""
     return self.keys[0].shape[2]
 
   def at(self, index: Int[Array, "B"]) -> "DecoderCache":
-    """Returns the cache rolled back (or committed) to `index` entries a row."""
+    """Returns the cache rolled back (or committed) to `index` entries per row."""
     return self.replace(index=index)
 
   def gathered(
     self, sources: Int[Array, "B M"], destination: Int[Array, "B"]
   ) -> "DecoderCache":
-    """Returns the cache with entries of each row copied from anywhere in it.
+    """Returns the cache with M entries of each row copied within the row.
 
     Args:
-      sources: the slots to copy, all read before the first is written.
-      destination: the M copies go to slots destination .. destination+M-1.
+      sources: slots to copy; all are read before the first write.
+      destination: first of the M slots that are written in each row.
     """
-    read_row = jax.vmap(lambda row, slots: row[:, slots])
-    move = lambda buffer: write(buffer, read_row(buffer, sources), destination)
+
+    def move(buffer):
+      read_row = jax.vmap(lambda row, slots: row[:, slots])
+      return write(buffer, read_row(buffer, sources), destination)
+
     return self.replace(
       keys=tuple(map(move, self.keys)), values=tuple(map(move, self.values))
     )
 
   def widened(self, length: int) -> "DecoderCache":
-    """Returns the cache with room for inputs of `length`; what is added is masked."""
+    """Returns the cache with room for inputs of `length`; the new room is masked."""
     surplus = length - self.encoder_mask.shape[1]
-    pad = lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, surplus), (0, 0)))
+
+    def pad(x):
+      return jnp.pad(x, ((0, 0), (0, 0), (0, surplus), (0, 0)))
+
     return self.replace(
       cross_keys=tuple(map(pad, self.cross_keys)),
       cross_values=tuple(map(pad, self.cross_values)),
@@ -79,13 +85,13 @@ def write(
 ) -> Float[Array, "B H S K"]:
   """Overwrites slots index .. index+N-1 of each row.
 
-  The caller leaves room: a start beyond S - N would be clamped and hit older slots.
+  The caller leaves room: a start beyond S - N is clamped and overwrites older slots.
   """
   write_row = jax.vmap(
     lambda row, block, start: jax.lax.dynamic_update_slice_in_dim(row, block, start, 1)
   )
-  # Behind a barrier, or XLA on CPU fuses the write of a single row into what reads it,
-  # twice, and copies the whole buffer for each.
+  # Without the barrier, XLA on CPU fuses the write of a single row into both readers of
+  # the buffer and copies the whole buffer for each reader.
   return jax.lax.optimization_barrier(write_row(buffer, new, index))
 
 
@@ -96,13 +102,14 @@ def block_mask(
 ) -> Bool[Array, "B N S"]:
   """Returns which slots each of N new entries sees.
 
-  Of the last M entries, the new ones among them (slots index+N-M .. index+N-1), those
-  that `tree` names: entry i sees entry j where tree[i, j]. And all slots before those.
+  The tree's M columns are the last M entries, in slots index+N-M .. index+N-1, new
+  entries included. New entry i sees column j if tree[i, j] is true. Each new entry also
+  sees all slots before slot index+N-M.
   """
   slots = jnp.arange(num_slots)
   first = index[:, None] + tree.shape[1] - tree.shape[2]
   committed = slots < first
-  # Scatter the tree's columns to the slots that they stand for.
+  # Maps each slot to a column of the tree.
   size = tree.shape[-1]
   column = slots[None, :] - first
   inside = (column >= 0) & (column < size)

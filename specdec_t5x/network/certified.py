@@ -1,9 +1,10 @@
-"""The projection to a large vocabulary where its largest number is all that is read.
+"""The projection to a large vocabulary if only the argmax of the logits is used.
 
-Greedy decoding reads the argmax of h W. Codes of W in 8 bits are a quarter of its bytes
-and say each logit up to a proven bound (docs/math.md, "Certified heads"). Those that
-may still be the largest are computed as `products.multiply` does: so the argmax is the
-same bit for bit, ties included. All others stay as the codes have them.
+Greedy decoding uses the argmax of h W. Codes of W in 8 bits take a quarter of the bytes
+of W and give each logit up to a proven bound (docs/math.md, "Certified heads"). The
+logits that may still be the largest are computed as in `products.multiply`, so the
+argmax is the same bit for bit, ties included. All other logits are computed from the
+codes alone.
 
 Shapes: I inputs, O outputs.
 """
@@ -21,16 +22,17 @@ from specdec_t5x.native import library, platforms
 from specdec_t5x.network import products, rounded
 from specdec_t5x.network.rounded import Matrix, Rounding
 
-# What is made of the target's parameters goes by this name among a decode's.
+# The name of a screened head among a decode's derived parameters.
 NAME = "head"
-# A head among what it is screened by: W, or W^T where it is the embedding.
+# Names of the full-precision head in a screen: W, or the embedding W^T.
 WEIGHTS, TABLE = "weights", "table"
-# By 'auto' from so many weights on: smaller matrices are read from caches.
+# 'auto' screens heads with at least this many weights. Smaller matrices fit into the
+# processor's caches.
 LEAST = 1 << 23
 
 
 def problem(config: Any) -> str | None:
-  """Returns why a network's head can't be certified; None where it can."""
+  """Returns why a network's head can't be certified, or None."""
   if config.logits_cap:
     return "its logits are capped, which makes large ones equal that are not"
   if rounded.of_weights(config):
@@ -46,11 +48,11 @@ def is_used(config: Any, reads_argmaxes: bool) -> bool:
   """Returns whether a decode's target has a certified head.
 
   Args:
-    config: the target's.
-    reads_argmaxes: whether of its logits nothing but the largest is read.
+    config: configuration of the target.
+    reads_argmaxes: whether only the argmax of the target's logits is used.
 
   Raises:
-    ValueError: where HEAD is 'certified', and it can't be.
+    ValueError: if HEAD is 'certified' and the head can't be certified.
   """
   choice = getattr(config, "head", "full")
   if choice == "certified":
@@ -72,16 +74,16 @@ def is_used(config: Any, reads_argmaxes: bool) -> bool:
 
 
 def screen(params: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns codes of a network's head, their scales, and how far off they are."""
+  """Returns the codes of a network's head, their scales and their error bounds."""
   place, name, weights = _head(params)
   kernel = weights if name == WEIGHTS else weights.T
   as_head = {"decoder": {"logits_dense": {"kernel": kernel}}}
-  made = Rounding(packed=True)(as_head)["decoder"]["logits_dense"]["kernel"]
-  return _at(place, {**made, "bounds": _bounds(kernel, made)})
+  rounded_head = Rounding(packed=True)(as_head)["decoder"]["logits_dense"]["kernel"]
+  return _at(place, {**rounded_head, "bounds": _bounds(kernel, rounded_head)})
 
 
 def within(params: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a network's parameters with what `screen` made beside its head."""
+  """Returns a network's parameters with the result of `screen` beside the head."""
   place, name, weights = _head(params)
   screened = functools.reduce(lambda tree, key: tree[key], place, made)
   return rounded.within(params, _at(place, {**screened, name: weights}))
@@ -90,23 +92,25 @@ def within(params: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]
 def multiply(
   choice: str, x: Float[Array, "*batch I"], kernel: Matrix
 ) -> Float[Array, "*batch O"]:
-  """Returns x W, exact where a number may be its row's largest.
+  """Returns x W, exact for each number that may be the largest of a row.
 
   Args:
-    choice: whose products, one of `products.PRODUCTS`.
-    x: the rows.
-    kernel: W as `weights`, or an embedding, W^T, as `table`; and what `screen` made.
+    choice: one of `products.PRODUCTS`.
+    x: rows.
+    kernel: result of `screen`, with W as `weights` or the embedding W^T as `table`.
   """
   by_rows = TABLE in kernel
   weights = kernel[TABLE if by_rows else WEIGHTS].astype(x.dtype)
   if not products.are_native(choice, x.size // x.shape[-1], str(x.dtype)):
-    return _whole(choice, by_rows, x, weights)
-  screened = (kernel[name] for name in ("codes", "scales", "bounds"))
-  return _native_multiply(by_rows)(x, weights, *screened)
+    return _full_multiply(choice, by_rows, x, weights)
+  multiply_screened = _native_multiply(by_rows)
+  return multiply_screened(
+    x, weights, kernel["codes"], kernel["scales"], kernel["bounds"]
+  )
 
 
 def _head(params: Mapping[str, Any]) -> tuple[Sequence[str], str, Array]:
-  """Returns where a screen stands among parameters; the head's name there, and it."""
+  """Returns the path of a screen among parameters, and the head's name and array."""
   decoder = params["decoder"]
   if "logits_dense" in decoder:
     return (
@@ -114,9 +118,11 @@ def _head(params: Mapping[str, Any]) -> tuple[Sequence[str], str, Array]:
       WEIGHTS,
       decoder["logits_dense"]["kernel"],
     )
-  place, tree = ((), params) if "token_embedder" in params else (("decoder",), decoder)
-  embedding = tree["token_embedder"]["embedding"]
-  return (*place, "token_embedder", rounded.LOGITS), TABLE, embedding
+  if "token_embedder" in params:
+    path = ("token_embedder", rounded.LOGITS)
+    return path, TABLE, params["token_embedder"]["embedding"]
+  path = ("decoder", "token_embedder", rounded.LOGITS)
+  return path, TABLE, decoder["token_embedder"]["embedding"]
 
 
 def _at(place: Sequence[str], value: Any) -> dict[str, Any]:
@@ -125,21 +131,27 @@ def _at(place: Sequence[str], value: Any) -> dict[str, Any]:
 
 @jax.jit
 def _bounds(kernel: Float[Array, "I O"], made: Matrix) -> Float[Array, "2 O"]:
-  """Returns what bounds a column's error: times |h|, and times what h is off by."""
+  """Returns two factors of the bound on each column's error.
+
+  The first factor is multiplied by |h|, the second by the rounding error of h.
+  """
   inputs, columns = kernel.shape
   codes = rounded.unpacked(made["codes"], columns)[:inputs].astype(jnp.float32)
   scales = made["scales"][0].astype(jnp.float32)
-  # In steps, for squares of small weights would be 0.
+  # Norms are computed in steps, because squares of small weights underflow to 0.
   steps = jnp.where(scales > 0, scales, 1.0)
-  whole = kernel.astype(jnp.float32) / steps
-  norm = lambda x: jnp.sqrt(jnp.square(x).sum(axis=0)) * steps
+  weights = kernel.astype(jnp.float32) / steps
+
+  def norm(x):
+    return jnp.sqrt(jnp.square(x).sum(axis=0)) * steps
+
   rounding = (inputs + 16) * 2.0**-23
-  of_codes = norm(codes)
-  of_h = norm(whole - codes) + rounding * (norm(whole) + of_codes)
-  return jnp.stack([of_h, of_codes]) * (1 + rounding) + 1e-30
+  codes_norm = norm(codes)
+  error_norm = norm(weights - codes) + rounding * (norm(weights) + codes_norm)
+  return jnp.stack([error_norm, codes_norm]) * (1 + rounding) + 1e-30
 
 
-def _whole(choice, by_rows, x, weights):
+def _full_multiply(choice, by_rows, x, weights):
   if by_rows:
     return products.multiply_by_rows(choice, x, weights)
   return products.multiply(choice, x, weights)[0]
@@ -153,5 +165,7 @@ def _native_multiply(by_rows: bool) -> Callable[..., Array]:
     call = jax.ffi.ffi_call("specdec_certified", shape, vmap_method="sequential")
     return call(x, weights, *screened, by_rows=by_rows)
 
-  otherwise = lambda x, weights, *_: _whole("xla", by_rows, x, weights)
+  def otherwise(x, weights, *_):
+    return _full_multiply("xla", by_rows, x, weights)
+
   return platforms.choose_kernel_on_cpu(kernel, otherwise)

@@ -12,15 +12,15 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.network import hot, products
 
 ACTIVATIONS = ("linear", "relu", "gelu", "silu", "swish", "tanh")
-# float16 has no room for T5's activations, nor for the mask: both overflow.
+# T5's activations and the attention mask overflow in float16.
 DTYPES = ("float32", "bfloat16")
-# Bits of a rounded network's weights; 0: they are as they were restored.
+# Bits of a network's rounded weights; 0 keeps the weights as restored.
 WEIGHTS = {"float32": 0, "int8": 8}
 HEADS = ("auto", "certified", "full")
-# A parameter that only a T5Gemma has.
+# A parameter of T5Gemma alone.
 GEMMA_NORM = "decoder/layers_0/post_mlp_layer_norm/scale"
-# How a network lies on the devices of the mesh's 'model' axis, by the logical axes that
-# stay whole: relative position biases and caches alone are divided by heads.
+# How a network is divided over the devices of the mesh's 'model' axis: the logical axes
+# that are not divided. Only relative position biases and caches are divided by heads.
 SHARDINGS = {
   "full": (),
   "no_heads": ("heads",),
@@ -30,12 +30,13 @@ SHARDINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class Reach:
-  """How a layer with rotary positions sees them.
+  """The window and the rotary positions of a layer.
 
   Attributes:
-    window: it sees tokens less than so far before and behind; None is all.
+    window: exclusive limits of the distance to visible tokens before and behind a
+      token; None makes all tokens visible.
     theta: base of the wavelengths.
-    factor: positions are divided by it.
+    factor: divisor of positions.
   """
 
   window: tuple[int, int] | None
@@ -43,35 +44,36 @@ class Reach:
   factor: float = 1.0
 
 
-# Fields of whole numbers that may be 0; the others are at least 1.
+# Integer fields that may be 0. All other integer fields are at least 1.
 _MAY_BE_0 = ("num_encoder_layers", "hot", "start_token")
 
 
 @dataclasses.dataclass(frozen=True)
 class NetworkConfig:
-  """What the blocks of any of our networks are made of, under T5X's field names.
+  """The sizes and settings of the blocks of all networks, under T5X's field names.
 
   Attributes:
     vocab_size: rows of the embedding, padding rows included.
-    dtype: of the activations; parameters keep the dtype that they were restored in.
+    dtype: dtype of the activations. Parameters keep the restored dtype.
     emb_dim: width of the residual stream (D).
     num_heads: attention heads (H).
-    head_dim: width of one head.
+    head_dim: width of a head.
     mlp_dim: width of the feed-forward layer.
-    mlp_activations: one name an input projection; their outputs are multiplied.
-    dropout_rate: used only where dropout is enabled.
+    mlp_activations: one name per input projection. The activated projections are
+      multiplied.
+    dropout_rate: rate of dropout, if dropout is enabled.
     logits_via_embedding: whether the embedding is also the output projection.
     float32_attention_logits: whether attention scores are float32 at any `dtype`.
-    sharding: one of `SHARDINGS`: which of the partitioner's rules this network obeys.
-    products: of few rows: 'native' is our own, 'xla' XLA's, 'auto' our own where they
-      can be had; on a GPU where they are faster, too (`native.cuda.choice`).
-    weights: one of `WEIGHTS`: 'int8' is the network of rounded ones (`rounded`), which
-      is another one than its checkpoint's.
-    head: one of `HEADS`: of a target, whether logits that can't be the largest are
-      computed where nothing else is read of them (`certified`); 'auto' leaves them out
-      where that pays.
-    hot: tokens that its projection knows, of a draft that is trimmed to them (`hot`); 0
-      is all.
+    sharding: one of `SHARDINGS`: the partitioner's rules that apply.
+    products: kernels of products with few rows. 'native' uses our kernels, 'xla' uses
+      XLA. 'auto' uses our kernels if they are available and, on a GPU, faster
+      (`native.cuda.choice`).
+    weights: one of `WEIGHTS`. 'int8' is the network of rounded weights (`rounded`),
+      which differs from the checkpoint's network.
+    head: one of `HEADS`. 'full' computes all logits of a target exactly. 'certified'
+      computes exactly only logits that may be the largest, and needs a decode that uses
+      only the argmax (`certified`). 'auto' is 'certified' if possible and faster.
+    hot: number of tokens in the projection of a trimmed draft (`hot`); 0 is all.
   """
 
   vocab_size: int
@@ -90,9 +92,10 @@ class NetworkConfig:
   head: str = "auto"
   hot: int = 0
 
-  # What a T5 has or has not; `gemma` has it otherwise.
+  # Properties of T5. `gemma` overrides them.
   relpos_per_layer: ClassVar[bool] = False
-  is_gemma: ClassVar[bool] = False  # Norms by 1 + w, after sublayers too; sqrt(D).
+  # Norms by 1 + w, also after sublayers; embeddings times sqrt(D).
+  is_gemma: ClassVar[bool] = False
   merged: ClassVar[bool] = False
   query_scale: ClassVar[float] = 1.0
   attention_cap: ClassVar[float] = 0.0
@@ -141,31 +144,33 @@ class NetworkConfig:
 
   @property
   def most_rows(self) -> int:
-    """The most rows whose norms and attention are our own kernels', where these run.
+    """The most rows that our kernels normalize and attend, if the kernels are used.
 
-    Of rounded weights any: by XLA's a row's last digits depend on the other rows, and
-    activations that are rounded make steps of them. In bfloat16 likewise.
+    With rounded weights the number is unlimited. In XLA's kernels the last digits of a
+    row depend on the other rows, and rounding the activations turns these differences
+    into steps. The same holds for bfloat16.
     """
     is_rounded = WEIGHTS[self.weights] or self.dtype == "bfloat16"
     return sys.maxsize if is_rounded else products.MAX_ROWS
 
   @property
   def kv_heads(self) -> int:
-    """The heads of keys and values."""
+    """The number of heads of keys and values."""
     return self.num_heads
 
   def reaches(self, layers: int, is_encoder: bool) -> tuple[Reach | None, ...]:
-    """Returns how each layer of a stack sees positions, where not by a relative bias.
+    """Returns the reach of each layer of a stack; None for a relative position bias.
 
     Args:
-      layers: of the stack.
-      is_encoder: whether it is the encoder, whose windows have two sides.
+      layers: number of layers in the stack.
+      is_encoder: whether the stack is the encoder. The encoder's windows have two
+        sides.
     """
     del is_encoder
     return (None,) * layers
 
   def axes(self, *names: str) -> tuple[str | None, ...]:
-    """Returns logical axes, None where `sharding` keeps the network whole."""
+    """Returns logical axes, with None for each axis that `sharding` does not divide."""
     return tuple(None if n in SHARDINGS[self.sharding] else n for n in names)
 
 
@@ -177,12 +182,11 @@ class T5Config(NetworkConfig):
   `mlp_activations=("gelu", "linear"), logits_via_embedding=False`.
 
   Attributes:
-    num_encoder_layers: encoder blocks; 0 is a draft on its target's encoder, which has
-      none of its own.
+    num_encoder_layers: encoder blocks. A draft that uses the target's encoder has 0.
     num_decoder_layers: decoder blocks.
-    relpos_per_layer: whether each layer has a relative position bias of its own, as in
-      uMT5; else all of a stack share one.
-    start_token: the token that the decoder reads first.
+    relpos_per_layer: whether each layer has a separate relative position bias, as in
+      uMT5. Otherwise all layers of a stack share a bias.
+    start_token: first token that the decoder reads.
   """
 
   num_encoder_layers: int = 6
@@ -192,7 +196,7 @@ class T5Config(NetworkConfig):
 
   @property
   def encoder_side(self) -> "T5Config":
-    """The sizes of the encoder, which are the decoder's."""
+    """The sizes of the encoder, equal to the decoder's sizes."""
     return self
 
 
@@ -201,14 +205,14 @@ class GptConfig(NetworkConfig):
   """The shape of a decoder-only network, as of T5X's `examples/decoder_only`.
 
   Attributes:
-    num_layers: its blocks.
+    num_layers: decoder blocks.
   """
 
   num_layers: int = 6
 
   @property
   def num_decoder_layers(self) -> int:
-    """The blocks of its decoder, which are all it has."""
+    """The number of decoder blocks, which is the number of all blocks."""
     return self.num_layers
 
 
@@ -220,11 +224,12 @@ def config_from_shapes(
   A decoder-only network has its embedding inside the decoder.
 
   Args:
-    shapes: of each parameter by its path, as decoder/layers_0/mlp/wo/kernel.
-    dtype: of the activations.
+    shapes: shape of each parameter by path, for example
+      decoder/layers_0/mlp/wo/kernel.
+    dtype: dtype of the activations.
 
   Raises:
-    ValueError: where they are neither an encoder-decoder T5's nor a decoder-only's.
+    ValueError: if the network is neither an encoder-decoder T5 nor decoder-only.
   """
   if GEMMA_NORM in shapes:
     raise ValueError(
@@ -246,9 +251,11 @@ def config_from_shapes(
       f"There is no parameter {error} among the {len(shapes)}: this is not a T5 "
       "encoder-decoder, or a decoder-only network, with T5X's parameter names."
     ) from error
-  count = lambda part: len(
-    {name.split("/")[1] for name in shapes if name.startswith(f"{part}/layers_")}
-  )
+
+  def count(part):
+    prefix = f"{part}/layers_"
+    return len({name.split("/")[1] for name in shapes if name.startswith(prefix)})
+
   settings = {
     "vocab_size": embedding[0],
     "dtype": dtype,

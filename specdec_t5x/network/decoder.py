@@ -1,6 +1,7 @@
-"""The decoder stack, and scoring any number of tokens against its cache.
+"""The decoder stack, and scoring any number of tokens against a cache.
 
-What the encoder-decoder (`transformer`) and the decoder-only network (`gpt`) share.
+The encoder-decoder (`transformer`) and the decoder-only network (`gpt`) share this
+module.
 
 Shapes: B batch, N block, S slots, D width, V vocabulary.
 """
@@ -34,15 +35,15 @@ from specdec_t5x.network.layers import (
 )
 from specdec_t5x.network.products import capped
 
-# Kinds of sublayers, which have names as 'self_3', 'cross_0' and 'mlp_5'.
+# Kinds of sublayers. A sublayer's name is a kind and a layer: 'self_3', 'mlp_5'.
 SUBLAYERS = ("self", "cross", "mlp")
 
 
 class DecoderLayer(nn.Module):
   """Self-attention, cross-attention if any, feed-forward; pre-norm and residual.
 
-  As a T5Gemma with norms after sublayers, too; as a T5Gemma 2 with cross-attention in
-  its self-attention.
+  T5Gemma also has norms after sublayers. T5Gemma 2 merges cross-attention into
+  self-attention.
   """
 
   config: NetworkConfig
@@ -73,32 +74,33 @@ class DecoderLayer(nn.Module):
     cross=None,
     cross_bias=None,
     deterministic=True,
+    *,
     without=(),
     positions=None,
   ):
-    """Returns the block's output and the keys and values that it attended to.
+    """Returns the block's output and the keys and values of self-attention.
 
     Args:
-      x: the input.
-      remember: maps the new keys and values to all keys and values that the block may
-        attend to: the identity in training, a write into the cache in decoding.
-      bias: the bias of self-attention.
+      x: input of the block.
+      remember: map from the new keys and values to all visible keys and values: the
+        identity in training, a write into the cache in decoding.
+      bias: bias of self-attention.
       cross: keys and values of the encoded input.
-      cross_bias: the bias of cross-attention.
-      deterministic: whether there is no dropout.
-      without: kinds of sublayers that are not computed. Without self-attention, None is
-        returned for the keys and values.
-      positions: of x, if positions are rotary.
+      cross_bias: bias of cross-attention.
+      deterministic: whether dropout is disabled.
+      without: kinds of sublayers to skip. Without self-attention, the keys and values
+        in the result are None.
+      positions: positions of `x`, used if positions are rotary.
     """
     key_values = None
     if "self" not in without:
       y = self.pre_self_attention_layer_norm(x)
       query, new = self.self_attention.query_key_values(y, positions)
       key_values = remember(new)
-      seen = key_values, bias
+      visible = key_values
       if self.config.merged:
-        seen = beside(*seen, cross, cross_bias)
-      y = self.self_attention(query, *seen, deterministic)
+        visible, bias = beside(key_values, bias, cross, cross_bias)
+      y = self.self_attention(query, visible, bias, deterministic)
       y = self.post_self_attention_layer_norm(y)
       x = x + self.dropout(y, deterministic=deterministic)
     if self.cross_attention and not self.config.merged and "cross" not in without:
@@ -116,7 +118,7 @@ class DecoderLayer(nn.Module):
   def extend(
     self, x, buffers, index, bias, cross, cross_bias, positions=None, *, without
   ):
-    """Like `__call__`, with new keys and values written to buffers from `index` on."""
+    """Like `__call__`, but writes new keys and values to `buffers` at `index`."""
 
     def remember(new):
       return tuple(
@@ -153,11 +155,11 @@ class Decoder(nn.Module):
   def cross_key_values(self, encoded) -> list[KeyValues]:
     """Returns each layer's keys and values of the encoded input."""
     name = "self_attention" if self.config.merged else "encoder_decoder_attention"
-    attentions = (getattr(layer, name) for layer in self.layers)
-    return [tracing.call(each, "key_values", encoded) for each in attentions]
+    attentions = [getattr(layer, name) for layer in self.layers]
+    return [tracing.call(module, "key_values", encoded) for module in attentions]
 
   def biases(self, query_positions, key_positions, mask):
-    """Returns each layer's self-attention bias, positions and mask."""
+    """Returns each layer's self-attention bias: positions and mask."""
     return self_biases(self, query_positions, key_positions, mask)
 
   def __call__(
@@ -197,7 +199,8 @@ class Decoder(nn.Module):
     cross_bias = self._cross_bias(None if mask is None else mask[:, None])
     buffers = list(zip(cache.keys, cache.values, strict=True))
     cross = self._by_layer(zip(cache.cross_keys, cache.cross_values, strict=True))
-    written, streams = [], []
+    written = []
+    streams = []
     for i, layer in enumerate(self.layers):
       x, key_values = tracing.call(
         layer,
@@ -208,7 +211,7 @@ class Decoder(nn.Module):
         biases[i],
         cross[i],
         cross_bias,
-        # Only rotary positions matter to a layer: others would be traced for nothing.
+        # A layer uses rotary positions only. Other positions need no tracing.
         positions if self.config.is_gemma else None,
         without=tuple(kind for kind in SUBLAYERS if f"{kind}_{i}" in without),
       )
@@ -217,7 +220,7 @@ class Decoder(nn.Module):
     return _beside(streams, self.decoder_norm(x), taps), written
 
   def project(self, features):
-    """Returns the logits of features, by a projection that is no embedding."""
+    """Returns the logits of features by a projection apart from the embedding."""
     logits = self.logits_dense(features)
     return hot.spread(logits, self.hot_places) if self.config.hot else logits
 
@@ -233,8 +236,8 @@ class Decoder(nn.Module):
 class CachedNetwork(nn.Module):
   """A network with a `decoder` and a `token_embedder`, decoded against a cache.
 
-  The cache has one index a row. Subclasses say how it starts, and hold it in T5X's
-  mutable collection "cache" for T5X's own samplers.
+  The cache has one index per row. Subclasses define the initial cache, and keep the
+  cache in the mutable collection "cache" for T5X's samplers.
   """
 
   config: NetworkConfig
@@ -243,7 +246,7 @@ class CachedNetwork(nn.Module):
 
   @property
   def sublayers(self) -> tuple[str, ...]:
-    """The names of what the decoder's layers add to their input, kind by kind."""
+    """The names of the decoder's sublayers, kind by kind."""
     has_cross = self.cross_attention and not self.config.merged
     kinds = [kind for kind in SUBLAYERS if kind != "cross" or has_cross]
     layers = range(self.config.num_decoder_layers)
@@ -258,22 +261,23 @@ class CachedNetwork(nn.Module):
     without: Collection[str] = (),
     taps: int = 1,
   ) -> tuple[Float[Array, "B N V"], Float[Array, "B N _"], DecoderCache]:
-    """Scores N tokens a row after the row's committed ones.
+    """Scores N tokens per row after the row's committed tokens.
 
     Args:
-      cache: with at least N free slots at each row's index.
-      tokens: written to slots index .. index+N-1, over whatever was there.
-      positions: of the last M entries, the new ones among them, in the sequence; by
-        default their slots.
-      tree: which of the last M entries each new one sees, itself included; by default
-        a chain, each seeing those before it. With it, `positions` is prefix + depth.
-      without: names of sublayers that are not computed; a layer without self-attention
-        reads and writes no cache.
-      taps: depths whose features are returned side by side, the last one's last.
+      cache: cache with at least N free slots at each row's index.
+      tokens: new tokens. Slots index .. index+N-1 are overwritten.
+      positions: positions in the sequence of the last M entries, new entries included;
+        the slots by default, prefix + depth with a `tree`.
+      tree: which of the last M entries each new entry sees, itself included; by default
+        a chain, in which each entry sees all entries before.
+      without: names of sublayers to skip. A layer without self-attention does not read
+        or write the cache.
+      taps: number of depths with features in the result. The features are concatenated,
+        the last depth last.
 
     Returns:
-      float32 logits of the token after each one, the features that they were computed
-      from, and the cache with the N entries committed (`cache.at` takes some back).
+      The float32 logits of the token after each new token, the features behind the
+      logits, and the cache with the N entries committed (`cache.at` rolls back).
     """
     index, size = cache.index, tokens.shape[1]
     if tree is None:
@@ -297,18 +301,19 @@ class CachedNetwork(nn.Module):
     without: Collection[str] = (),
     taps: int = 1,
   ) -> tuple[Float[Array, "B N V"], Float[Array, "B N _"], DecoderCache]:
-    """As `extend`, for a cache whose slots the caller assigns.
+    """Like `extend`, for a cache with slots that the caller assigns.
 
-    Several hypotheses may share a row: the caller says what is where.
+    Several hypotheses may share a row. The caller gives the position and the visibility
+    of each slot.
 
     Args:
-      cache: with at least N free slots at each row's index.
-      tokens: written to slots index .. index+N-1, over whatever was there.
-      key_positions: where in its sequence the token of each slot stands, of these
-        tokens, too; of any value where no token looks.
-      visible: which slots each token sees; its own must be among them.
-      without: as `extend`'s.
-      taps: as `extend`'s.
+      cache: cache with at least N free slots at each row's index.
+      tokens: new tokens. Slots index .. index+N-1 are overwritten.
+      key_positions: position in the sequence of each slot's token, new tokens included;
+        any value for slots that no token sees.
+      visible: which slots each new token sees. The token's own slot must be visible.
+      without: as in `extend`.
+      taps: as in `extend`.
     """
     rows = jnp.arange(tokens.shape[0])[:, None]
     slots = cache.index[:, None] + jnp.arange(tokens.shape[1])
@@ -338,9 +343,10 @@ class CachedNetwork(nn.Module):
   def started(
     self, tokens: Int[Array, "B N"], is_first: Bool[Array, "#B N"]
   ) -> Int[Array, "B N"]:
-    """Returns tokens with the network's start token where sequences begin with T5X's 0.
+    """Returns tokens with the network's start token in place of T5X's start token 0.
 
-    Everything around a network starts from 0, as T5X does, whatever the network has.
+    All code around a network starts sequences with 0, as T5X does, even if the
+    network's start token is another.
     """
     start = self.config.start_token
     return jnp.where(is_first & (tokens == 0), start, tokens) if start else tokens
@@ -350,7 +356,7 @@ class CachedNetwork(nn.Module):
     return self.token_embedder(tokens)
 
   def empty_cache(self, rows: int, num_slots: int) -> DecoderCache:
-    """Returns a cache of `num_slots` tokens a row that knows of no input."""
+    """Returns a cache of `num_slots` tokens per row, without an encoded input."""
     cfg = self.config
     shape = (rows, cfg.kv_heads, num_slots, cfg.head_dim)
     empty = self.by_heads(jnp.zeros(shape, cfg.dtype))
@@ -358,7 +364,7 @@ class CachedNetwork(nn.Module):
     return DecoderCache(jnp.zeros(rows, jnp.int32), keys=layers, values=layers)
 
   def by_heads(self, keys: Float[Array, "B H S K"]) -> Float[Array, "B H S K"]:
-    """Returns keys or values, divided over devices as the partitioner's rules say."""
+    """Returns keys or values, divided over devices by the partitioner's rules."""
     axes = ("batch", *self.config.axes("heads"), None, None)
     return with_sharding_constraint(keys, axes)
 
@@ -374,7 +380,7 @@ class CachedNetwork(nn.Module):
     )
 
   def _put_cache(self, cache, index):
-    # T5X leaves the leaf called cache_index alone when it expands a batch to beams.
+    # T5X does not expand the leaf named cache_index when a batch is expanded to beams.
     self.put_variable("cache", "cache_index", index)
     for name, arrays in (("keys", cache.keys), ("values", cache.values)):
       by_layer = {f"layers_{i}": array for i, array in enumerate(arrays)}
@@ -386,13 +392,13 @@ def _identity(x):
 
 
 def _beside(streams, features, taps):
-  """Returns what stands after layers at even depths, the features last."""
+  """Returns the outputs of layers at even depths and the features, concatenated."""
   depths = [-(-len(streams) * i // taps) for i in range(1, taps)]
   return jnp.concatenate([*(streams[depth - 1] for depth in depths), features], axis=-1)
 
 
 def same_segment(query_ids, key_ids) -> Bool[Array, "B Q S"] | bool:
-  """Returns which keys are of the query's packed example; True where none is packed."""
+  """Returns which keys are in the query's packed example; True without packing."""
   if query_ids is None or key_ids is None:
     return True
   return query_ids[:, :, None] == key_ids[:, None, :]

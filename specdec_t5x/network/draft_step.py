@@ -1,14 +1,15 @@
 """A draft's step by our kernel for GPUs (step.cuh).
 
-A network keeps its own parameters: XLA scores blocks of several tokens. A step of one
-token a row goes by a second set of weights, made once. Both write the same cache.
+XLA scores blocks of several tokens with the network's parameters. The kernel scores one
+token per row with a second set of weights, which is prepared once. XLA and the kernel
+write the same cache.
 
 Shapes: R rows, D width, V vocabulary, N steps, W words.
 """
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.struct
@@ -28,8 +29,8 @@ from specdec_t5x.network.layers import bucket
 _SHARED = 227 * 1024  # Bytes of a block's shared memory.
 _CHUNK = 16 * 1024
 _MOST_ROWS = 8
-_LEAST_RING = 3  # Chunks of weights, with which the kernel is tested.
-# What a network's configuration must say for the kernel to compute its step.
+_LEAST_RING = 3  # The fewest chunks of weights with which the kernel is tested.
+# Values of a network's configuration that the kernel supports.
 _FIELDS = {
   "dtype": ("bfloat16",),
   "head_dim": (64,),
@@ -44,13 +45,13 @@ _FIELDS = {
 
 @flax.struct.dataclass
 class StepWeights:
-  """A decoder's weights as the kernel reads them.
+  """A decoder's weights in the kernel's layout.
 
   Attributes:
-    weights: the streams of all blocks.
-    embedding: of the tokens.
-    norms: the scales of all norms.
-    biases: of the distances, by heads.
+    weights: streams of all blocks.
+    embedding: embedding of the tokens.
+    norms: scales of all norms.
+    biases: attention biases by head and distance.
   """
 
   weights: Float[Array, "H C _ 8192"]
@@ -64,10 +65,10 @@ class DraftStep:
   """The step of one decoder.
 
   Attributes:
-    layout: how the decoder is divided.
-    gated: whether its feed-forward layers are gated, as T5 1.1's.
-    scale: of the logits: 1 / sqrt(D) where the embedding gives them.
-    cooperative: whether the launch asks for all blocks to run at once, or fails.
+    layout: division of the decoder among the GPU's blocks.
+    gated: whether the feed-forward layers are gated, as in T5 1.1.
+    scale: factor of the logits: 1 / sqrt(D) if the embedding projects to the logits.
+    cooperative: whether the launch fails unless all blocks can run at once.
   """
 
   layout: layouts.StepLayout
@@ -76,7 +77,7 @@ class DraftStep:
   cooperative: bool = True
 
   def prepared(self, params: Mapping[str, Any]) -> StepWeights:
-    """Returns the parameters of a T5's `Transformer` as the kernel reads them."""
+    """Returns the parameters of a T5's `Transformer` in the kernel's layout."""
     table = params["decoder"]["relpos_bias"]["rel_embedding"]
     return StepWeights(
       weights=layouts.stream(self.layout, params),
@@ -86,11 +87,11 @@ class DraftStep:
     )
 
   def scratch(self, rows: int) -> UInt32[Array, "R W"]:
-    """Returns the zeros that the first call starts from."""
+    """Returns the scratch memory of the first call: zeros."""
     return jnp.zeros((rows, layouts.scratch_words(self.layout, 1)), jnp.uint32)
 
   def problem(self, rows: int) -> str | None:
-    """Returns why this GPU can't run the step; None if it can."""
+    """Returns why this GPU can't run the step, or None."""
     if rows > _MOST_ROWS:
       return f"there are {rows} rows; the kernel takes {_MOST_ROWS}"
     if reason := library.problem():
@@ -100,8 +101,8 @@ class DraftStep:
         f"{rows} rows leave no room for weights in a block's shared memory: the "
         f"decoder's {self.layout.hidden} hidden units a head are too many"
       )
-    shape = self.layout.cluster, self._bytes(rows) + _CHUNK * self._ring(rows)
-    clusters = library.loaded().specdec_step_clusters(*shape)
+    shared_bytes = self._bytes(rows) + _CHUNK * self._ring(rows)
+    clusters = library.loaded().specdec_step_clusters(self.layout.cluster, shared_bytes)
     if clusters < self.layout.heads:
       return (
         f"{self.layout.heads} clusters of {self.layout.cluster} blocks are needed at "
@@ -123,34 +124,46 @@ class DraftStep:
     DecoderCache,
     UInt32[Array, "R W"],
   ]:
-    """Scores a token of each row, and decodes greedily from it for `steps` steps.
+    """Scores a token of each row, and decodes greedily for `steps` steps.
 
     Args:
-      weights: of `prepared`.
-      tokens: written to slots index .. of the cache, as are those that follow.
-      cache: with a free slot for each step.
-      scratch: as the last call with so many rows returned it.
-      steps: tokens that are scored; each is the argmax of the logits before.
+      weights: result of `prepared`.
+      tokens: first token of each row. This token and the following tokens are written
+        to the cache from slot `index` on.
+      cache: cache with a free slot for each step.
+      scratch: scratch memory that the last call with the same number of rows returned.
+      steps: number of tokens to score. Each token after the first is the argmax of the
+        previous logits.
 
     Returns:
       The argmax of each step, logits, features, the cache with all steps committed, and
       the scratch memory.
     """
-    rows, layers = len(tokens), self.layout.layers
-    own, cross = (*cache.keys, *cache.values), (*cache.cross_keys, *cache.cross_values)
+    rows = len(tokens)
+    layers = self.layout.layers
+    buffers = (*cache.keys, *cache.values)
     shape = jax.ShapeDtypeStruct
     results = (
       shape((steps, rows), jnp.int32),
       shape((steps, rows, self.layout.vocab), jnp.float32),
       shape((steps, rows, self.layout.width), jnp.bfloat16),
       shape(scratch.shape, scratch.dtype),
-      *(shape(x.shape, x.dtype) for x in own),
+      *(shape(x.shape, x.dtype) for x in buffers),
     )
     aliases = {7: 3, **{8 + i: 4 + i for i in range(2 * layers)}}
     call = jax.ffi.ffi_call("specdec_step", results, input_output_aliases=aliases)
-    chosen, logits, features, scratch, *own = call(
-      *(tokens, cache.index, weights.weights, weights.embedding, weights.norms),
-      *(weights.biases, cache.encoder_mask, scratch, *own, *cross),
+    argmaxes, logits, features, scratch, *buffers = call(
+      tokens,
+      cache.index,
+      weights.weights,
+      weights.embedding,
+      weights.norms,
+      weights.biases,
+      cache.encoder_mask,
+      scratch,
+      *buffers,
+      *cache.cross_keys,
+      *cache.cross_values,
       hidden=np.int64(self.layout.hidden),
       gated=np.int64(self.gated),
       scale=np.float32(self.scale),
@@ -158,45 +171,51 @@ class DraftStep:
       cooperative=np.int64(self.cooperative),
     )
     cache = cache.replace(
-      index=cache.index + steps, keys=tuple(own[:layers]), values=tuple(own[layers:])
+      index=cache.index + steps,
+      keys=tuple(buffers[:layers]),
+      values=tuple(buffers[layers:]),
     )
-    return chosen, logits, features, cache, scratch
+    return argmaxes, logits, features, cache, scratch
 
   def _ring(self, rows: int) -> int:
-    """The chunks of weights that fit into shared memory."""
+    """Returns how many chunks of weights fit into shared memory."""
     return min((_SHARED - self._bytes(rows)) // _CHUNK, 12)
 
   def _bytes(self, rows: int) -> int:
-    shape = self.layout.cluster, rows, self.layout.width, self.layout.hidden
-    return library.loaded().specdec_step_bytes(*shape)
+    layout = self.layout
+    return library.loaded().specdec_step_bytes(
+      layout.cluster, rows, layout.width, layout.hidden
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Prepare:
-  """Makes the weights of a step as arrays by name, as parameters are.
+  """Makes the weights of a step, as arrays by name.
 
   Attributes:
-    step: whose weights they are.
+    step: the step.
   """
 
   step: DraftStep
 
   def __call__(self, params: Mapping[str, Any]) -> dict[str, Array]:
     """Returns the fields of `StepWeights`."""
-    made = jax.jit(self.step.prepared)(params)
-    return {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
+    weights = jax.jit(self.step.prepared)(params)
+    return {
+      field.name: getattr(weights, field.name) for field in dataclasses.fields(weights)
+    }
 
 
 def name_of(network_name: str) -> str:
-  """Returns the name among a decode's parameters of the weights of a network's step."""
+  """Returns the name of a step's weights among a decode's parameters."""
   return f"{network_name}_step"
 
 
 def derived(network_name: str, network: Any) -> dict[str, Prepare]:
-  """Returns what makes the weights of a network's step, by its name, if there is one.
+  """Returns the function that makes a step's weights, by name; empty without a step.
 
   Raises:
-    ValueError: if PRODUCTS='native' asks for a step that there is not.
+    ValueError: if PRODUCTS='native' asks for a step that our kernel can't compute.
   """
   reason = problem_of(network)
   config = getattr(network, "config", None)
@@ -210,12 +229,12 @@ def derived(network_name: str, network: Any) -> dict[str, Prepare]:
 
 
 def is_for_gpu() -> bool:
-  """Returns whether programs are for a GPU, or its kernels can be called elsewhere."""
+  """Returns whether programs run on a GPU, or can call the GPU's kernels elsewhere."""
   return jax.default_backend() == "gpu" or library.problem() is None
 
 
 def problem_of(network: Any, rows: int = 1) -> str | None:
-  """Returns why our kernel can't compute a network's step here; None if it can."""
+  """Returns why our kernel can't compute a network's step here, or None."""
   if not isinstance(getattr(network, "config", None), T5Config):
     return f"a {type(network).__name__} is not an encoder-decoder"
   if network.config.products == "xla":
@@ -236,59 +255,65 @@ def of_network(network: Any) -> DraftStep:
   """Returns the step of a T5.
 
   Raises:
-    ValueError: if the kernel can't divide such a decoder.
+    ValueError: if the kernel can't divide the decoder.
   """
   cfg = network.config
-  sizes = cfg.emb_dim, cfg.num_heads, cfg.mlp_dim, cfg.vocab_size
   layout = layouts.StepLayout(
-    *sizes, cfg.num_decoder_layers, layouts.cluster_of(cfg.num_heads)
+    cfg.emb_dim,
+    cfg.num_heads,
+    cfg.mlp_dim,
+    cfg.vocab_size,
+    cfg.num_decoder_layers,
+    layouts.cluster_of(cfg.num_heads),
   )
   scale = cfg.emb_dim**-0.5 if cfg.logits_via_embedding else 1.0
   return DraftStep(layout, gated=len(cfg.mlp_activations) == 2, scale=scale)
 
 
 def with_scratch(network: Any, cache: DecoderCache, has_room: bool) -> DecoderCache:
-  """Returns a network's first cache with the memory that its step needs.
+  """Returns a network's first cache with the scratch memory of the network's step.
 
   Args:
     network: a T5 with a step.
-    cache: its first cache.
-    has_room: whether it is decoded with; else rows of it go to another cache, whose
-      memory stays.
+    cache: first cache of the network.
+    has_room: whether decoding uses this cache. Otherwise rows of this cache are put
+      into another cache, which keeps the other cache's memory.
   """
   scratch = of_network(network).scratch(cache.index.shape[0])
   return cache.replace(scratch=scratch if has_room else scratch[:, :0])
 
 
 def extend_fn(network: Any, weights: Mapping[str, Array], extend: ExtendFn) -> ExtendFn:
-  """Returns a network's `extend` with our kernel's step where that was chosen.
+  """Returns a network's `extend`, which uses our kernel's step if the step was chosen.
 
   Args:
     network: a T5 with a step.
-    weights: of its step, as `Prepare` makes them.
-    extend: the network by XLA, which scores all other blocks.
+    weights: weights of the step, made by `Prepare`.
+    extend: `extend` by XLA, for all other blocks.
   """
   step = of_network(network)
 
-  def extend_or_step(cache, tokens, *args, **words):
+  def extend_or_step(cache, tokens, *args, **settings):
     rows, size = tokens.shape
-    if size > 1 or args or words or not choice.is_used(key_of(network, rows)):
-      return extend(cache, tokens, *args, **words)
-    given = StepWeights(**weights), tokens[:, 0], cache, cache.scratch
-    _, logits, features, cache, scratch = step(*given)
-    found = logits[0][:, None], features[0][:, None]
-    return *found, cache.replace(scratch=scratch)
+    if size > 1 or args or settings or not choice.is_used(key_of(network, rows)):
+      return extend(cache, tokens, *args, **settings)
+    _, logits, features, cache, scratch = step(
+      StepWeights(**weights), tokens[:, 0], cache, cache.scratch
+    )
+    cache = cache.replace(scratch=scratch)
+    return logits[0][:, None], features[0][:, None], cache
 
   return extend_or_step
 
 
 def key_of(network: Any, rows: int) -> tuple[Any, ...]:
-  """Returns what a choice between our step and XLA's depends on."""
+  """Returns the key of a choice between our kernel's step and XLA's."""
   return "step", network.config, rows
 
 
-# Slots of a cache, inputs and known tokens of the steps that are compared.
-_INPUTS, _KNOWN = 32, 4
+# The input length and the prefix length of the steps in a contest.
+_INPUT_LENGTH = 32
+_PREFIX_LENGTH = 4
 
 
 def contest(
@@ -297,53 +322,85 @@ def contest(
   weights: Mapping[str, Array],
   rows: int,
 ) -> choice.Contest:
-  """Returns our step and XLA's, several times one after another.
+  """Returns the contest of our kernel's step against XLA's, over successive steps.
 
   Args:
     network: a T5 with a step.
-    params: its parameters.
-    weights: of its step.
-    rows: how many decode at once.
+    params: parameters of the network.
+    weights: weights of the step.
+    rows: number of rows that are decoded at once.
   """
-  step, config = of_network(network), network.config
+  config = network.config
   draw = np.random.default_rng(0)
-  encoded = draw.normal(size=(rows, _INPUTS, config.emb_dim))
-  shape = rows, _KNOWN + choice.CALLS
+  encoded = draw.normal(size=(rows, _INPUT_LENGTH, config.emb_dim))
+  shape = rows, _PREFIX_LENGTH + choice.CALLS
   tokens = jnp.asarray(draw.integers(1, config.vocab_size, shape), jnp.int32)
 
-  def scored(dtype, scores_by_step=False):
-    of_dtype = dataclasses.replace(config, dtype=dtype, products="xla")
-    module = network.clone(config=of_dtype)
-    prefix, later = tokens[:, :_KNOWN], tokens[:, _KNOWN:].T
-
-    @jax.jit
-    def start(params):
-      inputs = jnp.asarray(encoded, dtype), jnp.ones((rows, _INPUTS), jnp.int32)
-      cache = module.apply({"params": params}, *inputs, shape[1], method="start")
-      cache = functional.extend_fn(module, params)(cache, prefix)[2]
-      return cache.replace(scratch=step.scratch(rows))
-
-    @jax.jit
-    def run(params, weights, cache):
-      extend = functional.extend_fn(module, params)
-
-      def score(cache, tokens):
-        if scores_by_step:
-          given = StepWeights(**weights), tokens, cache, cache.scratch
-          _, logits, _, cache, scratch = step(*given)
-          return cache.replace(scratch=scratch), logits[0]
-        logits, _, cache = extend(cache, tokens[:, None])
-        return cache, logits[:, 0]
-
-      return jax.lax.scan(score, cache, later)[1]
+  def runner(dtype, uses_step=False):
+    xla_config = dataclasses.replace(config, dtype=dtype, products="xla")
+    module = network.clone(config=xla_config)
+    start = _start_fn(module, encoded, tokens)
+    run = _run_fn(module, tokens, uses_step)
 
     # Compiled and filled at the first call, which is not timed.
-    first = functools.cache(lambda: start(params))
-    return lambda: run(params, weights, first())
+    @functools.cache
+    def first_cache():
+      return start(params)
+
+    return lambda: run(params, weights, first_cache())
 
   return choice.Contest(
     f"Draft step of {rows} row{'s' if rows > 1 else ''}",
-    scored("bfloat16", scores_by_step=True),
-    scored("bfloat16"),
-    scored("float32"),
+    runner("bfloat16", uses_step=True),
+    runner("bfloat16"),
+    runner("float32"),
   )
+
+
+def _start_fn(
+  module: Any, encoded: Float[np.ndarray, "R E D"], tokens: Int[Array, "R L"]
+) -> Callable[[Mapping[str, Any]], DecoderCache]:
+  """Returns a jitted function from parameters to a cache that holds the prefix."""
+  rows, num_slots = tokens.shape
+  step = of_network(module)
+
+  @jax.jit
+  def start(params):
+    cache = module.apply(
+      {"params": params},
+      jnp.asarray(encoded, module.config.dtype),
+      jnp.ones((rows, _INPUT_LENGTH), jnp.int32),
+      num_slots,
+      method="start",
+    )
+    extend = functional.extend_fn(module, params)
+    _, _, cache = extend(cache, tokens[:, :_PREFIX_LENGTH])
+    return cache.replace(scratch=step.scratch(rows))
+
+  return start
+
+
+def _run_fn(
+  module: Any, tokens: Int[Array, "R L"], uses_step: bool
+) -> Callable[..., Float[Array, "N R V"]]:
+  """Returns a jitted function that scores the tokens after the prefix one by one."""
+  step = of_network(module)
+  next_tokens = tokens[:, _PREFIX_LENGTH:].T
+
+  @jax.jit
+  def run(params, weights, cache):
+    extend = functional.extend_fn(module, params)
+
+    def score(cache, tokens):
+      if uses_step:
+        _, logits, _, cache, scratch = step(
+          StepWeights(**weights), tokens, cache, cache.scratch
+        )
+        return cache.replace(scratch=scratch), logits[0]
+      logits, _, cache = extend(cache, tokens[:, None])
+      return cache, logits[:, 0]
+
+    _, logits = jax.lax.scan(score, cache, next_tokens)
+    return logits
+
+  return run

@@ -1,22 +1,25 @@
-"""EAGLE-3's drafter: one decoder layer that goes on from its own outputs.
+"""EAGLE-3's drafter: a decoder layer that continues from the layer's outputs.
 
-The target's features at three depths, g_t = W [h_low; h_mid; h_high], stand beside the
-token x_{t+1} after them. A layer reads both, attends to the positions before and, by
-the target's own keys and values, to the input; its output is the feature that the next
-distribution comes from, and g of the next step, where the target has not been yet. So
-each drafted token is read before the next one is drawn: q is a chain's.
+The layer reads the target's features at three depths, g_t = W [h_low; h_mid; h_high],
+beside the next token x_{t+1}. The layer attends to previous positions and, by the
+target's keys and values, to the input. The layer's output gives the next distribution.
+The output is also g of the next step if the target has not reached that position. Each
+drafted token is read before the next token is drawn, so q is the distribution of a
+chain.
 
-Training does as drafting does (the paper's training-time test): step i reads the
-outputs of step i - 1 at all positions at once, and each position attends to what the
-target gave up to its own, and to its own steps.
+Training mirrors drafting (the paper's training-time test). Step i reads the outputs of
+step i - 1 at all positions at once. Each position attends to the target's features up
+to that position, and to the previous steps at that position.
 
-Source: EAGLE-3, arXiv 2503.01840. There the layer attends by both inputs side by side,
-and the projection is its own; here they are joined before it, so that it can begin as
-the target's last layer, and the target's projection, or a trimmed one (`hot`), makes
-logits.
+Source: EAGLE-3, arXiv 2503.01840. In the paper the layer attends by features and tokens
+side by side and has a separate projection. Here features and tokens are joined before
+the layer, so that the target's last layer can initialise the layer, and logits come
+from the target's projection or a trimmed projection (`hot`).
 
-Shapes: B batch, L positions, N of a block, D width, F = 3 D, C steps.
+Shapes: B batch, L positions, N positions of a block, D width, F = 3 D, C steps.
 """
+
+import functools
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -26,11 +29,11 @@ from specdec_t5x.network.attention import KeyValues
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.heads import REPLICATED
 from specdec_t5x.network.layers import Dense, LayerNorm
-from specdec_t5x.network.parallel import LayerDrafter
+from specdec_t5x.network.parallel import LayerDrafter, written
 
 
 class EagleDrafter(LayerDrafter):
-  """Drafts token by token from the target's features and its own."""
+  """Drafts token by token from the target's features and the layer's outputs."""
 
   taps = 3
 
@@ -41,10 +44,10 @@ class EagleDrafter(LayerDrafter):
     self.depths = Dense(cfg.emb_dim, REPLICATED, dtype=cfg.dtype, products=cfg.products)
 
   def fused(self, features: Float[Array, "B L F"]) -> Float[Array, "B L D"]:
-    """Returns g of the target's features, those of three depths side by side."""
+    """Returns g of the target's features of three depths, which are concatenated."""
     parts = jnp.split(features, self.taps, axis=-1)
-    parts = [norm(x) for norm, x in zip(self.depth_norms, parts, strict=True)]
-    return self.depths(jnp.concatenate(parts, axis=-1))
+    normed = [norm(x) for norm, x in zip(self.depth_norms, parts, strict=True)]
+    return self.depths(jnp.concatenate(normed, axis=-1))
 
   def extend(
     self,
@@ -55,36 +58,36 @@ class EagleDrafter(LayerDrafter):
     positions: Int[Array, "B M"] | None = None,
     tree: Bool[Array, "B N M"] | None = None,
   ) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"], DecoderCache]:
-    """Reads N positions a row after those in the cache.
+    """Reads N positions per row after the positions in the cache.
 
     Args:
-      cache: its own.
-      features: g of each position, the target's or its own.
-      embedded: the tokens after these.
-      target: the target's cache, for its keys and values of the input.
-      positions: of the last M entries, these among them, where they are a tree's nodes;
-        else one stands after the other.
-      tree: which of those each node sees.
+      cache: cache of the drafter.
+      features: g of each position, from the target or the drafter.
+      embedded: embedding of the token after each position.
+      target: cache of the target, for the keys and values of the input.
+      positions: positions of the last M entries, new entries included; only with a
+        `tree`. Without a tree the new positions follow the cached positions.
+      tree: which of the last M entries each new entry sees.
 
     Returns:
-      The features that the next distributions come from, the next g, and the cache.
+      The features of the next distributions, the next g, and the cache.
     """
-    (rows, size), slots = features.shape[:2], jnp.arange(cache.num_slots)
+    rows, size = features.shape[:2]
+    slots = jnp.arange(cache.num_slots)
     if tree is None:
       positions = cache.index[:, None] + jnp.arange(size)
       tree = jnp.broadcast_to(jnp.tri(size, dtype=bool), (rows, size, size))
     last = cache.index[:, None] + size - tree.shape[2] + jnp.arange(tree.shape[2])
-    of_slots = jnp.broadcast_to(slots, (rows, slots.size))
-    of_slots = of_slots.at[jnp.arange(rows)[:, None], last].set(positions)
+    slot_positions = jnp.broadcast_to(slots, (rows, slots.size))
+    slot_positions = slot_positions.at[jnp.arange(rows)[:, None], last].set(positions)
+    cross, cross_mask = self.of_target(target)
     x, (keys, values) = self.attended(
       self.joined(features, embedded),
-      (positions[:, -size:], of_slots),
+      (positions[:, -size:], slot_positions),
       cache_lib.block_mask(cache.index, cache.num_slots, tree),
-      lambda new: tuple(
-        cache_lib.write(buffer, x, cache.index)
-        for (buffer,), x in zip((cache.keys, cache.values), new, strict=True)
-      ),
-      *self.of_target(target),
+      functools.partial(written, cache),
+      cross,
+      cross_mask,
     )
     cache = DecoderCache(cache.index + size, (keys,), (values,))
     return self.out_norm(x), x, cache
@@ -98,25 +101,38 @@ class EagleDrafter(LayerDrafter):
     cross_mask: Bool[Array, "B L E"] | None,
   ) -> Float[Array, "B L C D"]:
     """Returns the features of C steps from every position, for training."""
-    at = jnp.arange(features.shape[1])
-    # The first step's keys are of what the target gave; later ones each of one chain.
-    of_chain = jnp.broadcast_to(jnp.eye(at.size, dtype=bool), same_example.shape)
-    seen, places = [same_example & (at <= at[:, None])], [at]
-    x, known, found = self.fused(features), (), []
+    index = jnp.arange(features.shape[1])
+    # Keys of the first step come from the target, so a position sees all before. A key
+    # of a later step belongs to the chain of one position.
+    same_chain = jnp.broadcast_to(jnp.eye(index.size, dtype=bool), same_example.shape)
+    visible = [same_example & (index <= index[:, None])]
+    positions = [index]
+    x = self.fused(features)
+    key_values = None
+    outputs = []
     for step in range(self.config.count):
-      after = jnp.pad(embedded, ((0, 0), (0, step), (0, 0)))[:, step:]
-      remember = lambda new, known=known: tuple(
-        jnp.concatenate(pair, axis=2) for pair in zip(*known, new, strict=True)
-      )
+      next_embedded = jnp.pad(embedded, ((0, 0), (0, step), (0, 0)))[:, step:]
       x, key_values = self.attended(
-        self.joined(x, after),
-        (places[-1][None], jnp.concatenate(places)[None]),
-        jnp.concatenate(seen, axis=-1),
-        remember,
+        self.joined(x, next_embedded),
+        (positions[-1][None], jnp.concatenate(positions)[None]),
+        jnp.concatenate(visible, axis=-1),
+        functools.partial(_appended, key_values),
         cross,
         cross_mask,
       )
-      known = (key_values,)
-      seen, places = [*seen, of_chain], [*places, at + step + 1]
-      found.append(self.out_norm(x))
-    return jnp.stack(found, axis=2)
+      visible.append(same_chain)
+      positions.append(index + step + 1)
+      outputs.append(self.out_norm(x))
+    return jnp.stack(outputs, axis=2)
+
+
+def _appended(key_values, new):
+  """Returns the keys and values of previous steps, if any, followed by new ones."""
+  if key_values is None:
+    return new
+  keys, values = key_values
+  new_keys, new_values = new
+  return (
+    jnp.concatenate([keys, new_keys], axis=2),
+    jnp.concatenate([values, new_values], axis=2),
+  )

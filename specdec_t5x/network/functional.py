@@ -1,4 +1,4 @@
-"""A network and its parameters as the functions that drafters and loops call."""
+"""Functions of a network and parameters, for drafters and loops."""
 
 import dataclasses
 import functools
@@ -26,12 +26,12 @@ Settings = T5Config | GptConfig | NgramConfig | HeadsConfig
 LogitsFn = Callable[[Float[Array, "*B D"]], Float[Array, "*B V"]]
 EmbedFn = Callable[[Int[Array, "*B"]], Float[Array, "*B D"]]
 WithoutFn = Callable[..., ExtendFn]
-# Inputs are not encoded at less than this: narrower gains next to nothing.
+# The smallest encoded length. Shorter lengths save almost no time.
 _LEAST_WIDTH = 16
 
 
 def network_for(settings: Settings) -> Network:
-  """Returns the network that has this configuration."""
+  """Returns the network of a configuration."""
   if isinstance(settings, HeadsConfig):
     return heads.KINDS[settings.kind](settings)
   kinds = {
@@ -46,14 +46,14 @@ def network_for(settings: Settings) -> Network:
 def network_config(
   shapes: Mapping[str, tuple[int, ...]], dtype: str = "float32"
 ) -> Settings:
-  """Returns the configuration of whatever has parameters of these shapes.
+  """Returns the configuration of the network with parameters of these shapes.
 
   Args:
-    shapes: of each parameter by its path.
-    dtype: of a network's activations.
+    shapes: shape of each parameter, by path.
+    dtype: dtype of the activations.
 
   Raises:
-    ValueError: where no network of this project has such parameters.
+    ValueError: if no network of this project has these parameters.
   """
   if ngram.is_table(shapes):
     return ngram.config_from_shapes(shapes)
@@ -64,9 +64,9 @@ def network_config(
 
 @functools.partial(jax.jit, static_argnums=0)
 def initial_variables(module: Network, key: PRNGKeyArray):
-  """Returns the network's `params` and `params_axes`, the parameters at random.
+  """Returns the network's `params` and `params_axes`, with random parameters.
 
-  As a checkpoint has them, whatever the network's weights.
+  The parameters have a checkpoint's form for any setting of `weights`.
   """
   tokens = [jnp.ones((1, 1), jnp.int32)] * (2 if is_decoder_only(module) else 3)
   return module.init(key, *tokens, enable_dropout=False)
@@ -78,12 +78,12 @@ def is_decoder_only(module: Network) -> bool:
 
 
 def lacks_encoder(module: Network) -> bool:
-  """Returns whether the network is a draft on its target's encoder."""
+  """Returns whether the network is a draft that uses the target's encoder."""
   return isinstance(module, Transformer) and not module.config.num_encoder_layers
 
 
 def check_same_kind(target: Network, draft: Network) -> None:
-  """Raises a ValueError where a draft can't read what its target reads."""
+  """Raises a ValueError if a draft can't read the target's inputs."""
   kinds = type(target), type(draft)
   if set(kinds) == {Transformer, GptTransformer}:
     got = " and a ".join(kind.__name__ for kind in kinds)
@@ -102,15 +102,15 @@ def check_same_kind(target: Network, draft: Network) -> None:
 def resized(
   logits: Float[Array, "*B W"], vocab_size: int, missing: float = -jnp.inf
 ) -> Float[Array, "*B V"]:
-  """Returns a draft's logits over the target's tokens, whose padding rows differ.
+  """Returns a draft's logits over the target's tokens, if padding rows differ.
 
-  Tokens beyond the target's rows are left out, so the draft's distribution is
-  renormalised over the others. The target's distribution stays as it is.
+  Tokens beyond the target's rows are omitted, so the draft's distribution is
+  renormalised over the target's tokens. The target's distribution does not change.
 
   Args:
-    logits: the draft's.
-    vocab_size: V, the target's.
-    missing: the logit of tokens that the draft has no row for: q = 0 by default.
+    logits: logits of the draft.
+    vocab_size: vocabulary size of the target (V).
+    missing: logit of tokens without a row in the draft; the default makes q = 0.
   """
   size = logits.shape[-1]
   if size >= vocab_size:
@@ -122,20 +122,20 @@ def resized(
 def resized_extend_fn(module: Network, extend: ExtendFn, vocab_size: int) -> ExtendFn:
   """Returns a draft's `extend` over the target's tokens.
 
-  Tokens that the draft has no row for are read as its last row.
+  The draft embeds tokens without a row as the draft's last row.
   """
   if vocab_size_of(module, vocab_size) == vocab_size:
     return extend
 
-  def extend_resized(*args, **words):
-    logits, features, cache = extend(*args, **words)
+  def extend_resized(*args, **settings):
+    logits, features, cache = extend(*args, **settings)
     return resized(logits, vocab_size), features, cache
 
   return extend_resized
 
 
 def first_layers(module: Network, params) -> tuple[Network, Any]:
-  """Returns a network of one layer a stack, with the parameters of the first layers."""
+  """Returns a network of one layer per stack, and the parameters of these layers."""
   if isinstance(module.config, GptConfig):
     counts = {"num_layers": 1}
   elif isinstance(module.config, T5Config):
@@ -155,12 +155,12 @@ def first_layers(module: Network, params) -> tuple[Network, Any]:
 
 
 def prompts_of(inputs: Int[Array, "B I"], target: Network) -> Int[Array, "B P"]:
-  """Returns what of the inputs stands before the output: all where there is no encoder.
+  """Returns the decoder's prompts: all of the inputs if there is no encoder.
 
   Args:
-    inputs: what the encoder reads, or a decoder-only network's prompts, padded
+    inputs: inputs of the encoder or prompts of a decoder-only network, padded
       (`network.inputs`).
-    target: the network that decodes.
+    target: network that decodes.
   """
   return inputs if is_decoder_only(target) else inputs[:, :0]
 
@@ -171,13 +171,13 @@ def extend_fn(
   without: Sequence[str] = (),
   taps: int = 1,
 ) -> ExtendFn:
-  """Returns the network as a function of its cache and tokens.
+  """Returns the network as a function of a cache and tokens.
 
   Args:
     module: the network.
-    params: its parameters.
-    without: names of sublayers that are left out.
-    taps: depths whose features it gives side by side.
+    params: parameters of the network.
+    without: names of sublayers to skip.
+    taps: number of depths with features in the result.
   """
   variables = {"params": params}
   settings = {"without": tuple(without)} if without else {}
@@ -193,14 +193,17 @@ def extend_fn(
 
 
 def without_fn(module: Network, params) -> WithoutFn:
-  """Returns what makes, of sublayers' names, the network without these.
+  """Returns a function from names of sublayers to the network without the sublayers.
 
-  Given rounded matrices, too, it multiplies by these. It reads and writes the network's
-  own caches.
+  The function also takes rounded matrices, which then replace the network's. The
+  smaller network reads and writes the caches of the network.
   """
-  return lambda names, made=None: extend_fn(
-    module, rounded.within(params, made) if made else params, without=names
-  )
+
+  def extend_without(names, made=None):
+    used_params = rounded.within(params, made) if made else params
+    return extend_fn(module, used_params, without=names)
+
+  return extend_without
 
 
 def logits_fn(module: Network, params) -> LogitsFn:
@@ -222,41 +225,46 @@ def start_decoding(
   prompts: Int[Array, "B P"] | None = None,
   readers: Sequence[tuple[Network, Any]] = (),
 ) -> tuple[Any, ...]:
-  """Reads each input once, its prompt too, and makes room to decode from them.
+  """Reads each input and prompt once, and allocates the caches of a decode.
 
   Args:
-    module: the network; it has `encode`, `start` and `extend`.
-    params: its parameters.
-    inputs: what its encoder reads, padded (`network.inputs`).
-    num_slots: cache slots of a row, besides those of its prompt.
-    num_decodes: rows an input; they stand next to each other.
-    prompts: what stands before the output, padded likewise; None is nothing.
-    readers: networks that lack an encoder and read this one's, and their parameters.
+    module: the network, which has `encode`, `start` and `extend`.
+    params: parameters of the network.
+    inputs: inputs of the encoder, padded (`network.inputs`).
+    num_slots: cache slots of a row, without the slots of the prompt.
+    num_decodes: rows per input; the rows of an input are adjacent.
+    prompts: prompts of the decoder, padded like the inputs; None for no prompts.
+    readers: networks without an encoder that read the module's encoder, and the
+      networks' parameters.
 
   Returns:
-    The network as an `ExtendFn`, and a cache that holds the start token and the prompt
-    but for the last of these tokens, which the loop feeds: an empty one without prompt.
-    And a cache of each reader's.
+    The network as an `ExtendFn`, the network's cache, and a cache for each reader. The
+    network's cache holds the start token and the prompt without the last of these
+    tokens, which the loop feeds. Without a prompt the cache is empty.
   """
   networks = [(module, params), *readers]
-  for each, own in networks:
-    rounded.check(each.config, own)
+  for network, network_params in networks:
+    rounded.check(network.config, network_params)
   extend = extend_fn(module, params)
   size = 0 if prompts is None else prompts.shape[1]
-  cache, *others = _read(networks, inputs, num_slots + size)
+  cache, *reader_caches = _read(networks, inputs, num_slots + size)
   if size:
-    # The start token is 0, as T5X's shift to the right makes it.
-    _, _, cache = extend(
-      cache, jnp.pad(without_padding(prompts), ((0, 0), (1, 0)))[:, :size]
-    )
-    # What shorter prompts wrote beyond their ends is stale from here on.
+    # The start token is 0, as in T5X's shift to the right.
+    tokens = jnp.pad(without_padding(prompts), ((0, 0), (1, 0)))[:, :size]
+    _, _, cache = extend(cache, tokens)
+    # Slots after the end of a shorter prompt become stale.
     cache = cache.at(input_lengths(prompts))
-  repeat = lambda x: jnp.repeat(x, num_decodes, axis=0)
-  return extend, *jax.tree.map(repeat, (cache, *others))
+
+  def repeat(x):
+    return jnp.repeat(x, num_decodes, axis=0)
+
+  return extend, *jax.tree.map(repeat, (cache, *reader_caches))
 
 
 def encoder_widths(length: int) -> tuple[int, ...]:
-  """Returns the widths that inputs are encoded at: one to four quarters of the whole.
+  """Returns the lengths at which inputs are encoded: one to four quarters of `length`.
+
+  Quarters below 16 are omitted.
 
   >>> encoder_widths(256), encoder_widths(40), encoder_widths(9)
   ((64, 128, 192, 256), (20, 30, 40), (9,))
@@ -266,36 +274,46 @@ def encoder_widths(length: int) -> tuple[int, ...]:
 
 
 def _read(networks, inputs, num_slots):
-  """Returns empty caches that know the inputs, encoded once, as wide as they need.
+  """Returns empty caches with the inputs, encoded once at the least length that fits.
 
   Args:
-    networks: with their parameters; the first one's encoder reads.
-    inputs: what it reads.
-    num_slots: of each cache.
+    networks: networks and their parameters; the first network's encoder is used.
+    inputs: inputs of the encoder.
+    num_slots: slots of each cache.
   """
-  module, params = networks[0]
-
-  def start(width, inputs):
-    # Traced once, though a queue asks for first states several times.
-    inputs = inputs[:, :width]
-    encoded = tracing.apply(
-      module, "encode", {"params": params}, inputs, enable_dropout=False
-    )
-    return [
-      tracing.apply(
-        each, "start", {"params": own}, encoded, inputs, num_slots=num_slots
-      )
-      for each, own in networks
-    ]
-
   length = inputs.shape[1]
-  if not isinstance(module, Transformer):
-    return start(length, inputs)
+  if not isinstance(networks[0][0], Transformer):
+    return _started(networks, num_slots, length, inputs)
+
+  def start_and_widen(width, inputs):
+    caches = _started(networks, num_slots, width, inputs)
+    return [cache.widened(length) for cache in caches]
+
   widths = encoder_widths(length)
   longest = input_lengths(inputs).max()
-  wide = lambda width, x: [cache.widened(length) for cache in start(width, x)]
-  starts = [functools.partial(wide, width) for width in widths]
+  starts = [functools.partial(start_and_widen, width) for width in widths]
   return jax.lax.switch((jnp.array(widths) < longest).sum(), starts, inputs)
+
+
+def _started(networks, num_slots, width, inputs):
+  """Returns the first cache of each network, with inputs cut off at `width`."""
+  module, params = networks[0]
+  inputs = inputs[:, :width]
+  # `tracing` traces once, even if a queue starts several states.
+  encoded = tracing.apply(
+    module, "encode", {"params": params}, inputs, enable_dropout=False
+  )
+  return [
+    tracing.apply(
+      network,
+      "start",
+      {"params": network_params},
+      encoded,
+      inputs,
+      num_slots=num_slots,
+    )
+    for network, network_params in networks
+  ]
 
 
 __getattr__ = moved.names_of(__name__)

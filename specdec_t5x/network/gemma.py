@@ -1,13 +1,13 @@
-"""T5Gemma and T5Gemma 2: what of a network differs from T5's, as its configuration.
+"""The configuration of T5Gemma and T5Gemma 2.
 
-The blocks are `layers`, `attention` and `decoder`, which read off it what differs:
-norms by 1 + w, before and after each sublayer; embeddings times sqrt(D); rotary
-positions; fewer keys than queries; layers that see a window; caps on scores and logits.
-T5Gemma 2 normalises queries and keys, and its decoder attends to itself and to the
-input at once.
+The blocks are in `layers`, `attention` and `decoder`, and read all differences from T5
+off the configuration: norms by 1 + w, before and after each sublayer; embeddings times
+sqrt(D); rotary positions; fewer key heads than query heads; layers with a window; caps
+on scores and logits. T5Gemma 2 normalises queries and keys. T5Gemma 2's decoder attends
+to decoder positions and to the input in one softmax.
 
-Sources: T5Gemma, arXiv 2504.06225; T5Gemma 2, arXiv 2512.14856; their blocks are those
-of Gemma 2, arXiv 2408.00118, and Gemma 3, arXiv 2503.19786.
+Sources: T5Gemma, arXiv 2504.06225; T5Gemma 2, arXiv 2512.14856; for the blocks Gemma 2,
+arXiv 2408.00118, and Gemma 3, arXiv 2503.19786.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from typing import ClassVar
 from specdec_t5x.network.config import Reach, T5Config
 
 LAYER_TYPES = ("sliding", "full")
-# What no parameter's shape tells.
+# Fields that can't be read off the shapes of parameters.
 UNTOLD = (
   *("query_scalar", "layer_types", "window", "theta", "full_theta", "full_factor"),
   *("attention_cap", "logits_cap", "start_token"),
@@ -26,27 +26,29 @@ UNTOLD = (
 
 @dataclasses.dataclass(frozen=True)
 class GemmaConfig(T5Config):
-  """The shape of a T5Gemma or, `merged`, of a T5Gemma 2; sizes are the decoder's.
+  """The shape of a T5Gemma or, if `merged`, of a T5Gemma 2.
 
-  Where there is an `attention_cap`, attention is XLA's whatever `products` says: our
-  own kernel has none.
+  Sizes are the decoder's. With an `attention_cap`, XLA computes attention for any
+  `products`, because our kernel has no cap.
 
   Attributes:
-    num_kv_heads: of keys and values; each serves num_heads / num_kv_heads queries.
-    query_scalar: scores are divided by its root.
-    layer_types: 'sliding' or 'full', of the first layers; all others repeat them.
+    num_kv_heads: heads of keys and values; num_heads / num_kv_heads query heads share a
+      head.
+    query_scalar: square of the divisor of scores.
+    layer_types: types of the first layers, 'sliding' or 'full'. Further layers repeat
+      the sequence.
     window: tokens that a sliding layer of the decoder sees.
-    theta: of rotary positions in sliding layers.
-    full_theta: in full layers.
-    full_factor: positions are divided by it in full layers.
-    attention_cap: scores stay within it, by a tanh; 0 is none.
-    logits_cap: logits, too.
-    merged: whether a decoder's layer attends to itself and to the input by one softmax,
-      with one set of matrices, queries and keys normalised, and the encoder reads the
-      decoder's embedding: T5Gemma 2.
-    start_token: what the decoder reads first.
-    encoder: the encoder's sizes; None is the decoder's. Its layers are
-      `num_encoder_layers` all the same.
+    theta: base of the rotary wavelengths in sliding layers.
+    full_theta: base of the rotary wavelengths in full layers.
+    full_factor: divisor of positions in full layers.
+    attention_cap: soft cap of scores, by a tanh; 0 is no cap.
+    logits_cap: soft cap of logits, by a tanh; 0 is no cap.
+    merged: whether the network is a T5Gemma 2. A decoder layer of T5Gemma 2 attends to
+      decoder positions and to the input in one softmax, with one set of matrices and
+      with normalised queries and keys. The encoder uses the decoder's embedding.
+    start_token: first token that the decoder reads.
+    encoder: sizes of the encoder; None for the decoder's sizes. The number of layers is
+      `num_encoder_layers` in both cases.
   """
 
   mlp_activations: Sequence[str] = ("gelu", "linear")
@@ -89,35 +91,39 @@ class GemmaConfig(T5Config):
 
   @property
   def query_scale(self) -> float:
-    """What queries are multiplied by."""
+    """The factor of queries."""
     return self.query_scalar**-0.5
 
   @property
   def kv_heads(self) -> int:
-    """The heads of keys and values."""
+    """The number of heads of keys and values."""
     return self.num_kv_heads
 
   @property
   def has_encoder_table(self) -> bool:
-    """Whether the encoder has an embedding of its own."""
+    """Whether the encoder has an embedding apart from the decoder's."""
     return not self.merged and bool(self.num_encoder_layers)
 
   @property
   def encoder_side(self) -> "GemmaConfig":
-    """The encoder's sizes, run as the decoder is."""
-    same = ("num_encoder_layers", "dtype", "sharding", "products", "weights", "merged")
-    known = {name: getattr(self, name) for name in same}
-    return dataclasses.replace(self.encoder or self, encoder=None, **known)
+    """The encoder's sizes, with the decoder's settings."""
+    names = ("num_encoder_layers", "dtype", "sharding", "products", "weights", "merged")
+    settings = {name: getattr(self, name) for name in names}
+    return dataclasses.replace(self.encoder or self, encoder=None, **settings)
 
   def reaches(self, layers: int, is_encoder: bool) -> tuple[Reach, ...]:
-    """Returns what each layer of a stack sees, and how it turns positions."""
-    # In transformers a T5Gemma's window reaches as far to either side as a decoder's to
-    # one, and one token more; a T5Gemma 2's has as many tokens in all.
-    both = (self.window + 1) // 2, self.window // 2 + 1
-    both = both if self.merged else (self.window + 1,) * 2
-    sliding = Reach(both if is_encoder else (self.window, 1), self.theta)
+    """Returns the window and the rotary positions of each layer of a stack."""
+    # In transformers, each side of the window of a T5Gemma's encoder is one token wider
+    # than the decoder's window. The two sides of a T5Gemma 2's encoder together see as
+    # many tokens as the decoder's window.
+    if not is_encoder:
+      window = (self.window, 1)
+    elif self.merged:
+      window = ((self.window + 1) // 2, self.window // 2 + 1)
+    else:
+      window = (self.window + 1, self.window + 1)
     kinds = {
-      "sliding": sliding,
+      "sliding": Reach(window, self.theta),
       "full": Reach(None, self.full_theta, self.full_factor),
     }
     types = self.layer_types

@@ -1,10 +1,10 @@
 """A decoder-only network in Flax linen, with T5X's parameter names and logical axes.
 
-T5's decoder without an encoder: relative position biases, pre-norm, no bias terms. A
-prompt stands before the output in the same cache; one `extend` reads it.
+The network is T5's decoder without an encoder: relative position biases, pre-norm, no
+bias terms. The prompt precedes the output in the same cache. One `extend` reads the
+prompt.
 
-Shapes: B batch, L length, P prompt, D width, V
-vocabulary.
+Shapes: B batch, L length, P prompt, D width, V vocabulary.
 """
 
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from specdec_t5x.network.layers import Embed
 
 
 class GptDecoder(Decoder):
-  """The decoder stack without cross-attention, and the embedding within it."""
+  """The decoder stack without cross-attention, with the embedding inside."""
 
   cross_attention: bool = False
 
@@ -42,19 +42,19 @@ class GptTransformer(CachedNetwork):
     """The embedding, which T5X keeps inside the decoder."""
     return self.decoder.token_embedder
 
-  # ---- Decoding with a cache that has one index a row. ----
+  # ---- Decoding with a cache that has one index per row. ----
 
   def encode(
     self, inputs: Int[Array, "B P"], enable_dropout: bool = True
   ) -> Float[Array, "B 0 D"]:
-    """Returns an encoding without content: there is no encoder."""
+    """Returns an empty encoding, because the network has no encoder."""
     del enable_dropout
     return jnp.zeros((inputs.shape[0], 0, self.config.emb_dim), self.config.dtype)
 
   def start(
     self, encoded: Float[Array, "B 0 D"], inputs: Int[Array, "B P"], num_slots: int
   ) -> DecoderCache:
-    """Returns an empty cache of `num_slots` tokens a row, a prompt's included."""
+    """Returns an empty cache of `num_slots` tokens per row, prompts included."""
     del inputs
     return self.empty_cache(encoded.shape[0], num_slots)
 
@@ -74,14 +74,15 @@ class GptTransformer(CachedNetwork):
     prefill=False,
     prefill_lengths=None,
   ):
-    """Returns the logits [B, L, V] of the targets given the tokens before them.
+    """Returns the logits [B, L, V] of the targets given the previous tokens.
 
-    With `prefill`, the inputs also fill the mutable collection "cache" up to
-    `prefill_lengths`. With `decode`, one token a call against that collection, made by
-    a first call on tokens of the full length: T5X's interface for its samplers.
+    T5X's samplers use the mutable collection "cache". With `prefill`, the inputs also
+    fill the collection up to `prefill_lengths`. With `decode`, a first call on tokens
+    of the full length makes the collection. Each further call scores one token per row
+    against the collection.
 
     Raises:
-      ValueError: for a prompt that sees all of itself.
+      ValueError: if the prompt's attention is not causal.
     """
     del decoder_positions, max_decode_length  # The mask and the cache imply them.
     if decoder_causal_attention is not None:
@@ -114,9 +115,9 @@ class GptTransformer(CachedNetwork):
     enable_dropout=True,
     taps=1,
   ):
-    """Returns the features [B, L, D] that `__call__` computes its logits from.
+    """Returns the features [B, L, D] from which `__call__` computes logits.
 
-    `taps` are as `extend`'s.
+    `taps` is as in `extend`.
     """
     length = decoder_input_tokens.shape[1]
     positions = jnp.arange(length)

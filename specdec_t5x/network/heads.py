@@ -1,18 +1,18 @@
-"""Heads: networks that draft from the target's own features.
+"""Heads: networks that draft from the target's features.
 
-h is the target's feature of the last token that it has read: its distribution of the
-next token is a projection of h. A head gives a feature in the place of h, and the
-target's projection makes logits of that feature. So heads have no vocabulary of their
-own, and a target with heads needs no second encoder.
+h is the target's feature of the last token that the target has read. The target's
+distribution of the next token is a projection of h. A head computes a feature in place
+of h, and the target's projection turns the head's feature into logits. So heads have no
+separate vocabulary, and a target with heads needs no second encoder.
 
-Heads may have a bias of the token before. Many heads give the logits U_k of several
-positions at once, whatever tokens are drafted before. With the bias the logits of
-position k are
+Heads may have a bias by the previous token. Many kinds of heads compute the logits U_k
+of several positions at once, independent of the drafted tokens. With the bias the
+logits of position k are
 
   U_k + W1[x_{k-1}] W2,
 
-W1 of V x r, W2 of r x V. Tokens are drawn from left to right, each from its own
-distribution given the token before; x_0 is the last known token.
+with W1 of shape V x r and W2 of shape r x V. Tokens are drawn from left to right, each
+token given the previous token. x_0 is the last known token.
 
 Source of the bias: DSpark, arXiv 2607.05147 (its Markov head).
 
@@ -34,14 +34,14 @@ from specdec_t5x.network import hot
 from specdec_t5x.network.config import DTYPES, NetworkConfig, T5Config
 from specdec_t5x.network.layers import Dense, parameter
 
-# Small: each device holds all of them.
+# Heads are small, so each device holds all parameters.
 REPLICATED = (None, None)
 TOKENS, LOGITS = "markov_tokens", "markov_logits"
-# Weights of heads that earlier versions trained, which no drafter reads any more.
+# Weights of heads that earlier versions trained. No drafter reads these weights.
 UNREAD = "confidence"
-# Tokens that EAGLE drafts by default: its parameters do not tell how many.
+# Tokens that EAGLE drafts by default. EAGLE's parameters do not determine the number.
 _EAGLE_COUNT = 5
-# Kinds that are one decoder layer; the others are feed-forward layers.
+# Kinds that consist of one decoder layer. Other kinds consist of feed-forward layers.
 LAYERS = ("parallel", "eagle")
 
 KINDS = Lazy(
@@ -61,21 +61,21 @@ class HeadsConfig:
 
   Attributes:
     kind: one of `KINDS`.
-    count: tokens that a draft can have: heads, or the positions of 'parallel'; of
-      'eagle' the steps that training unrolls.
-    emb_dim: the target's (D).
-    layers: residual blocks of a head, of 'medusa' and 'hydra'.
-    hidden_dim: hidden width of a head, of 'blockwise'.
-    num_heads: attention heads of a layer, the target's; of 'parallel' and 'eagle', like
-      all up to `cross_attention`.
-    head_dim: width of a layer's attention head, the target's.
-    mlp_dim: width of a layer's feed-forward part.
-    mlp_activations: as `NetworkConfig.mlp_activations`.
+    count: the most tokens of a draft: heads, or positions of 'parallel', or steps that
+      the training of 'eagle' unrolls.
+    emb_dim: feature width of the target (D).
+    layers: residual blocks of a head of 'medusa' or 'hydra'.
+    hidden_dim: hidden width of a head of 'blockwise'.
+    num_heads: attention heads of the target and of the layer of 'parallel' or 'eagle'.
+      The fields up to `cross_attention` are for the same two kinds.
+    head_dim: width of an attention head of the target and of the layer.
+    mlp_dim: width of the layer's feed-forward block.
+    mlp_activations: as in `NetworkConfig`.
     cross_attention: whether the layer attends to the target's input.
-    dtype: of the activations.
-    products: as `NetworkConfig.products`.
-    rank: of the bias of the token before (r); 0 is no bias.
-    vocab_size: the target's, with a bias or hot tokens.
+    dtype: dtype of the activations.
+    products: as in `NetworkConfig`.
+    rank: rank of the bias by the previous token (r); 0 is no bias.
+    vocab_size: vocabulary size of the target, used with a bias or hot tokens.
     hot: number of tokens that trimmed heads can draft (`hot`); 0 is all.
   """
 
@@ -96,7 +96,7 @@ class HeadsConfig:
   hot: int = 0
 
   def __post_init__(self):
-    # A list, as gin gives, would make the configuration unhashable.
+    # gin passes a list, which would make the configuration unhashable.
     object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
     if self.kind not in KINDS:
       raise ValueError(
@@ -108,7 +108,7 @@ class HeadsConfig:
         f"HeadsConfig.dtype must be one of {DTYPES}, got {self.dtype!r}."
       )
     for name in ("count", "emb_dim", "layers", "hidden_dim"):
-      # A layer that drafted a single position would be the target's own head.
+      # A layer that drafts one position only is a copy of the target's head.
       least = 2 if name == "count" and self.kind in LAYERS else 1
       if not is_whole(value := getattr(self, name), least):
         raise ValueError(
@@ -145,22 +145,22 @@ class HeadsConfig:
         "A parallel drafter's layer is a T5's, got a T5Gemma as target. Draft with "
         "heads of another kind, a draft model, or the target itself."
       )
-    same = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations")
-    sizes = {name: getattr(target, name) for name in same}
+    names = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations")
+    sizes = {name: getattr(target, name) for name in names}
     has_input = isinstance(target, T5Config)
     return cls(kind, count, **sizes, cross_attention=has_input, **knobs)
 
   def attends_as(self, target: NetworkConfig) -> bool:
     """Returns whether the layer's keys and values have the target's shapes."""
     expected = HeadsConfig.of(target, self.count, self.kind)
-    same = ("num_heads", "head_dim", "cross_attention")
-    return all(getattr(self, name) == getattr(expected, name) for name in same)
+    names = ("num_heads", "head_dim", "cross_attention")
+    return all(getattr(self, name) == getattr(expected, name) for name in names)
 
   @property
   def layer(self) -> NetworkConfig:
-    """The configuration of the decoder layer, which each device holds whole."""
+    """The configuration of the decoder layer, which is replicated on all devices."""
     return NetworkConfig(
-      vocab_size=1,  # It embeds nothing.
+      vocab_size=1,  # The layer has no embedding.
       emb_dim=self.emb_dim,
       num_heads=self.num_heads,
       head_dim=self.head_dim,
@@ -174,12 +174,12 @@ class HeadsConfig:
 
 
 class FeatureDrafter(nn.Module):
-  """The base of all heads.
+  """The base class of all heads.
 
   Attributes:
-    config: their shape.
-    reads_path: whether the features depend on the tokens drafted before.
-    taps: depths of the target whose features are read.
+    config: shape of the heads.
+    reads_path: whether the features depend on previously drafted tokens.
+    taps: number of depths of the target with features that the heads read.
   """
 
   config: HeadsConfig
@@ -187,7 +187,7 @@ class FeatureDrafter(nn.Module):
   taps: ClassVar[int] = 1
 
   def bias(self, tokens: Int[Array, "*B"]) -> Float[Array, "*B V"]:
-    """Returns the bias of the logits after these tokens."""
+    """Returns the bias of the logits after `tokens`."""
     rows = jnp.take(self._parameter(TOKENS), tokens, axis=0, mode="clip")
     return self._projected(LOGITS, rows)
 
@@ -210,7 +210,7 @@ class FeatureDrafter(nn.Module):
 
   @nn.compact
   def _parameter(self, name: str) -> Array | Dense:
-    """Returns a parameter, or a projection to tokens, by its name."""
+    """Returns the parameter or the projection to tokens with this name."""
     cfg = self.config
     if name == TOKENS:
       shape = (cfg.vocab_size, cfg.rank)
@@ -220,7 +220,7 @@ class FeatureDrafter(nn.Module):
     return Dense(
       cfg.hot or cfg.vocab_size,
       REPLICATED,
-      nn.initializers.zeros,  # At first the bias changes nothing.
+      nn.initializers.zeros,  # The initial bias is 0.
       cfg.dtype,
       cfg.products,
       name=name,
@@ -228,7 +228,7 @@ class FeatureDrafter(nn.Module):
 
 
 def are_heads(shapes: Mapping[str, tuple[int, ...]]) -> bool:
-  """Returns whether parameters of these shapes, by path, are heads."""
+  """Returns whether parameters of these shapes, by path, are parameters of heads."""
   if "fuse/kernel" in shapes:
     return True
   if any(name.startswith(("medusa_0/", "hydra_0/")) for name in shapes):
@@ -239,9 +239,10 @@ def are_heads(shapes: Mapping[str, tuple[int, ...]]) -> bool:
 def config_from_shapes(
   shapes: Mapping[str, tuple[int, ...]], dtype: str = "float32"
 ) -> HeadsConfig:
-  """Returns the configuration of heads with these parameters, by path.
+  """Returns the configuration of heads with parameters of these shapes, by path.
 
-  The parameters of EAGLE do not tell how many steps training unrolled; count is then 5.
+  EAGLE's parameters do not determine how many steps training unrolled. `count` of EAGLE
+  is 5.
   """
   vocab_size, rank = shapes.get(TOKENS, (0, 0))
   (vocab_size,) = shapes.get(hot.PLACES, (vocab_size,))
@@ -266,7 +267,7 @@ def config_from_shapes(
 
 
 def _layer_from_shapes(shapes, knobs) -> HeadsConfig:
-  """Returns the configuration of a layer that drafts."""
+  """Returns the configuration of a drafting layer."""
   emb_dim, joined = shapes["layer/self_attention/query/kernel"]
   num_heads = shapes["relpos_bias/rel_embedding"][0]
   is_gated = "layer/mlp/wi_0/kernel" in shapes
@@ -284,7 +285,7 @@ def _layer_from_shapes(shapes, knobs) -> HeadsConfig:
 
 
 def _of_features(shapes) -> dict[str, tuple[int, ...]]:
-  """Returns the shapes of the parameters that make features."""
+  """Returns the shapes of the parameters that features depend on."""
   prefixes = ("markov_", "hot_")
   return {name: x for name, x in shapes.items() if not name.startswith(prefixes)}
 

@@ -1,8 +1,8 @@
-"""Drafts over a task's frequent tokens, the hot ones: a projection of fewer columns.
+"""Drafts over a task's frequent tokens, the hot tokens: a projection of fewer columns.
 
-Where a vocabulary is large, most of a small draft's step is its projection to it, and a
-task uses few of its tokens. A trimmed draft's q is 0 on all others, exactly; what the
-target may say stays as it is, so every rule keeps its guarantee.
+With a large vocabulary, the projection takes most of a small draft's step, and a task
+uses few tokens of the vocabulary. A trimmed draft's q is exactly 0 on all other tokens.
+The target's distribution does not change, so every rule keeps the rule's guarantee.
 
 Source: FR-Spec, arXiv 2502.14856.
 
@@ -27,8 +27,8 @@ KERNEL = "hot_logits"
 
 
 def places(module: nn.Module, size: int) -> Int[Array, "V"]:
-  """Declares the place of each token among the hot ones, K where it is none."""
-  # An axis that T5X's rules leave whole.
+  """Declares the index of each token among the hot tokens, K for other tokens."""
+  # T5X's rules do not divide the axis "length".
   zeros = nn.initializers.zeros
   return param_with_axes(
     PLACES, zeros, (size,), jnp.int32, axes=("length",), module=module
@@ -38,14 +38,14 @@ def places(module: nn.Module, size: int) -> Int[Array, "V"]:
 def spread(
   logits: Float[Array, "*B K"], places: Int[Array, "V"]
 ) -> Float[Array, "*B V"]:
-  """Returns logits of all tokens from those of the hot ones: -inf for all others."""
+  """Returns logits of all tokens from the hot tokens' logits; -inf for other tokens."""
   padding = [(0, 0)] * (logits.ndim - 1) + [(0, 1)]
   padded = jnp.pad(logits, padding, constant_values=-jnp.inf)
   return jnp.take(padded, places, axis=-1, mode="clip")
 
 
 def size(shapes: Mapping[str, tuple[int, ...]], prefix: str = "") -> int:
-  """Returns K of parameters of these shapes, by path; 0 where none are trimmed."""
+  """Returns K of parameters of these shapes, by path; 0 without trimming."""
   if prefix + PLACES not in shapes:
     return 0
   kernel = "logits_dense" if prefix else KERNEL
@@ -53,14 +53,14 @@ def size(shapes: Mapping[str, tuple[int, ...]], prefix: str = "") -> int:
 
 
 def places_of(tokens: Sequence[int], vocab_size: int) -> Int[np.ndarray, "V"]:
-  """Returns the place of each token among these, which ascend; K where it is none."""
-  found = np.full(vocab_size, len(tokens), np.int32)
-  found[np.asarray(tokens)] = np.arange(len(tokens))
-  return found
+  """Returns the index of each token among ascending `tokens`, K for other tokens."""
+  indices = np.full(vocab_size, len(tokens), np.int32)
+  indices[np.asarray(tokens)] = np.arange(len(tokens))
+  return indices
 
 
 def projection(params: Mapping[str, Any]) -> Float[np.ndarray, "D V"]:
-  """Returns what a network's features are multiplied by to be logits."""
+  """Returns the matrix that projects a network's features to logits."""
   decoder = params["decoder"]
   if "logits_dense" in decoder:
     return np.asarray(decoder["logits_dense"]["kernel"])
@@ -69,15 +69,16 @@ def projection(params: Mapping[str, Any]) -> Float[np.ndarray, "D V"]:
 
 
 def frequent(counts: Int[np.ndarray, "V"], size: int, eos_id: EndTokens) -> list[int]:
-  """Returns the most frequent tokens, ascending, the end tokens among them.
+  """Returns the most frequent tokens, ascending, end tokens included.
 
   Args:
-    counts: how often each token was there; of equal ones the lower number is taken.
-    size: how many are taken.
-    eos_id: the token that ends a sequence, or all such tokens.
+    counts: number of occurrences of each token. Of tokens with equal counts the lower
+      id is preferred.
+    size: number of tokens to return.
+    eos_id: the end token, or all end tokens.
 
   Raises:
-    ValueError: where `size` is no number of tokens below the vocabulary's.
+    ValueError: if `size` is not an integer from 1 to below the vocabulary's size.
   """
   if not is_whole(size, 1) or size >= len(counts):
     raise ValueError(
@@ -95,20 +96,22 @@ def trimmed(
   """Returns the configuration and the parameters of a draft trimmed to some tokens.
 
   Args:
-    config: of the draft: a network's with a projection, or heads'.
-    params: of the draft.
-    tokens: the hot ones, ascending.
-    head: the projection [D, V] that it has drafted by so far.
+    config: configuration of the draft: a network with a projection, or heads.
+    params: parameters of the draft.
+    tokens: hot tokens, ascending.
+    head: projection [D, V] of the draft before trimming.
   """
-  ids, params = np.asarray(tokens), dict(params)
-  columns, found = head[:, ids], places_of(tokens, head.shape[1])
+  ids = np.asarray(tokens)
+  params = dict(params)
+  columns = head[:, ids]
+  indices = places_of(tokens, head.shape[1])
   if "decoder" in params:
-    own = {PLACES: found, "logits_dense": {"kernel": columns}}
-    params["decoder"] = {**params["decoder"], **own}
-    known = {"logits_via_embedding": False}
+    trimmed_head = {PLACES: indices, "logits_dense": {"kernel": columns}}
+    params["decoder"] = {**params["decoder"], **trimmed_head}
+    settings = {"logits_via_embedding": False}
   else:
-    params |= {PLACES: found, KERNEL: {"kernel": columns}}
-    known = {"vocab_size": len(found)}
+    params |= {PLACES: indices, KERNEL: {"kernel": columns}}
+    settings = {"vocab_size": len(indices)}
     if config.rank:
       params["markov_logits"] = {"kernel": params["markov_logits"]["kernel"][:, ids]}
-  return dataclasses.replace(config, hot=len(ids), **known), params
+  return dataclasses.replace(config, hot=len(ids), **settings), params

@@ -1,8 +1,8 @@
-"""Which places of a batch's rows hold input, and which are padding.
+"""Masks that separate input from padding in a batch's rows.
 
-A caller that knows the lengths of its inputs pads them with -1. Id 0 is then a token
-like any other, as MADLAD-400's unknown piece is. T5X pads with 0, so in T5X's batches
-an input ends with the row's last id that is not 0.
+A caller that knows the lengths of inputs pads with -1. Id 0 is then an ordinary token,
+as the unknown piece of MADLAD-400. T5X pads with 0, so in T5X's batches an input ends
+with the last nonzero id of the row.
 
 Shapes: B rows, E input length.
 """
@@ -14,7 +14,7 @@ PADDING = -1
 
 
 def input_mask(tokens: Int[Array, "*B E"]) -> Bool[Array, "*B E"]:
-  """Returns which places hold input, in rows padded with -1 or with 0."""
+  """Returns which positions hold input, in rows padded with -1 or with 0."""
   places = jnp.arange(tokens.shape[-1])
   ends = jnp.where(tokens != 0, places + 1, 0)
   ends = ends.max(axis=-1, keepdims=True, initial=0)
@@ -27,5 +27,5 @@ def input_lengths(tokens: Int[Array, "*B E"]) -> Int[Array, "*B"]:
 
 
 def without_padding(tokens: Int[Array, "*B E"]) -> Int[Array, "*B E"]:
-  """Returns the rows with 0 in place of -1, which no embedding has a row for."""
+  """Returns the rows with 0 in place of -1, because embeddings have no row for -1."""
   return jnp.maximum(tokens, 0)

@@ -27,17 +27,17 @@ def parameter(
   shape: tuple[int, ...],
   axes: tuple[str | None, ...],
 ) -> Float[Array, "..."]:
-  """Declares a float32 parameter of a module, and returns it.
+  """Declares and returns a float32 parameter of a module.
 
   Args:
-    module: whose parameter it is.
-    name: its name there.
-    init: its initialiser.
-    shape: its shape.
-    axes: logical names of its dimensions.
+    module: module of the parameter.
+    name: name of the parameter in the module.
+    init: initialiser of the parameter.
+    shape: shape of the parameter.
+    axes: logical names of the parameter's dimensions.
   """
   if module.has_variable("params", name):
-    # Flax traces initialisers again and again, to compare shapes: this one is quick.
+    # Flax traces the initialiser in each call to compare shapes. Zeros trace fast.
     init = nn.initializers.zeros
   return param_with_axes(name, init, shape, jnp.float32, axes=axes, module=module)
 
@@ -49,8 +49,8 @@ class Dense(nn.Module):
     features: output width.
     axes: logical names of the kernel's two dimensions.
     kernel_init: initialiser of the [in, features] kernel.
-    dtype: of the product.
-    products: whose product, one of `products.PRODUCTS`.
+    dtype: dtype of the product.
+    products: one of `products.PRODUCTS`.
   """
 
   features: int
@@ -66,32 +66,34 @@ class Dense(nn.Module):
 
   @nn.compact
   def kernel(self, inputs: int) -> Float[Array, "I O"] | rounded.Matrix:
-    """Returns the matrix for rows of `inputs` numbers, perhaps a rounded one."""
-    if isinstance(known := self.get_variable("params", "kernel"), Mapping):
-      return known
+    """Returns the matrix for rows of `inputs` numbers, or a rounded matrix."""
+    stored = self.get_variable("params", "kernel")
+    if isinstance(stored, Mapping):
+      return stored
     shape = (inputs, self.features)
     kernel = parameter(self, "kernel", self.kernel_init, shape, self.axes)
-    # Logits are float32 sums; a kernel that is kept in bfloat16 is read as it is.
+    # Logits are sums in float32. A bfloat16 kernel of logits needs no conversion.
     return kernel if kernel.dtype == "bfloat16" else jnp.asarray(kernel, self.dtype)
 
 
 def project(
   x: Float[Array, "*batch I"], *layers: Dense
 ) -> tuple[Float[Array, "*batch _"], ...]:
-  """Applies linear maps of one dtype to the same rows, together where that pays."""
+  """Applies linear maps of one dtype to the same rows, together if faster."""
   kernels = [layer.kernel(x.shape[-1]) for layer in layers]
-  args = layers[0].products, x.astype(layers[0].dtype), *kernels
+  choice = layers[0].products
+  x = x.astype(layers[0].dtype)
   if not isinstance(kernels[0], Mapping):
-    return multiply(*args)
+    return multiply(choice, x, *kernels)
   if "bounds" in kernels[0]:
-    return (certified.multiply(*args),)
-  return rounded.multiply(*args)
+    return (certified.multiply(choice, x, *kernels),)
+  return rounded.multiply(choice, x, *kernels)
 
 
 class LayerNorm(nn.Module):
   """T5's layer norm, computed in float32: x / sqrt(mean(x^2) + 1e-6) * scale.
 
-  Gemma's multiplies by 1 + scale.
+  Gemma's layer norm multiplies by 1 + scale.
   """
 
   config: NetworkConfig
@@ -110,7 +112,7 @@ class LayerNorm(nn.Module):
 
 
 def post_norm(config: NetworkConfig) -> Callable:
-  """Returns the norm after a sublayer, which T5 does without."""
+  """Returns the norm after a sublayer: the identity for T5."""
   return LayerNorm(config) if config.is_gemma else (lambda y: y)
 
 
@@ -124,22 +126,25 @@ class MlpBlock(nn.Module):
     self, x: Float[Array, "*batch D"], deterministic: bool = True
   ) -> Float[Array, "*batch D"]:
     cfg = self.config
-    kind = {"dtype": cfg.dtype, "products": cfg.products}
-    axes, count = cfg.axes("embed", "mlp"), len(cfg.mlp_activations)
+    settings = {"dtype": cfg.dtype, "products": cfg.products}
+    axes = cfg.axes("embed", "mlp")
+    count = len(cfg.mlp_activations)
     names = ["wi"] if count == 1 else [f"wi_{i}" for i in range(count)]
-    parts = project(x, *(Dense(cfg.mlp_dim, axes, name=n, **kind) for n in names))
+    layers = [Dense(cfg.mlp_dim, axes, name=name, **settings) for name in names]
+    parts = project(x, *layers)
     hidden = 1.0
     for part, activation in zip(parts, cfg.mlp_activations, strict=True):
       hidden *= part if activation == "linear" else getattr(nn, activation)(part)
     hidden = dropout(cfg)(hidden, deterministic=deterministic)
-    return Dense(cfg.emb_dim, cfg.axes("mlp", "embed"), name="wo", **kind)(hidden)
+    output = Dense(cfg.emb_dim, cfg.axes("mlp", "embed"), name="wo", **settings)
+    return output(hidden)
 
 
 class Embed(nn.Module):
-  """The token embedding, read by lookup.
+  """The token embedding, by lookup.
 
-  T5X multiplies by a one-hot matrix instead, which gives the same numbers at V times
-  the work: its reason, partitioned training on TPU, does not hold at inference.
+  T5X multiplies by a one-hot matrix, which gives the same numbers at V times the work.
+  The reason, partitioned training on TPU, does not apply at inference.
   """
 
   config: NetworkConfig
@@ -156,8 +161,8 @@ class Embed(nn.Module):
   def __call__(self, tokens: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
     table = self.embedding
     if table.dtype.itemsize == 2:
-      # XLA on CPU makes a float32 table of it, ahead of the loop that looks up tokens:
-      # behind a barrier, of the rows alone.
+      # Without the barrier, XLA on CPU converts the whole table to float32 before the
+      # loop that looks up tokens. With the barrier, XLA converts only the rows.
       table, tokens = jax.lax.optimization_barrier((table, tokens))
     rows = jnp.take(table, tokens, axis=0, mode="clip")
     rows = jnp.asarray(rows, self.config.dtype)
@@ -165,21 +170,21 @@ class Embed(nn.Module):
     return rows * root if self.config.is_gemma else rows
 
   def attend(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
-    """Returns the tied output projection x E^T / sqrt(D), Gemma's x E^T, in float32."""
+    """Returns the tied projection in float32: x E^T / sqrt(D), for Gemma x E^T."""
     x = x.astype(jnp.float32)
     choice = self.config.products
-    made = self.get_variable("params", rounded.LOGITS, {})
-    if "bounds" in made:
-      logits = certified.multiply(choice, x, made)
-    elif made:
-      logits = rounded.multiply(choice, x, made)[0]
+    rounded_head = self.get_variable("params", rounded.LOGITS, {})
+    if "bounds" in rounded_head:
+      logits = certified.multiply(choice, x, rounded_head)
+    elif rounded_head:
+      logits = rounded.multiply(choice, x, rounded_head)[0]
     else:
       logits = multiply_by_rows(choice, x, self.embedding)
     return logits if self.config.is_gemma else logits / jnp.sqrt(x.shape[-1])
 
 
 class RelativePositionBias(nn.Module):
-  """T5's learned attention bias by bucketed distance, one value a head."""
+  """T5's learned attention bias by bucketed distance, one value per head."""
 
   config: NetworkConfig
   bidirectional: bool
@@ -196,8 +201,8 @@ class RelativePositionBias(nn.Module):
   def __call__(
     self, query_positions: Int[Array, "*B Q"], key_positions: Int[Array, "*B S"]
   ) -> Float[Array, "*B H Q S"]:
-    """Returns the bias that each query position gives to each key position."""
-    # Beyond MAX_DISTANCE all distances share a bucket, so this table is complete.
+    """Returns the bias of each pair of a query position and a key position."""
+    # All distances beyond MAX_DISTANCE share a bucket, so this table is complete.
     table = bucket(np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1), self.bidirectional)
     offset = key_positions[..., None, :] - query_positions[..., :, None]
     offset = jnp.clip(offset, -MAX_DISTANCE, MAX_DISTANCE)
@@ -208,11 +213,14 @@ class RelativePositionBias(nn.Module):
 def bucket(offset: np.ndarray, bidirectional: bool) -> np.ndarray:
   """Returns the bucket of each relative position (key minus query).
 
-  Half of the buckets are exact small distances, the others grow logarithmically up to
-  MAX_DISTANCE; a bidirectional bias keeps one half of all buckets for each direction.
+  Half of the buckets hold one small distance each. The sizes of the other buckets grow
+  logarithmically up to MAX_DISTANCE. A bidirectional bias uses half of all buckets for
+  each direction.
+
   Source: T5 (Raffel et al., 2020), section 2.1.
   """
-  count, base = NUM_BUCKETS, np.zeros_like(offset)
+  count = NUM_BUCKETS
+  base = np.zeros_like(offset)
   if bidirectional:
     count //= 2
     base = (offset > 0) * count
@@ -220,7 +228,7 @@ def bucket(offset: np.ndarray, bidirectional: bool) -> np.ndarray:
   else:
     distance = np.maximum(-offset, 0)
   exact = count // 2
-  # float32 and the epsilon reproduce T5's own rounding at the bucket boundaries.
+  # float32 and the epsilon reproduce T5's rounding at the bucket boundaries.
   ratio = distance.astype(np.float32) / exact + np.finfo(np.float32).eps
   scale = (count - exact) / np.log(MAX_DISTANCE / exact)
   large = exact + (np.log(ratio) * scale).astype(np.int32)
@@ -228,5 +236,5 @@ def bucket(offset: np.ndarray, bidirectional: bool) -> np.ndarray:
 
 
 def dropout(config: NetworkConfig) -> nn.Dropout:
-  """Returns T5's dropout, whose mask is shared along the length."""
+  """Returns T5's dropout, with one mask for all positions of a row."""
   return nn.Dropout(rate=config.dropout_rate, broadcast_dims=(-2,))

@@ -1,19 +1,18 @@
-"""A table of n-grams as a network: a draft that costs a lookup a token.
+"""A table of n-grams as a network: a draft that costs one lookup per token.
 
 The distribution after a context h = w_1 .. w_m interpolates orders by absolute
-discounting (Ney, Essen and Kneser, 1994), the longest known context first:
+discounting (Ney, Essen and Kneser, 1994), from the longest known context on:
 
-  q(x | h) = max(c(h, x) - d, 0) / c(h) + leftover(h) q(x | w_2 .. w_m),
+  q(x | h) = max(c(h, x) - d, 0) / c(h) + leftover(h) q(x | w_2 .. w_m).
 
-where only the `width` likeliest x of a context are kept and leftover(h) is the mass
-that those lack. For a context that the table lacks it is 1; after the shortest one
-stands the unigram distribution. Leviathan et al., section 3.6, propose drafts of this
-kind.
+A context keeps only the `width` likeliest x, and leftover(h) is the missing mass. For a
+context outside the table leftover(h) is 1. The shortest context interpolates with the
+unigram distribution. Leviathan et al., section 3.6, propose drafts of this kind.
 
-The parameters are the table, in T5X's checkpoint format like any draft's;
-`training.ngrams` counts it. Contexts are found by a 32-bit hash: where two collide, one
-gets the other's distribution, which is still the distribution that its tokens are
-sampled from.
+The parameters are the table, in T5X's checkpoint format, as for any draft.
+`training.ngrams` counts the table. A 32-bit hash finds contexts. If two contexts
+collide, one context gets the other context's distribution. The draft's tokens are
+sampled from the distribution that the table returns, so collisions keep exactness.
 
 Shapes: B batch, N block, S slots, C contexts, W successors a context, V vocabulary.
 """
@@ -31,19 +30,19 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 # FNV-1a's prime and offset, applied to whole tokens.
 _PRIME, _OFFSET = 16777619, 2166136261
-# Axes that T5X's rules leave whole on every device.
+# Axes that T5X's rules do not divide.
 _WHOLE = ("stack", "length")
 
 
 @dataclasses.dataclass(frozen=True)
 class NgramConfig:
-  """The shape of a table, and how much of it is used.
+  """The shape of a table, and the longest n-gram in use.
 
   Attributes:
-    vocab_size: of the target that it drafts for, padding rows included.
-    contexts: how many contexts there are of 1 token, of 2, and so on.
+    vocab_size: vocabulary size of the target, padding rows included.
+    contexts: numbers of contexts of 1 token, of 2 tokens, and so on.
     width: successors that a context keeps (W).
-    order: the longest n-gram that is looked up: 1 unigrams, 2 bigrams, and so on.
+    order: length of the longest n-gram in use: 1 for unigrams, 2 for bigrams.
   """
 
   vocab_size: int
@@ -62,48 +61,50 @@ class NgramConfig:
 
 @flax.struct.dataclass
 class TokenCache:
-  """The tokens of each row: all that an n-gram's context is made of.
+  """The tokens of each row, which form the contexts of n-grams.
 
   Attributes:
     index: number of committed tokens of each row.
-    tokens: those tokens; stale at and beyond `index`.
+    tokens: committed tokens, then stale tokens from `index` on.
   """
 
   index: Int[Array, "B"]
   tokens: Int[Array, "B S"]
 
   def at(self, index: Int[Array, "B"]) -> "TokenCache":
-    """Returns the cache rolled back (or committed) to `index` tokens a row."""
+    """Returns the cache rolled back (or committed) to `index` tokens per row."""
     return self.replace(index=index)
 
   def gathered(
     self, sources: Int[Array, "B M"], destination: Int[Array, "B"]
   ) -> "TokenCache":
-    """Returns the cache with tokens of each row copied from anywhere in it.
+    """Returns the cache with M tokens of each row copied within the row.
 
     Args:
-      sources: the slots to copy, all read before the first is written.
-      destination: the M copies go to slots destination .. destination + M - 1.
+      sources: slots to copy; all are read before the first write.
+      destination: first of the M slots that are written in each row.
     """
     copies = jnp.take_along_axis(self.tokens, sources, axis=1)
     return self.replace(tokens=_write(self.tokens, copies, destination))
 
 
 class Contexts(nn.Module):
-  """The contexts of one length, and what may follow each.
+  """The contexts of one length, and the likeliest successors of each context.
 
   Attributes:
-    count: how many (C).
-    width: successors that each keeps (W).
+    count: number of contexts (C).
+    width: successors that a context keeps (W).
   """
 
   count: int
   width: int
 
   def setup(self):
-    table = lambda name, shape, dtype: param_with_axes(
-      name, nn.initializers.zeros, shape, dtype, axes=_WHOLE[: len(shape)]
-    )
+
+    def table(name, shape, dtype):
+      axes = _WHOLE[: len(shape)]
+      return param_with_axes(name, nn.initializers.zeros, shape, dtype, axes=axes)
+
     self.hashes = table("hashes", (self.count,), jnp.uint32)
     self.leftover = table("leftover", (self.count,), jnp.float32)
     self.successors = table("successors", (self.count, self.width), jnp.int32)
@@ -115,9 +116,15 @@ class Contexts(nn.Module):
     is_whole: Bool[Array, "B N"],
     shorter: Float[Array, "B N V"],
   ) -> Float[Array, "B N V"]:
-    """Returns the distributions after contexts, given those after one token less.
+    """Returns the distributions after contexts.
 
-    Where a context is not whole or not in the table, that is the shorter one's.
+    A context that is incomplete or outside the table gets the distribution of the next
+    shorter context.
+
+    Args:
+      context: the last M tokens before each position.
+      is_whole: whether the sequence has all M tokens of the context.
+      shorter: the distributions after the contexts of M - 1 tokens.
     """
     hashed = context_hash(context)
     at = jnp.minimum(jnp.searchsorted(self.hashes, hashed), self.count - 1)
@@ -129,7 +136,7 @@ class Contexts(nn.Module):
 
 
 class NgramTable(nn.Module):
-  """Looks distributions up; started and extended like any network of this project."""
+  """Looks up distributions, with the `start` and `extend` of all networks here."""
 
   config: NgramConfig
 
@@ -138,20 +145,20 @@ class NgramTable(nn.Module):
     self.unigram = param_with_axes(
       "unigram", nn.initializers.zeros, (cfg.vocab_size,), jnp.float32, axes=_WHOLE[:1]
     )
-    # `contexts_2` holds the contexts of two tokens, which is trigrams.
+    # Parameters `contexts_1` hold the contexts of two tokens, for trigrams.
     self.contexts = [Contexts(count, cfg.width) for count in cfg.contexts]
 
   def encode(
     self, inputs: Int[Array, "B E"], enable_dropout: bool = False
   ) -> Float[Array, "B 0 0"]:
-    """Returns an encoding without content: inputs are not looked at."""
+    """Returns an empty encoding, because the table does not read inputs."""
     del enable_dropout
     return jnp.zeros((inputs.shape[0], 0, 0))
 
   def start(
     self, encoded: Float[Array, "B 0 0"], inputs: Int[Array, "B E"], num_slots: int
   ) -> TokenCache:
-    """Returns an empty cache of `num_slots` tokens a row."""
+    """Returns an empty cache of `num_slots` tokens per row."""
     del encoded
     rows = inputs.shape[0]
     tokens = jnp.zeros((rows, num_slots), jnp.int32)
@@ -160,23 +167,24 @@ class NgramTable(nn.Module):
   def extend(
     self, cache: TokenCache, tokens: Int[Array, "B N"], positions=None, tree=None
   ) -> tuple[Float[Array, "B N V"], Float[Array, "B N 0"], TokenCache]:
-    """Returns the logarithms of the probs after each token, no features, the cache.
+    """Returns the log-probabilities after each token, empty features, and the cache.
 
-    `positions` [B, M] and `tree` [B, N, M] are as `CachedNetwork.extend`'s.
+    `positions` [B, M] and `tree` [B, N, M] are as in `CachedNetwork.extend`.
     """
     size = tokens.shape[1]
     written = _write(cache.tokens, tokens, cache.index)
     slots = cache.index[:, None] + jnp.arange(size)
     places = slots if tree is None else positions[:, -size:]
-    # The longest context ends at the token itself, the shortest is that token.
-    where = places[..., None] + jnp.arange(2 - self.config.order, 1)
+    # Each context ends at the new token. The shortest context is the new token alone.
+    context_positions = places[..., None] + jnp.arange(2 - self.config.order, 1)
     rows = jnp.arange(tokens.shape[0])[:, None, None]
-    context = written[rows, jnp.maximum(where, 0)]
+    context = written[rows, jnp.maximum(context_positions, 0)]
     if tree is not None:
-      seen = tree[:, :, None] & (positions[:, None, None] == where[..., None])
+      is_at = positions[:, None, None] == context_positions[..., None]
+      is_ancestor = tree[:, :, None] & is_at
       first = cache.index[:, None] + size - tree.shape[2]
-      slot = first[..., None] + seen.argmax(axis=-1)
-      context = jnp.where(seen.any(axis=-1), written[rows, slot], context)
+      slot = first[..., None] + is_ancestor.argmax(axis=-1)
+      context = jnp.where(is_ancestor.any(axis=-1), written[rows, slot], context)
     logits = jnp.log(self.probs_after(context, places))
     cache = TokenCache(cache.index + size, written)
     return logits, jnp.zeros((*tokens.shape, 0)), cache
@@ -184,9 +192,11 @@ class NgramTable(nn.Module):
   def probs_after(
     self, context: Int[Array, "B N L"], places: Int[Array, "B N"]
   ) -> Float[Array, "B N V"]:
-    """Returns the probs after contexts of L tokens, the last of which has its place.
+    """Returns the distributions after contexts.
 
-    No token stands before place 0.
+    Args:
+      context: the last L tokens before each distribution.
+      places: position of the last token of each context. The first position is 0.
     """
     distributions = jnp.broadcast_to(
       self.unigram, (*places.shape, self.config.vocab_size)
@@ -199,16 +209,15 @@ class NgramTable(nn.Module):
     return distributions
 
   def __call__(self, *tokens: Int[Array, "B _"], **settings) -> Float[Array, "B L V"]:
-    """Returns log-probs of the targets; as T5X calls a network to initialise it.
+    """Returns the log-probabilities of targets. T5X initialises networks by this call.
 
     Args:
-      *tokens: those of the encoder, if there is one, of the decoder's input and of its
-        targets.
-      **settings: T5X's, none of which a table has use for.
+      *tokens: tokens of the encoder, if any, of the decoder's input and of the targets.
+      **settings: settings of T5X, which are ignored.
     """
     del settings
     for contexts in self.contexts:
-      contexts.hashes  # noqa: B018 - beyond `order`, too, what the checkpoint has.
+      contexts.hashes  # noqa: B018 - creates the parameters beyond `order`, too.
     inputs = tokens[-2]
     empty = TokenCache(jnp.zeros(inputs.shape[0], jnp.int32), jnp.zeros_like(inputs))
     return self.extend(empty, inputs)[0]
@@ -217,9 +226,9 @@ class NgramTable(nn.Module):
 def context_hash(
   context: Int[Array | np.ndarray, "*B M"],
 ) -> UInt32[Array | np.ndarray, "*B"]:
-  """Returns the number that a context of M tokens has in the table.
+  """Returns the hash of contexts of M tokens.
 
-  Takes NumPy arrays, too: the table is counted with those and read with JAX's.
+  Accepts NumPy arrays, which count the table, and JAX arrays, which look up contexts.
   """
   context = context.astype("uint32")
   prime, offset = (context.dtype.type(number) for number in (_PRIME, _OFFSET))
@@ -230,21 +239,22 @@ def context_hash(
 
 
 def is_table(shapes: Mapping[str, tuple[int, ...]]) -> bool:
-  """Returns whether parameters of these shapes are a table's."""
+  """Returns whether parameters of these shapes are a table of n-grams."""
   return "unigram" in shapes
 
 
 def config_from_shapes(
   shapes: Mapping[str, tuple[int, ...]], order: int = 0
 ) -> NgramConfig:
-  """Returns the configuration of the table with these parameters.
+  """Returns the configuration of the table with parameters of these shapes.
 
   Args:
-    shapes: of each parameter by its path, as contexts_0/probs.
-    order: look up no longer n-grams than these; 0 for all that the table has.
+    shapes: shape of each parameter by path, for example contexts_0/probs.
+    order: length of the longest n-gram to use; 0 for the table's longest.
 
   Raises:
-    ValueError: where they are not a table's, or it has no n-grams that long.
+    ValueError: if the shapes are not a table's, or the table has no n-grams of length
+      `order`.
   """
   if not is_table(shapes):
     raise ValueError(

@@ -1,17 +1,20 @@
 """A parallel drafter: one decoder layer drafts many positions in one pass.
 
-Each known position t is read as the target's feature h_t beside the token x_{t+1} after
-it; behind the last one stand d - 1 times the same learned vector, the masks. The layer
-attends to these positions and, with the target's own keys and values, to the input. Its
-output at the last known position drafts the next token, the i-th mask's the one i
-tokens on: distributions that depend on no drafted token.
+The layer reads each known position t as the target's feature h_t beside the next token
+x_{t+1}. After the last known position follow d - 1 learned vectors, the masks. The
+layer attends to these positions and, with the target's keys and values, to the input.
+The output at the last known position drafts the next token. The output at the i-th mask
+drafts the token i positions later. The distributions do not depend on drafted tokens.
 
-Source: DART, arXiv 2601.19278. There all masks are one vector, features of three depths
-are read, here the last one's, and the layer has a vocabulary of its own, here the
-target's projection makes logits of its outputs.
+Source: DART, arXiv 2601.19278. The paper uses one vector for all masks, features of
+three depths, and a separate vocabulary. Here each mask has a vector, the features are
+the last layer's, and the target's projection gives the logits.
 
-Shapes: B batch, L known positions, N with masks, D width, d drafted positions.
+Shapes: B batch, L known positions, N known positions and masks, A visible positions,
+H heads, K head width, E input length, D width, d drafted positions.
 """
+
+import functools
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -36,10 +39,11 @@ class LayerDrafter(FeatureDrafter):
   config: HeadsConfig
 
   def setup(self):
-    cfg, layer = self.config, self.config.layer
-    kind = {"dtype": cfg.dtype, "products": cfg.products}
-    self.feature_norm, self.token_norm = LayerNorm(layer), LayerNorm(layer)
-    self.fuse = Dense(cfg.emb_dim, REPLICATED, **kind)
+    cfg = self.config
+    layer = cfg.layer
+    self.feature_norm = LayerNorm(layer)
+    self.token_norm = LayerNorm(layer)
+    self.fuse = Dense(cfg.emb_dim, REPLICATED, dtype=cfg.dtype, products=cfg.products)
     self.relpos_bias = RelativePositionBias(layer, bidirectional=False)
     self.layer = DecoderLayer(layer, cfg.cross_attention)
     self.out_norm = LayerNorm(layer)
@@ -47,9 +51,9 @@ class LayerDrafter(FeatureDrafter):
   def joined(
     self, features: Float[Array, "B L D"], embedded: Float[Array, "B L D"]
   ) -> Float[Array, "B L D"]:
-    """Returns what the layer reads of features and the tokens after them."""
-    known = [self.feature_norm(features), self.token_norm(embedded)]
-    return self.fuse(jnp.concatenate(known, axis=-1))
+    """Returns the layer's input for features and the tokens after the features."""
+    normed = [self.feature_norm(features), self.token_norm(embedded)]
+    return self.fuse(jnp.concatenate(normed, axis=-1))
 
   def attended(
     self,
@@ -62,13 +66,14 @@ class LayerDrafter(FeatureDrafter):
   ) -> tuple[
     Float[Array, "B N D"], tuple[Float[Array, "B H A K"], Float[Array, "B H A K"]]
   ]:
-    """Returns the layer's output, not normalised, and what `remember` gave.
+    """Returns the layer's output before the norm, and the result of `remember`.
 
     Args:
-      x: what it reads, N positions.
-      positions: of these, and of all A that they may see.
-      visible: which of the A each one sees.
-      remember: from the N positions' keys and values to all A of them.
+      x: input of the layer, N positions.
+      positions: positions of the N inputs, and of all A positions that can be visible.
+      visible: which of the A positions each input sees.
+      remember: map from the keys and values of the N inputs to those of all A
+        positions.
       cross: the target's keys and values of the input.
       cross_mask: which tokens of the input each position sees.
     """
@@ -80,29 +85,33 @@ class LayerDrafter(FeatureDrafter):
     return self.layer(x, remember, bias, cross, cross_bias)
 
   def of_target(self, cache: DecoderCache):
-    """Returns the target's keys and values of the input, and which tokens it has."""
+    """Returns the target's keys and values of the input, and the mask of the input."""
     if not self.config.cross_attention:
       return None, None
-    last = cache.cross_keys[-1], cache.cross_values[-1]
-    # Of the target's dtype, which may be another one.
-    return tuple(x.astype(self.config.dtype) for x in last), cache.encoder_mask[:, None]
+    # The target's dtype may differ from the drafter's.
+    keys = cache.cross_keys[-1].astype(self.config.dtype)
+    values = cache.cross_values[-1].astype(self.config.dtype)
+    return (keys, values), cache.encoder_mask[:, None]
 
   @nn.nowrap
   def empty_cache(self, rows: int, num_slots: int) -> DecoderCache:
-    """Returns a cache for so many known positions a row, and a block beyond them."""
+    """Returns a cache of `num_slots` slots per row: known positions and a block."""
     cfg = self.config
     empty = jnp.zeros((rows, cfg.num_heads, num_slots, cfg.head_dim), cfg.dtype)
     return DecoderCache(jnp.zeros(rows, jnp.int32), (empty,), (empty,))
 
   def __call__(self, *tokens, enable_dropout=False, **kwargs):
-    """Reads nothing of T5X's arguments: parameters follow from the configuration."""
+    """Creates the parameters, which depend on the configuration alone."""
     del enable_dropout, kwargs
     self.create_token_parameters(tokens[0])
-    cfg, rows = self.config, jnp.zeros((1, 1, self.config.emb_dim))
-    seen, keys = jnp.ones((1, 1, 1), bool), (1, cfg.num_heads, 1, cfg.head_dim)
-    cross = (jnp.zeros(keys),) * 2 if cfg.cross_attention else None
+    cfg = self.config
     features = jnp.zeros((1, 1, self.taps * cfg.emb_dim))
-    return self.everywhere(features, rows, seen, cross, seen if cross else None)
+    embedded = jnp.zeros((1, 1, cfg.emb_dim))
+    visible = jnp.ones((1, 1, 1), bool)
+    if not cfg.cross_attention:
+      return self.everywhere(features, embedded, visible, None, None)
+    keys = jnp.zeros((1, cfg.num_heads, 1, cfg.head_dim))
+    return self.everywhere(features, embedded, visible, (keys, keys), visible)
 
 
 class ParallelDrafter(LayerDrafter):
@@ -110,29 +119,45 @@ class ParallelDrafter(LayerDrafter):
 
   def setup(self):
     super().setup()
-    cfg = self.config
-    normal, shape = nn.initializers.normal(1.0), (cfg.count - 1, cfg.emb_dim)
+    normal = nn.initializers.normal(1.0)
+    shape = (self.config.count - 1, self.config.emb_dim)
     self.masks = parameter(self, "masks", normal, shape, REPLICATED)
 
   def drafted(
-    self, features: Float[Array, "B L D"], embedded: Float[Array, "B L D"], repeats, *of
+    self,
+    features: Float[Array, "B L D"],
+    embedded: Float[Array, "B L D"],
+    repeats: int,
+    *,
+    positions: tuple[Int[Array, "#B N"], Int[Array, "#B A"]],
+    visible: Bool[Array, "B N A"],
+    remember,
+    cross: KeyValues | None,
+    cross_mask: Bool[Array, "B #N E"] | None,
   ) -> tuple[
     Float[Array, "B N D"], tuple[Float[Array, "B H A K"], Float[Array, "B H A K"]]
   ]:
-    """Returns the features after N positions, known ones and then masks.
+    """Returns the features after N positions: known positions, then masks.
 
     Args:
-      features: the target's at known positions.
-      embedded: the tokens after these.
-      repeats: how often all masks stand behind the known positions.
-      *of: as for `attended`.
+      features: the target's features at the known positions.
+      embedded: embedding of the token after each known position.
+      repeats: how many times all masks follow the known positions.
+      positions: as in `attended`.
+      visible: as in `attended`.
+      remember: as in `attended`.
+      cross: as in `attended`.
+      cross_mask: as in `attended`.
 
     Returns:
-      The features, and what `remember` gave.
+      The features, and the result of `remember`.
     """
     known = self.joined(features, embedded)
     masks = jnp.tile(self.masks.astype(known.dtype), (len(features), repeats, 1))
-    x, key_values = self.attended(jnp.concatenate([known, masks], axis=1), *of)
+    inputs = jnp.concatenate([known, masks], axis=1)
+    x, key_values = self.attended(
+      inputs, positions, visible, remember, cross, cross_mask
+    )
     return self.out_norm(x), key_values
 
   def extend(
@@ -146,44 +171,47 @@ class ParallelDrafter(LayerDrafter):
     """Returns the drafted features after each row's last known position.
 
     Args:
-      cache: holds the positions that were known before.
-      features: the target's at those after them, of which `new` are known by now.
-      embedded: the tokens after these.
-      new: at most L.
-      target: the target's cache, for its keys and values of the input.
+      cache: cache of the positions that were known before.
+      features: the target's features at the L next positions, of which the first `new`
+        are known.
+      embedded: embedding of the token after each of the L positions.
+      new: number of new known positions of each row, at most L.
+      target: cache of the target, for the keys and values of the input.
 
     Returns:
-      Features, of no use in rows without a new position, and the cache with those.
+      The features, which are meaningless in rows without a new position, and the cache
+      with the new positions.
     """
-    first, size = cache.index[:, None], features.shape[1]
+    first = cache.index[:, None]
+    size = features.shape[1]
     known = first + new[:, None]
-    # Of the positions in this block, from the first mask on.
+    # Index of each position of the block, relative to the first mask.
     order = jnp.arange(size + self.config.count - 1) - size
     slots = first + size + order
-    places = jnp.where(order < 0, slots, known + order)
+    positions = jnp.where(order < 0, slots, known + order)
     all_slots = jnp.broadcast_to(
       jnp.arange(cache.num_slots), (len(new), cache.num_slots)
     )
     rows = jnp.arange(len(new))[:, None]
-    # Positions see those before them; masks what is known, and the masks before them.
+    # A position of the target sees all positions before. A mask sees the known
+    # positions and the masks before.
     is_open = (all_slots < known) | (all_slots >= first + size)
     before = all_slots[:, None] <= slots[..., None]
-    found, (keys, values) = self.drafted(
+    cross, cross_mask = self.of_target(target)
+    outputs, (keys, values) = self.drafted(
       features,
       embedded,
       1,
-      (places, all_slots.at[rows, slots].set(places)),
-      before & ((order < 0)[:, None] | is_open[:, None]),
-      lambda new: tuple(
-        cache_lib.write(buffer, x, cache.index)
-        for (buffer,), x in zip((cache.keys, cache.values), new, strict=True)
-      ),
-      *self.of_target(target),
+      positions=(positions, all_slots.at[rows, slots].set(positions)),
+      visible=before & ((order < 0)[:, None] | is_open[:, None]),
+      remember=functools.partial(written, cache),
+      cross=cross,
+      cross_mask=cross_mask,
     )
     last = jnp.maximum(new - 1, 0)[:, None, None]
-    at_last = jnp.take_along_axis(found, last, axis=1)
-    found = jnp.concatenate([at_last, found[:, size:]], axis=1)
-    return found, DecoderCache(known[:, 0], (keys,), (values,))
+    last_output = jnp.take_along_axis(outputs, last, axis=1)
+    drafted = jnp.concatenate([last_output, outputs[:, size:]], axis=1)
+    return drafted, DecoderCache(known[:, 0], (keys,), (values,))
 
   def everywhere(
     self,
@@ -195,26 +223,43 @@ class ParallelDrafter(LayerDrafter):
   ) -> Float[Array, "B L d D"]:
     """Returns the drafted features after every position, for training.
 
-    Each position has masks of its own, which see what it sees, and one another in their
-    order: L d positions in one pass.
+    Each position has separate masks. The masks see the positions that the position
+    sees, and the previous masks of the same position. One pass computes all L d
+    positions.
     """
-    size, count = features.shape[1], self.config.count
+    size = features.shape[1]
+    count = self.config.count
+    # The known position of each input, and the input's index among the masks.
     at, order = jnp.divmod(jnp.arange(size * (count - 1)), count - 1)
     at = jnp.concatenate([jnp.arange(size), at])
     order = jnp.concatenate([jnp.full(size, -1), order])
-    of_known = same_example[:, at] & (jnp.arange(size) <= at[:, None])
-    of_masks = (at[:, None] == at[None, size:]) & (order[:, None] >= order[None, size:])
-    of_masks = jnp.broadcast_to(of_masks, (len(features), *of_masks.shape))
-    places = (at + order + 1)[None]
-    found, _ = self.drafted(
+    sees_known = same_example[:, at] & (jnp.arange(size) <= at[:, None])
+    is_same_position = at[:, None] == at[None, size:]
+    sees_masks = is_same_position & (order[:, None] >= order[None, size:])
+    sees_masks = jnp.broadcast_to(sees_masks, (len(features), *sees_masks.shape))
+    positions = (at + order + 1)[None]
+    outputs, _ = self.drafted(
       features,
       embedded,
       size,
-      (places, places),
-      jnp.concatenate([of_known, of_masks], axis=-1),
-      lambda new: new,
-      cross,
-      None if cross_mask is None else cross_mask[:, at],
+      positions=(positions, positions),
+      visible=jnp.concatenate([sees_known, sees_masks], axis=-1),
+      remember=lambda new: new,
+      cross=cross,
+      cross_mask=None if cross_mask is None else cross_mask[:, at],
     )
-    of_masks = found[:, size:].reshape(len(features), size, count - 1, -1)
-    return jnp.concatenate([found[:, :size, None], of_masks], axis=2)
+    mask_outputs = outputs[:, size:].reshape(len(features), size, count - 1, -1)
+    return jnp.concatenate([outputs[:, :size, None], mask_outputs], axis=2)
+
+
+def written(
+  cache: DecoderCache, new: tuple[Float[Array, "B H N K"], Float[Array, "B H N K"]]
+) -> tuple[Float[Array, "B H A K"], Float[Array, "B H A K"]]:
+  """Returns the keys and values of a one-layer cache, overwritten from `index` on."""
+  (keys,) = cache.keys
+  (values,) = cache.values
+  new_keys, new_values = new
+  return (
+    cache_lib.write(keys, new_keys, cache.index),
+    cache_lib.write(values, new_values, cache.index),
+  )

@@ -1,8 +1,9 @@
-"""A network's products, norms and attention: XLA's, or of few rows on CPU our own.
+"""A network's products, norms and attention, by XLA or by our kernels for few rows.
 
-XLA's products on CPU are made for many rows: two cost it twice one, where reading the
-weights is all the work. `native/few_rows.cc` reads them once for all rows, and computes
-a row alike whatever the others are. Sums are float32, of bfloat16 numbers, too.
+XLA's products on CPU are optimised for many rows. With few rows, reading the weights
+takes all of the time, and two rows cost XLA twice the time of one row.
+`native/few_rows.cc` reads the weights once for all rows, and the result of a row does
+not depend on other rows. Sums are in float32, also for bfloat16 numbers.
 
 Shapes: B batch, Q queries, S slots, H heads, K head width, I inputs.
 """
@@ -20,50 +21,52 @@ from specdec_t5x.native import library, platforms
 from specdec_t5x.native.cuda import library as of_gpu
 
 PRODUCTS = ("auto", "native", "xla")
-# More rows are bound by arithmetic, at which XLA's float32 products are as good. Its
-# bfloat16 products are slower, and a row's numbers depend on how many rows there are.
+# Products of more rows are bound by arithmetic, and XLA's float32 products are as fast
+# as ours. XLA's bfloat16 products are slower, and the numbers of a row depend on the
+# number of rows.
 MAX_ROWS = 128
 DTYPES = ("float32", "bfloat16")
-# Added to the scores of what is masked, T5X's value: its weights are exactly zero.
+# Added to the scores of masked positions, as in T5X. Masked weights are exactly zero.
 MASKED = -1e10
 
 
 def check(choice: str, dtype: str) -> None:
-  """Raises a ValueError where this choice among `PRODUCTS` can't be had."""
+  """Raises a ValueError if a choice among `PRODUCTS` is not available."""
   if choice not in PRODUCTS:
     raise ValueError(f"PRODUCTS must be one of {PRODUCTS}, got {choice!r}.")
   if choice != "native":
     return
   is_gpu = jax.default_backend() == "gpu"
-  kernels, own = (of_gpu, ("bfloat16",)) if is_gpu else (library, DTYPES)
-  if dtype not in own or kernels.problem():
-    names = " and ".join(own)
+  kernels = of_gpu if is_gpu else library
+  dtypes = ("bfloat16",) if is_gpu else DTYPES
+  if dtype not in dtypes or kernels.problem():
+    names = " and ".join(dtypes)
     reason = kernels.problem() or f"ACTIVATION_DTYPE is {dtype!r}; they are of {names}"
     raise ValueError(f"PRODUCTS='native' can't be had: {reason}. Use 'auto' or 'xla'.")
 
 
 def are_native(choice: str, rows: int, dtype: Any, most: int = MAX_ROWS) -> bool:
-  """Returns whether products of so many rows, `most` at most, are our own kernels'."""
+  """Returns whether our kernels compute products of `rows` rows, at most `most`."""
   is_few = 0 < rows <= most and dtype in DTYPES
   return is_few and choice != "xla" and library.problem() is None
 
 
 def most_rows(dtype: Any) -> int:
-  """Returns how many rows our own products take in activations of this dtype."""
+  """Returns the most rows that our products take for activations of this dtype."""
   return sys.maxsize if str(dtype) == "bfloat16" else MAX_ROWS
 
 
 def multiply(
   choice: str, x: Float[Array, "*batch I"], *kernels: Float[Array, "I _"]
 ) -> tuple[Float[Array, "*batch _"], ...]:
-  """Returns x W for each W: together, where that reads `x` once.
+  """Returns x W for each W. Our kernels read `x` once for all matrices.
 
   Args:
     choice: one of `PRODUCTS`.
-    x: the rows.
-    *kernels: the matrices, of the dtype of `x`, or in bfloat16.
+    x: rows.
+    *kernels: matrices in the dtype of `x` or in bfloat16.
   """
-  rows = x.size // max(x.shape[-1], 1)  # None, where there is nothing to add.
+  rows = x.size // max(x.shape[-1], 1)  # 0 if the sums are empty.
   if are_native(choice, rows, str(x.dtype), most_rows(x.dtype)):
     return _native_multiply(x, kernels)
   return _xla_multiply(x, kernels)
@@ -72,12 +75,12 @@ def multiply(
 def multiply_by_rows(
   choice: str, x: Float[Array, "*batch I"], table: Float[Array, "O I"]
 ) -> Float[Array, "*batch O"]:
-  """Returns x E^T for an embedding E, each of whose rows lies together.
+  """Returns x E^T for an embedding E with contiguous rows.
 
   Args:
     choice: one of `PRODUCTS`.
-    x: the rows.
-    table: E, of the dtype of `x`, or in bfloat16.
+    x: rows.
+    table: E, in the dtype of `x` or in bfloat16.
   """
   if are_native(choice, x.size // max(x.shape[-1], 1), str(x.dtype)):
     return _native_multiply_by_rows(x, table)
@@ -94,9 +97,9 @@ def normalize(
 
   Args:
     choice: one of `PRODUCTS`.
-    x: the rows.
-    scale: of the dtype of the result; the mean is of float32.
-    most: rows that our own kernel takes.
+    x: rows.
+    scale: scale in the dtype of the result; the mean is computed in float32.
+    most: the most rows for our kernel.
   """
   if are_native(choice, x.size // max(x.shape[-1], 1), str(scale.dtype), most):
     return _native_normalize(x, scale)
@@ -111,14 +114,16 @@ def attend(
   bias: Float[Array, "#B #H #Q S"],
   most: int = MAX_ROWS,
 ) -> Float[Array, "B Q H K"]:
-  """Returns softmax(query key + bias) value; what is `MASKED` has no weight.
+  """Returns softmax(query key + bias) value; `MASKED` positions have weight 0.
 
-  Our own kernel computes scores and weights in float32, whatever the dtype.
+  Our kernel computes scores and weights in float32 for any dtype.
   """
   if are_native(choice, query.shape[0] * query.shape[1], str(query.dtype), most):
-    # Features that are float32 stay so in a layer whose activations are bfloat16.
+    # float32 features stay float32 in a layer with bfloat16 activations.
     dtype = jnp.result_type(query, value)
-    return _native_attend(*(x.astype(dtype) for x in (query, key, value, bias)))
+    return _native_attend(
+      query.astype(dtype), key.astype(dtype), value.astype(dtype), bias.astype(dtype)
+    )
   return xla_attend(query, key, value, bias)
 
 
@@ -137,16 +142,23 @@ def _xla_normalize(x, scale):
 
 
 def capped(x: Float[Array, "*shape"], cap: float) -> Float[Array, "*shape"]:
-  """Returns cap tanh(x / cap), Gemma's soft cap; x itself where `cap` is 0."""
+  """Returns cap tanh(x / cap), Gemma's soft cap; returns `x` if `cap` is 0."""
   return cap * jnp.tanh(x / cap) if cap else x
 
 
 def xla_attend(
-  query, key, value, bias, dtype=None, drop=lambda weights: weights, cap=0.0
+  query, key, value, bias, *, dtype=None, drop=lambda weights: weights, cap=0.0
 ):
-  """As `attend`, by XLA; weights of `dtype`, some of which `drop` leaves out.
+  """Like `attend`, by XLA.
 
-  Scores are capped before the bias.
+  Args:
+    query: as in `attend`.
+    key: as in `attend`.
+    value: as in `attend`.
+    bias: as in `attend`.
+    dtype: dtype of the weights.
+    drop: dropout of the weights.
+    cap: soft cap of the scores before the bias; 0 is no cap.
   """
   scores = capped(jnp.einsum("bqhk,bhsk->bhqs", query, key), cap)
   scores = scores + bias.astype(query.dtype)
@@ -159,10 +171,9 @@ _on_cpu = platforms.choose_kernel_on_cpu
 
 @functools.partial(_on_cpu, otherwise=_xla_multiply)
 def _native_multiply(x, kernels):
-  shape = lambda w: jax.ShapeDtypeStruct((*x.shape[:-1], w.shape[1]), x.dtype)
-  call = jax.ffi.ffi_call(
-    "specdec_multiply", [shape(w) for w in kernels], vmap_method="sequential"
-  )
+  batch = x.shape[:-1]
+  results = [jax.ShapeDtypeStruct((*batch, w.shape[1]), x.dtype) for w in kernels]
+  call = jax.ffi.ffi_call("specdec_multiply", results, vmap_method="sequential")
   return tuple(call(x, *kernels))
 
 
@@ -187,5 +198,5 @@ def _native_attend(query, key, value, bias):
     jax.ShapeDtypeStruct(query.shape, query.dtype),
     vmap_method="sequential",
   )
-  # Positions add to a mask: half of it tells what is masked.
+  # A bias may be a position bias plus `MASKED`. Half of `MASKED` separates the sums.
   return call(query, key, value, bias, masked=np.float32(MASKED / 2))

@@ -1,10 +1,12 @@
-"""A network's weights in 8 or 4 bits: rounded once, multiplied as they are.
+"""A network's weights in 8 or 4 bits: rounded once, multiplied without dequantization.
 
-A matrix W [I, O] becomes whole numbers, symmetric about 0, and a scale for each column,
-or for each group of inputs of a column: scale[i // group, o] code[i, o], off by half a
-scale at most. Both stand where the matrix does among the parameters (`within`), and the
-network multiplies by what is there. An embedding stays, for its rows are looked up;
-where logits come from it, too, they come from a rounded copy beside it.
+A matrix W [I, O] becomes integers, symmetric about 0, and a scale for each column, or
+for each group of inputs of a column. The rounded weight is
+scale[i // group, o] code[i, o], with an error of at most half a scale. Codes and scales
+replace the matrix among the parameters (`within`), and the network multiplies by codes
+and scales. An embedding is not replaced, because the network looks up rows. If the
+embedding also projects to the logits, a rounded copy beside the embedding projects to
+the logits.
 
 Shapes: I inputs, O outputs, G groups.
 """
@@ -32,32 +34,34 @@ from specdec_t5x.network.config import WEIGHTS, NetworkConfig
 # A rounded matrix: `codes` and `scales`.
 Matrix = Mapping[str, Array]
 DTYPES = {8: jnp.int8, 4: jnp.int4}
-# What is rounded beside sublayers: the projection to the vocabulary, and what is
-# multiplied once an input, the encoder and cross-attention's keys and values.
+# Names of the rounded matrices outside sublayers. `LOGITS` is the projection to the
+# vocabulary. `INPUT` is the encoder and the keys and values of cross-attention, which
+# are computed once per input.
 LOGITS, INPUT = "logits", "input"
 _PROJECTION = ("decoder", "logits_dense", "kernel")
-# The sublayers' modules.
+# The kind of sublayer of each module.
 _MODULES = {
   "self_attention": "self",
   "encoder_decoder_attention": "cross",
   "mlp": "mlp",
 }
 _OF_THE_INPUT = ("key", "value")
-# Our own kernels read codes of so many columns together, and so many inputs at least.
+# Our kernels read the codes of 16 columns together, and of at least 8 inputs.
 _PANEL, _STEP = 16, 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Rounding:
-  """How weights are rounded.
+  """The settings of rounding.
 
   Attributes:
-    bits: 8 or 4.
-    group: inputs that share a scale in each column; 0 is all.
-    whole: what is left as it is: names of sublayers, as 'mlp_5', 'logits' and 'input'.
-    packed: whether codes lie as our own kernels read them; else as XLA does.
-    paired: whether codes of 4 bits lie as our kernel for GPUs reads them, two columns
-      a byte, in matrices that it takes.
+    bits: bits of a code, 8 or 4.
+    group: number of inputs that share a scale in each column; 0 is all.
+    whole: names of sublayers that are not rounded, for example 'mlp_5', 'logits' and
+      'input'.
+    packed: whether codes have the layout of our kernels for CPUs, not XLA's.
+    paired: whether codes of 4 bits have the layout of our kernel for GPUs, two columns
+      per byte, in matrices that the kernel supports.
   """
 
   bits: int = 8
@@ -79,55 +83,59 @@ class Rounding:
         "WHOLE must be names of sublayers, or 'logits', as ('mlp_5', 'logits'), got "
         f"{self.whole!r}."
       )
-    # A list, as gin gives, would make it unhashable.
+    # gin passes a list, which would make the object unhashable.
     object.__setattr__(self, "whole", tuple(self.whole))
 
   def check(self, sublayers: Collection[str]) -> None:
-    """Raises a ValueError where `whole` names what no network with these has."""
-    known = (*sublayers, LOGITS)
-    unknown = [name for name in self.whole if name not in known]
+    """Raises a ValueError if `whole` names a sublayer that the network lacks."""
+    names = (*sublayers, LOGITS)
+    unknown = [name for name in self.whole if name not in names]
     if unknown:
       raise ValueError(
-        f"WHOLE: the target has no {unknown}; it has {', '.join(known)}."
+        f"WHOLE: the target has no {unknown}; it has {', '.join(names)}."
       )
 
   def __call__(self, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the rounded matrices of a network's parameters, where they stand."""
+    """Returns the rounded matrices of a network's parameters, at the same paths."""
     flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params))
     if _are_rounded(flat):
       raise ValueError(
         "Expected the parameters of a checkpoint, got some that are rounded already. "
         "Round what was restored (`load_model`)."
       )
-    found = {}
-    for path in flat:
-      if _name(path, flat) not in (None, *self.whole):
-        matrix, place = flat[path], path
-        if path[-1] == "embedding":
-          matrix, place = matrix.T, (*path[:-1], LOGITS)
-        found[place] = _rounded(matrix, self.bits, self.group, self.packed, self.paired)
-    return flax.traverse_util.unflatten_dict(found)
+    matrices = {}
+    for path, matrix in flat.items():
+      if _name(path, flat) in (None, *self.whole):
+        continue
+      if path[-1] == "embedding":
+        matrix = matrix.T
+        path = (*path[:-1], LOGITS)
+      matrices[path] = _rounded(matrix, self.bits, self.group, self.packed, self.paired)
+    return flax.traverse_util.unflatten_dict(matrices)
 
 
 def of_weights(config: Any) -> Rounding | None:
-  """Returns how all of a network's weights are rounded; None where they are not."""
+  """Returns the rounding of all weights of a network; None without rounding."""
   bits = WEIGHTS[getattr(config, "weights", "float32")]
   return Rounding(bits, packed=are_packed(config)) if bits else None
 
 
 def within(params: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns parameters, or their axes, with rounded matrices in place of what was."""
-  flat, found = (
-    flax.traverse_util.flatten_dict(flax.core.unfreeze(tree)) for tree in (params, made)
-  )
-  places = {path[:-1] for path in found}
-  name = lambda path: (*path[:-1], path[-1].removesuffix("_axes"))
-  kept = {p: x for p, x in flat.items() if not places & {name(p), p[:-1]}}
-  return flax.traverse_util.unflatten_dict(kept | found)
+  """Returns parameters, or axes of parameters, with rounded matrices at their paths."""
+  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params))
+  flat_matrices = flax.traverse_util.flatten_dict(flax.core.unfreeze(made))
+  replaced = {path[:-1] for path in flat_matrices}
+  kept = {}
+  for path, array in flat.items():
+    matrix_path = (*path[:-1], path[-1].removesuffix("_axes"))
+    # The path of a matrix, or of the codes and scales of a matrix.
+    if matrix_path not in replaced and path[:-1] not in replaced:
+      kept[path] = array
+  return flax.traverse_util.unflatten_dict(kept | flat_matrices)
 
 
 def check(config: Any, params: Mapping[str, Any]) -> None:
-  """Raises a ValueError where parameters are not in the weights of their network."""
+  """Raises a ValueError if parameters do not match the network's `weights`."""
   flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params))
   if _are_rounded(flat) != (of_weights(config) is not None):
     raise ValueError(
@@ -141,38 +149,42 @@ def _are_rounded(flat: Collection[Sequence[str]]) -> bool:
 
 
 def axes_of(made: Mapping[str, Any], params_axes: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the logical axes of rounded matrices, as of the network's parameters.
+  """Returns the logical axes of rounded matrices.
 
   Args:
-    made: the matrices.
-    params_axes: of the network.
+    made: rounded matrices.
+    params_axes: logical axes of the network's parameters.
   """
   flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params_axes))
-  found = {}
+  axes = {}
   for path in flax.traverse_util.flatten_dict(made):
-    *place, part = path
-    if not place:  # The weights of a draft's step, which lie whole on each device.
-      axes = (None,) * made[part].ndim
-      found[f"{part}_axes",] = AxisMetadata(names=axes)
+    *matrix_path, part = path
+    if not matrix_path:
+      # The weights of a draft's step are replicated on all devices.
+      names = (None,) * made[part].ndim
+      axes[f"{part}_axes",] = AxisMetadata(names=names)
       continue
-    if place[-1] == LOGITS:
-      outputs, inputs = flat[*place[:-1], "embedding_axes"].names
+    if matrix_path[-1] == LOGITS:
+      outputs, inputs = flat[*matrix_path[:-1], "embedding_axes"].names
     else:
-      inputs, outputs = flat[*place[:-1], f"{place[-1]}_axes"].names
-    of_part = (inputs if part == "codes" else None), outputs
-    found[*place, f"{part}_axes"] = AxisMetadata(names=of_part)
-  return flax.traverse_util.unflatten_dict(found)
+      inputs, outputs = flat[*matrix_path[:-1], f"{matrix_path[-1]}_axes"].names
+    names = (inputs if part == "codes" else None, outputs)
+    axes[*matrix_path, f"{part}_axes"] = AxisMetadata(names=names)
+  return flax.traverse_util.unflatten_dict(axes)
 
 
 def size(tree: Any) -> int:
-  """Returns the bytes of arrays; one of 4 bits takes half a byte where it is packed."""
-  bits = lambda x: 4 if x.dtype == jnp.int4 else 8 * x.dtype.itemsize
+  """Returns the bytes of arrays, with half a byte per int4 number."""
+
+  def bits(x):
+    return 4 if x.dtype == jnp.int4 else 8 * x.dtype.itemsize
+
   return sum(x.size * bits(x) for x in jax.tree.leaves(tree)) // 8
 
 
 def are_packed(config: NetworkConfig) -> bool:
-  """Returns whether a network's products are our own kernels', which codes are for."""
-  if are_paired(config):  # For a GPU's kernel.
+  """Returns whether codes have the layout of our kernels for CPUs."""
+  if are_paired(config):  # The layout of the kernel for GPUs.
     return False
   return products.are_native(config.products, 1, config.dtype)
 
@@ -183,11 +195,11 @@ def multiply(
   """Returns x W for each rounded W.
 
   Args:
-    choice: whose products, one of `products.PRODUCTS`.
-    x: the rows.
-    *kernels: the matrices.
+    choice: one of `products.PRODUCTS`.
+    x: rows.
+    *kernels: rounded matrices.
   """
-  # Of any number of rows: XLA's would first have to put the codes in another order.
+  # Our kernels take any number of rows, because XLA has to reorder packed codes first.
   native = x.size > 0 and products.are_native(choice, 1, str(x.dtype))
   arrays = [kernel[part] for kernel in kernels for part in ("codes", "scales")]
   if _are_few(choice, x, arrays):
@@ -198,7 +210,7 @@ def multiply(
 
 
 def _name(path: Sequence[str], params: Collection[Sequence[str]]) -> str | None:
-  """Returns what `Rounding.whole` calls a parameter; None where it is not rounded.
+  """Returns the name of a parameter in `Rounding.whole`; None without rounding.
 
   >>> _name(("decoder", "layers_3", "mlp", "wo", "kernel"), ())
   'mlp_3'
@@ -219,9 +231,10 @@ def _name(path: Sequence[str], params: Collection[Sequence[str]]) -> str | None:
 
 
 def are_paired(config: NetworkConfig) -> bool:
-  """Returns whether codes of 4 bits are for our kernel for GPUs."""
-  is_for_it = config.products != "xla" and config.dtype == "bfloat16"
-  return is_for_it and of_gpu.problem() is None
+  """Returns whether codes of 4 bits have the layout of our kernel for GPUs."""
+  if config.products == "xla" or config.dtype != "bfloat16":
+    return False
+  return of_gpu.problem() is None
 
 
 def contests(
@@ -230,22 +243,23 @@ def contests(
   """Yields the key and the contest of each shape of matrices that `few` multiplies.
 
   Args:
-    config: the network's.
-    params: its parameters, perhaps rounded.
+    config: configuration of the network.
+    params: parameters of the network, rounded or not.
   """
   if getattr(config, "products", "xla") == "xla" or config.dtype != "bfloat16":
     return
-  flat, known = flax.traverse_util.flatten_dict(flax.core.unfreeze(params)), set()
+  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params))
+  keys = set()
   for path, codes in flat.items():
-    # Logits are of float32, in which our kernel does not multiply.
+    # Our kernel does not multiply in float32, the dtype of logits.
     is_head = LOGITS in path or set(_PROJECTION) <= set(path)
     if path[-1] != "codes" or is_head or of_gpu.problem():
       continue
-    arrays = codes, flat[*path[:-1], "scales"]
-    key = _few_key(*arrays)
-    if key and key not in known:
-      known.add(key)
-      yield key, _contest(*arrays)
+    scales = flat[*path[:-1], "scales"]
+    key = _few_key(codes, scales)
+    if key and key not in keys:
+      keys.add(key)
+      yield key, _contest(codes, scales)
 
 
 def _contest(codes: Array, scales: Array) -> gpu_choice.Contest:
@@ -264,7 +278,7 @@ def _contest(codes: Array, scales: Array) -> gpu_choice.Contest:
         products = []
         for rows in range(1, few.MOST_ROWS + 1):
           products += multiply(x[:rows], *arrays)
-          # One after another: XLA would make one product of all.
+          # Without the barrier, XLA merges all products into one.
           x, products = jax.lax.optimization_barrier((x, products))
         return jnp.concatenate(products)
 
@@ -286,13 +300,14 @@ def _are_few(choice: str, x: Array, arrays: Sequence[Array]) -> bool:
   is_few = 0 < rows <= few.MOST_ROWS and len(arrays) <= 2 * few.MOST_MATRICES
   if choice == "xla" or x.dtype != jnp.bfloat16 or not is_few:
     return False
-  # Whatever the number of rows: plain and speculative decoding multiply alike.
+  # The choice is the same for any number of rows, so that plain and speculative
+  # decoding multiply in the same way.
   keys = [_few_key(*arrays[i : i + 2]) for i in range(0, len(arrays), 2)]
   return all(map(gpu_choice.is_used, keys))
 
 
 def _few_key(codes: Array, scales: Array) -> tuple[Any, ...] | None:
-  """Returns what a choice depends on; None of a matrix that the kernel can't take."""
+  """Returns the key of a choice; None for a matrix that the kernel can't multiply."""
   groups, columns = scales.shape
   is_divided = codes.ndim != 2 or groups > 1 or len(codes) % 16 or columns % 16
   if is_divided or codes.dtype not in (jnp.int8, jnp.uint8):
@@ -303,15 +318,15 @@ def _few_key(codes: Array, scales: Array) -> tuple[Any, ...] | None:
 def _few_multiply(x, *arrays):
   pairs = zip(arrays[::2], arrays[1::2], strict=True)
   matrices = [few.FewWeights(codes, scales[0]) for codes, scales in pairs]
-  found = few.multiply(x.reshape(-1, x.shape[-1]), *matrices)
-  return tuple(y.reshape(*x.shape[:-1], y.shape[-1]) for y in found)
+  results = few.multiply(x.reshape(-1, x.shape[-1]), *matrices)
+  return tuple(y.reshape(*x.shape[:-1], y.shape[-1]) for y in results)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
 def _rounded(
   matrix: Float[Array, "I O"], bits: int, group: int, packed: bool, paired: bool
 ) -> dict[str, Array]:
-  """Returns codes [G * group, O] and scales [G, O]: inputs beyond I have codes of 0."""
+  """Returns codes [G * group, O] and scales [G, O]; codes of inputs beyond I are 0."""
   inputs, columns = matrix.shape
   group = group or inputs + -inputs % _STEP
   matrix = jnp.pad(matrix.astype(jnp.float32), ((0, -inputs % group), (0, 0)))
@@ -326,16 +341,16 @@ def _rounded(
     halves = codes[0].astype(jnp.int8).astype(jnp.uint8) & 15
     codes = halves[:, ::2] | halves[:, 1::2] << 4
   else:
-    # A program that was compiled ahead, as T5X's are, takes no int4 from JAX on CPU.
+    # Programs compiled ahead of time, as in T5X, accept no int4 arrays on CPU.
     dtype = jnp.int8 if jax.default_backend() == "cpu" else DTYPES[bits]
     codes = codes.reshape(matrix.shape).astype(dtype)
   return {"codes": codes, "scales": scales}
 
 
 def _packed(codes: Int8[Array, "G group O"], bits: int) -> Array:
-  """Returns codes [P, G, vectors, 64] as `native/rounded.cc` reads them.
+  """Returns codes [P, G, vectors, 64] in the layout of `native/rounded.cc`.
 
-  Of 4 bits those are the numbers from 1 to 15 that codes are 8 less than, two a byte.
+  Codes of 4 bits are stored as code + 8, from 1 to 15, two per byte.
   """
   codes = jnp.pad(codes, ((0, 0), (0, 0), (0, -codes.shape[-1] % _PANEL)))
   groups, group, _ = codes.shape
@@ -349,7 +364,7 @@ def _packed(codes: Int8[Array, "G group O"], bits: int) -> Array:
 
 
 def unpacked(codes: Array, columns: int) -> Int8[Array, "_ O"]:
-  """Returns packed codes as they lie for XLA."""
+  """Returns packed codes in the layout of XLA."""
   panels, groups = codes.shape[:2]
   if codes.dtype == jnp.uint8:
     halves = jnp.stack([codes & 15, codes >> 4], axis=3).astype(jnp.int8) - 8
@@ -359,7 +374,8 @@ def unpacked(codes: Array, columns: int) -> Int8[Array, "_ O"]:
 
 
 def _xla_multiply(x, *arrays):
-  return tuple(map(functools.partial(_xla_product, x), arrays[::2], arrays[1::2]))
+  pairs = zip(arrays[::2], arrays[1::2], strict=True)
+  return tuple(_xla_product(x, codes, scales) for codes, scales in pairs)
 
 
 def _xla_product(x, codes, scales):
@@ -367,7 +383,7 @@ def _xla_product(x, codes, scales):
   if codes.ndim > 2:
     codes = unpacked(codes, columns)
   elif codes.dtype == jnp.uint8:
-    # Two columns a byte: shifts of signed numbers extend their signs.
+    # A byte holds two columns. Shifts of signed numbers extend the sign.
     pairs = codes.astype(jnp.int8)
     codes = jnp.stack([pairs << 4 >> 4, pairs >> 4], axis=-1).reshape(-1, columns)
   scales = scales.astype(x.dtype)
@@ -376,14 +392,17 @@ def _xla_product(x, codes, scales):
   batch = x.shape[:-1]
   x = jnp.pad(x, (*[(0, 0)] * len(batch), (0, codes.shape[0] - x.shape[-1])))
   group = codes.shape[0] // groups
-  x, codes = x.reshape(*batch, groups, group), codes.reshape(groups, group, columns)
+  x = x.reshape(*batch, groups, group)
+  codes = codes.reshape(groups, group, columns)
   sums = jnp.einsum("...gi,gio->...go", x, codes.astype(x.dtype))
   return (sums * scales).sum(axis=-2)
 
 
 @functools.partial(platforms.choose_kernel_on_cpu, otherwise=_xla_multiply)
 def _native_multiply(x, *arrays):
-  shape = lambda scales: (*x.shape[:-1], scales.shape[1])
-  results = [jax.ShapeDtypeStruct(shape(each), x.dtype) for each in arrays[1::2]]
+  batch = x.shape[:-1]
+  results = [
+    jax.ShapeDtypeStruct((*batch, scales.shape[1]), x.dtype) for scales in arrays[1::2]
+  ]
   call = jax.ffi.ffi_call("specdec_rounded", results, vmap_method="sequential")
   return tuple(call(x, *arrays))

@@ -12,7 +12,8 @@ from specdec_t5x.network.transformer import Transformer
 # Rows beyond the 32,100 pieces are padding.
 VOCAB_SIZE = 32_128
 # emb_dim, num_heads, layers of each stack, head_dim, mlp_dim. Source: T5X,
-# examples/t5/t5_1_1/*.gin; "tiny" is ours, one layer, for a draft of next to no cost.
+# examples/t5/t5_1_1/*.gin. "tiny" is not in T5X: one layer, for a draft of almost no
+# cost.
 _SHAPES = {
   "tiny": (64, 2, 1, 32, 128),
   "small": (512, 6, 8, 64, 1024),
@@ -28,7 +29,7 @@ def t5_1_1(size: str, dtype: str = "float32") -> T5Config:
   """Returns the configuration of T5 1.1 in one of `SIZES`.
 
   Raises:
-    ValueError: where there is no such size.
+    ValueError: if `size` is unknown.
   """
   if size not in _SHAPES:
     raise ValueError(f"Unknown size {size!r}; expected one of {SIZES}.")
@@ -47,12 +48,12 @@ def t5_1_1(size: str, dtype: str = "float32") -> T5Config:
 
 
 def random_params(module: Transformer, seed: int):
-  """Returns random parameters in the network's dtype, made on its device.
+  """Returns random parameters in the network's dtype, made on the default device.
 
-  Kernels are uniform with variance 1 / inputs, so activations keep their size, and a
-  query's is smaller by the width of a head, as in T5: else attention is so sharp that
-  rounding grows from layer to layer until outputs differ. (The network's own
-  initialisers take a minute for T5 base on two cores.)
+  Kernels are uniform with variance 1 / inputs, so activations keep the same scale. The
+  variance of a query's kernel is smaller by the factor 1 / head_dim, as in T5. Without
+  the factor, attention is so sharp that rounding errors grow from layer to layer until
+  outputs differ. (The network's initialisers take a minute for T5 base on two cores.)
   """
   tokens = jnp.ones((1, 1), jnp.int32)
   shapes = jax.eval_shape(
@@ -62,12 +63,13 @@ def random_params(module: Transformer, seed: int):
   leaves, tree = jax.tree_util.tree_flatten_with_path(shapes)
   keys = jax.random.split(jax.random.key(seed, impl="rbg"), len(leaves))
   dtype = jnp.dtype(module.config.dtype)
-  made = []
+  arrays = []
   for key, (path, leaf) in zip(keys, leaves, strict=True):
     is_query = "query" in jax.tree_util.keystr(path)
     head_dim = module.config.head_dim if is_query else 1
-    made.append(_random(key, leaf.shape, dtype, variance=1 / leaf.shape[0] / head_dim))
-  return jax.tree.unflatten(tree, made)
+    variance = 1 / leaf.shape[0] / head_dim
+    arrays.append(_random(key, leaf.shape, dtype, variance))
+  return jax.tree.unflatten(tree, arrays)
 
 
 def _random(key, shape, dtype, variance):

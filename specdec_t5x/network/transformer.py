@@ -1,8 +1,8 @@
 """The T5 encoder-decoder in Flax linen, with T5X's parameter names and logical axes.
 
-Two ways to decode: `start` and `extend`, which score any number of tokens against a
-cache with one index a row (what this project decodes with; see `decoder`), and T5X's
-own interface (`decode(..., decode=True)`), so that T5X's samplers run here too.
+This project decodes with `start` and `extend`, which score any number of tokens against
+a cache with one index per row (see `decoder`). T5X's samplers decode with T5X's
+interface, `decode(..., decode=True)`.
 
 Shapes: B batch, L decoder length, E encoder length, D width, V vocabulary.
 """
@@ -84,9 +84,9 @@ class Encoder(nn.Module):
 
 
 class Transformer(CachedNetwork):
-  """A T5 model; parameters interchange with T5X's `examples/t5` network.
+  """A T5, or a T5Gemma if the configuration is a `gemma.GemmaConfig`.
 
-  Or what its configuration makes of it: `gemma.GemmaConfig` a T5Gemma.
+  Parameters of a T5 interchange with T5X's `examples/t5` network.
   """
 
   config: T5Config
@@ -99,7 +99,7 @@ class Transformer(CachedNetwork):
       self.encoder_embedder = Embed(self.config.encoder_side)
     self.decoder = Decoder(self.config)
 
-  # ---- Decoding with a cache that has one index a row. ----
+  # ---- Decoding with a cache that has one index per row. ----
 
   def start(
     self,
@@ -107,7 +107,7 @@ class Transformer(CachedNetwork):
     encoder_input_tokens: Int[Array, "B E"],
     num_slots: int,
   ) -> DecoderCache:
-    """Returns an empty cache of `num_slots` tokens a row for these inputs."""
+    """Returns an empty cache of `num_slots` tokens per row for these inputs."""
     cache = self.empty_cache(encoded.shape[0], num_slots)
     return self._with_input(cache, encoded, encoder_input_tokens)
 
@@ -130,10 +130,9 @@ class Transformer(CachedNetwork):
     is_token = input_mask(encoder_input_tokens)
     mask = is_token[:, :, None] & is_token[:, None, :]
     mask = mask & same_segment(encoder_segment_ids, encoder_segment_ids)
-    own = self.config.has_encoder_table
-    x = (self.encoder_embedder if own else self.token_embedder)(
-      without_padding(encoder_input_tokens)
-    )
+    has_table = self.config.has_encoder_table
+    embedder = self.encoder_embedder if has_table else self.token_embedder
+    x = embedder(without_padding(encoder_input_tokens))
     return self.encoder(x, mask, deterministic=not enable_dropout)
 
   def decode(
@@ -151,8 +150,9 @@ class Transformer(CachedNetwork):
   ):
     """Returns the logits [B, L, V] of the decoder under teacher forcing.
 
-    With `decode`, one token a call against the mutable collection "cache", made by a
-    first call on tokens of the full length: T5X's interface for its samplers.
+    T5X's samplers use `decode` and the mutable collection "cache". With `decode`, a
+    first call on tokens of the full length makes the collection. Each further call
+    scores one token per row against the collection.
     """
     del decoder_positions, max_decode_length  # The mask and the cache imply them.
     if decode and self.has_variable("cache", "cache_index"):
@@ -182,9 +182,9 @@ class Transformer(CachedNetwork):
     encoded=None,
     taps=1,
   ):
-    """Returns the features [B, L, D] that the logits of targets come from.
+    """Returns the features [B, L, D] from which the logits of targets are computed.
 
-    `encoded` is the encoded input, where that is known; `taps` are as `extend`'s.
+    `encoded` is the encoded input, if known. `taps` is as in `extend`.
     """
     if encoded is None:
       encoded = self.encode(encoder_input_tokens, encoder_segment_ids, enable_dropout)
@@ -197,8 +197,8 @@ class Transformer(CachedNetwork):
     cross_mask = cross_mask & same_segment(decoder_segment_ids, encoder_segment_ids)
     is_first = jnp.broadcast_to(positions == 0, decoder_input_tokens.shape)
     if decoder_segment_ids is not None:
-      is_other = decoder_segment_ids[:, 1:] != decoder_segment_ids[:, :-1]
-      is_first = is_first.at[:, 1:].set(is_other)
+      is_new_segment = decoder_segment_ids[:, 1:] != decoder_segment_ids[:, :-1]
+      is_first = is_first.at[:, 1:].set(is_new_segment)
     return self.decoder(
       self.token_embedder(self.started(decoder_input_tokens, is_first)),
       self.decoder.biases(positions, positions, mask),
@@ -230,8 +230,8 @@ class Transformer(CachedNetwork):
   ):
     """Returns the logits [B, L, V] of targets given inputs, for training and scoring.
 
-    Segment ids keep packed examples apart; positions are implied, as in T5X's T5.
-    `encoded` is the encoded input, where that is known.
+    Segment ids separate packed examples. Positions are implied, as in T5X's T5.
+    `encoded` is the encoded input, if known.
     """
     del encoder_positions
     if encoded is None:
@@ -262,7 +262,7 @@ class Transformer(CachedNetwork):
 
 
 def check_encoder(config: T5Config) -> None:
-  """Raises a ValueError where a network has no encoder of its own."""
+  """Raises a ValueError if a network has no encoder."""
   if not config.num_encoder_layers:
     raise ValueError(
       "Expected a network with an encoder, got one without: it drafts on its target's, "

@@ -1,4 +1,4 @@
-"""Whether target and draft have the same tokens."""
+"""Checks that target and draft have the same tokens."""
 
 from typing import Any
 
@@ -7,18 +7,18 @@ _MOST_PADDING = 1024
 
 
 def check_same_vocabulary(target: Any, draft: Any, name: str = "draft") -> None:
-  """Raises a ValueError where a network's tokens are not the target's.
+  """Raises a ValueError if a draft's tokens are not the target's.
 
-  Heads have no tokens of their own, but for a bias. The same tokens may have different
-  numbers of padding rows behind them.
+  Heads have a `vocab_size` only with a bias or hot tokens. Equal vocabularies may have
+  different numbers of padding rows.
   """
-  size = target.config.vocab_size
-  sizes = size, vocab_size_of(draft, size)
-  most = min(_MOST_PADDING, max(sizes) // 16)
-  if abs(sizes[0] - sizes[1]) > most:
+  target_size = target.config.vocab_size
+  draft_size = vocab_size_of(draft, target_size)
+  most = min(_MOST_PADDING, max(target_size, draft_size) // 16)
+  if abs(target_size - draft_size) > most:
     raise ValueError(
       f"Target and {name} must share a vocabulary: the target's vocab_size is "
-      f"{sizes[0]}, the {name}'s {sizes[1]}. Use one trained with the target's "
+      f"{target_size}, the {name}'s {draft_size}. Use one trained with the target's "
       f"vocabulary (padding rows may differ by up to {most}), or name a draft model's: "
       "DRAFT_TOKENIZER in configs/contrib/other_vocabulary.gin, draft_tokenizer in "
       "Python."
@@ -26,10 +26,10 @@ def check_same_vocabulary(target: Any, draft: Any, name: str = "draft") -> None:
 
 
 def vocab_size_of(draft: Any, vocab_size: int) -> int:
-  """Returns the number of tokens that a draft has logits of.
+  """Returns the number of tokens in a draft's logits.
 
   Args:
     draft: a network.
-    vocab_size: the target's, which heads without a bias have.
+    vocab_size: vocabulary size of the target, shared by heads without a `vocab_size`.
   """
   return getattr(draft.config, "vocab_size", 0) or vocab_size

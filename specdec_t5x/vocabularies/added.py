@@ -24,7 +24,7 @@ class AddedToken:
     id: the token.
     lstrip: whether the token takes the spaces in front of it.
     rstrip: whether the token takes the spaces behind it.
-    normalized: whether the token is looked for in the normalised text.
+    normalized: whether the token is searched for in the normalised text.
     single_word: whether the token is found only where no letter, digit or underscore
       is next to it.
   """
@@ -38,12 +38,12 @@ class AddedToken:
 
   def pattern(self, content: str) -> str:
     """Returns the regular expression of the token, written as `content`."""
-    found = re.escape(content)
+    word = re.escape(content)
     if self.single_word:
-      found = rf"(?<!\w){found}(?!\w)"
+      word = rf"(?<!\w){word}(?!\w)"
     before = _SPACES if self.lstrip else ""
     after = _SPACES if self.rstrip else ""
-    return before + found + after
+    return before + word + after
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ class AddedTokens:
 
   Attributes:
     tokens: the added tokens.
-    normalize: normalises a text as the vocabulary does.
+    normalize: function that normalises a text like the vocabulary.
   """
 
   tokens: Sequence[AddedToken]
@@ -65,36 +65,36 @@ class AddedTokens:
 
   @functools.cached_property
   def _raw(self) -> "_Splitter":
-    found = [token for token in self.tokens if not token.normalized]
-    return _Splitter([(token.content, token) for token in found])
+    tokens = [token for token in self.tokens if not token.normalized]
+    return _Splitter([(token.content, token) for token in tokens])
 
   @functools.cached_property
   def _normalized(self) -> "_Splitter":
-    found = [token for token in self.tokens if token.normalized]
-    return _Splitter([(self.normalize(token.content), token) for token in found])
+    tokens = [token for token in self.tokens if token.normalized]
+    return _Splitter([(self.normalize(token.content), token) for token in tokens])
 
   def split(self, text: str) -> Parts:
     """Yields the tokens in a text, and the texts between tokens, in order.
 
-    Tokens with normalized=False are searched for first, then, in the normalised rest,
-    the others.
+    Tokens with normalized=False are found first. Tokens with normalized=True are then
+    found in the normalised texts between.
     """
     for part in self._raw.split(text):
-      if isinstance(part, int) or not self._normalized.known:
+      if isinstance(part, int) or not self._normalized.tokens:
         yield part
       else:
         yield from self._normalized.split(self.normalize(part))
 
 
 class _Splitter:
-  """Finds the leftmost token in a text; the longest, if several begin at one place."""
+  """Finds the leftmost token in a text, and the longest of tokens at the same place."""
 
-  def __init__(self, known: Sequence[tuple[str, AddedToken]]):
-    self.known = sorted(
-      ((content, token) for content, token in known if content),
+  def __init__(self, tokens: Sequence[tuple[str, AddedToken]]):
+    self.tokens = sorted(
+      ((content, token) for content, token in tokens if content),
       key=lambda pair: -len(pair[0]),
     )
-    groups = [f"({token.pattern(content)})" for content, token in self.known]
+    groups = [f"({token.pattern(content)})" for content, token in self.tokens]
     self._pattern = re.compile("|".join(groups)) if groups else None
 
   def split(self, text: str) -> Parts:
@@ -102,7 +102,7 @@ class _Splitter:
     for match in self._pattern.finditer(text) if self._pattern else ():
       if match.start() > place:
         yield text[place : match.start()]
-      yield self.known[match.lastindex - 1][1].id
+      yield self.tokens[match.lastindex - 1][1].id
       place = match.end()
     if place < len(text):
       yield text[place:]
@@ -118,11 +118,11 @@ def from_json(where: str, found: Any) -> AddedToken:
   """Returns the token that a JSON object describes.
 
   Args:
-    where: the file, for messages.
-    found: an object with 'content' and 'id', and flags.
+    where: path of the file, for messages.
+    found: object with 'content' and 'id', and flags.
 
   Raises:
-    ValueError: where the object lacks a field, or a field has another type.
+    ValueError: if the object lacks a field, or a field has another type.
   """
   flags = ("lstrip", "rstrip", "normalized", "single_word")
   is_token = isinstance(found, Mapping) and isinstance(found.get("content"), str)
@@ -131,6 +131,6 @@ def from_json(where: str, found: Any) -> AddedToken:
       f"{where}: expected added tokens with 'content' and 'id', got {found!r:.80}. "
       "Copy the file again."
     )
-  known = {name: bool(found[name]) for name in flags if name in found}
-  known.setdefault("normalized", not found.get("special", False))
-  return AddedToken(found["content"], found["id"], **known)
+  settings = {name: bool(found[name]) for name in flags if name in found}
+  settings.setdefault("normalized", not found.get("special", False))
+  return AddedToken(found["content"], found["id"], **settings)

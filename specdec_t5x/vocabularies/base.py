@@ -20,18 +20,17 @@ class Vocabulary(abc.ABC):
   """Turns texts into token ids and back.
 
   Both entry points, gin's and Python's, read and write texts by an object of this
-  class. seqio takes the object for a vocabulary of seqio's own.
+  class. seqio accepts the object in place of a seqio.Vocabulary.
 
   Attributes:
-    path: the file or the folder that the vocabulary was read from.
-    eos_id: the end of sequence, the last token of targets; None or -1 for a
-      vocabulary without an end of sequence.
-    end_ids: the tokens that end an output. `eos_id` need not be among the tokens.
-    prefix: the tokens in front of each input.
-    suffix: the tokens behind each input.
-    hidden: tokens that are no text: padding, beginnings and ends.
-    extra_ids: the number of sentinels that seqio counts apart. Sentinels are tokens
-      here, so the number is 0.
+    path: file or folder of the vocabulary.
+    eos_id: EOS, the last token of targets; None or -1 without EOS.
+    end_ids: tokens that end an output. `eos_id` may be absent.
+    prefix: tokens in front of each input.
+    suffix: tokens behind each input.
+    hidden: tokens without text: padding, beginnings and ends.
+    extra_ids: number of sentinels that seqio counts apart. Sentinels are ordinary
+      tokens here, so the number is 0.
   """
 
   path: str
@@ -54,22 +53,22 @@ class Vocabulary(abc.ABC):
 
   @abc.abstractmethod
   def piece(self, token: int) -> str:
-    """Returns how a token is written, `SPACE` for a space."""
+    """Returns the spelling of a token, with `SPACE` for a space."""
 
   @abc.abstractmethod
   def names(self) -> list[str | None]:
-    """Returns each token's text, `SPACE` for a space; None for tokens without text.
+    """Returns each token's text, with `SPACE` for a space; None without a text.
 
     A byte without a character is written as <0xE2>.
     """
 
   @abc.abstractmethod
   def encode_part(self, text: str) -> list[int]:
-    """Returns the tokens of a part of a text, with no space put in front of it."""
+    """Returns the tokens of a part of a text, without an added space in front."""
 
   @abc.abstractmethod
   def _text(self, tokens: Sequence[int]) -> str:
-    """Returns the text of tokens, none of which is hidden."""
+    """Returns the text of tokens without hidden tokens."""
 
   def decode(self, tokens: Iterable[int]) -> str:
     """Returns the text of tokens, up to the first end token."""

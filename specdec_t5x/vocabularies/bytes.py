@@ -27,12 +27,15 @@ class Bytes(Vocabulary):
     """Creates the vocabulary.
 
     Args:
-      path: the folder of the vocabulary.
-      added: tokens after the bytes, sentinels among them.
-      end_ids: the tokens that end an output.
+      path: folder of the vocabulary.
+      added: tokens after the bytes, sentinels included.
+      end_ids: tokens that end an output.
     """
-    self.path, self.end_ids, self.eos_id = path, end_ids, _EOS
-    self.suffix, self.hidden = (_EOS,), frozenset((_PAD, _EOS))
+    self.path = path
+    self.end_ids = end_ids
+    self.eos_id = _EOS
+    self.suffix = (_EOS,)
+    self.hidden = frozenset((_PAD, _EOS))
     self._added = AddedTokens(tuple(added), str)
 
   @property

@@ -1,4 +1,4 @@
-"""The vocabulary of a model's folder, as transformers writes it."""
+"""Reads the vocabulary of a model's folder in transformers' format."""
 
 import os
 import pathlib
@@ -20,9 +20,9 @@ ADDED, SPECIAL = "added_tokens.json", "special_tokens_map.json"
 FILES = (TOKENIZER, *PIECES, SETTINGS, ADDED, SPECIAL, generation.GENERATION)
 
 _SENTINEL = re.compile(r"▁?<extra_id_\d+>")
-# The number of sentinels in a folder that names none.
+# Default numbers of sentinels.
 _SENTINELS, _SENTINELS_OF_BYTES = 100, 125
-# Tokens that are no text in any folder.
+# Tokens without text in any folder.
 _USUAL = ("<pad>", "</s>", "<s>", "<eos>", "<bos>")
 _NAMES = ("pad_token", "eos_token", "bos_token", "cls_token", "sep_token")
 
@@ -42,25 +42,25 @@ def open_folder(folder: str, extra_ids: int | None = None) -> Vocabulary:
   """Returns the vocabulary of a folder.
 
   The tokenizers library reads a tokenizer.json. SentencePiece reads a model of pieces,
-  to which the folder's files may add tokens. tokenizer.json comes first where a folder
-  has both.
+  to which the folder's files may add tokens. If a folder has both files, tokenizer.json
+  is used.
 
   Args:
-    folder: of a model, or of a tokenizer alone.
-    extra_ids: the number of sentinels behind a SentencePiece model's pieces; None for
-      the number in the folder.
+    folder: folder of a model, or of a tokenizer alone.
+    extra_ids: number of sentinels after a SentencePiece model's pieces; None for the
+      folder's number.
 
   Raises:
-    ValueError: where the folder has no vocabulary, or a file of it is damaged.
+    ValueError: if the folder has no vocabulary, or a file of the vocabulary is damaged.
   """
   path = pathlib.Path(folder)
   settings = _settings(path)
   end_ids = generation.read(path).eos_ids
   if has_bytes(folder):
     count = _sentinel_count(path, settings, _SENTINELS_OF_BYTES, 259, extra_ids)
-    known = _tokens(path, settings)
-    sentinels = [] if _has_sentinels(known) else bytes.sentinels(count)
-    return bytes.Bytes(folder, _together(known, sentinels), end_ids or (1,))
+    tokens = _tokens(path, settings)
+    sentinels = [] if _has_sentinels(tokens) else bytes.sentinels(count)
+    return bytes.Bytes(folder, _together(tokens, sentinels), end_ids or (1,))
   if (path / TOKENIZER).is_file():
     return _of_tokenizer(path, folder, settings, end_ids)
   for name in PIECES:
@@ -70,9 +70,9 @@ def open_folder(folder: str, extra_ids: int | None = None) -> Vocabulary:
 
 
 def sentinel_count(folder: str) -> int | None:
-  """Returns the number of sentinels behind the pieces of a folder's model.
+  """Returns the number of sentinels after the pieces of a folder's model.
 
-  None for a folder with a tokenizer.json, which lists all tokens.
+  The result is None for a folder with a tokenizer.json, which lists all tokens.
   """
   path = pathlib.Path(folder)
   if has_bytes(folder):
@@ -85,7 +85,7 @@ def sentinel_count(folder: str) -> int | None:
 
 
 def _of_tokenizer(path, folder, settings, end_ids) -> Vocabulary:
-  # Here alone: other vocabularies need no tokenizers.
+  # Imported here, because other vocabularies need no tokenizers.
   from specdec_t5x.vocabularies import tokenizer_json
 
   file = path / TOKENIZER
@@ -113,23 +113,24 @@ def _of_pieces(file, folder, settings, end_ids, extra_ids) -> Vocabulary:
   size = pieces.vocab_size
 
   def is_piece(token: AddedToken) -> bool:
-    own = pieces.piece(token.id)
-    return token.content in (own, own.removeprefix(SPACE))
+    piece = pieces.piece(token.id)
+    return token.content in (piece, piece.removeprefix(SPACE))
 
-  known = [token for token in _tokens(file.parent, settings) if not is_piece(token)]
+  tokens = [token for token in _tokens(file.parent, settings) if not is_piece(token)]
   sentinels = [
     added.sentinel(number, size + count - 1 - number) for number in range(count)
   ]
   vocabulary = sentencepieces.FolderPieces(
     str(file),
     path=folder,
-    added=known if _has_sentinels(known) else _together(known, sentinels),
+    added=tokens if _has_sentinels(tokens) else _together(tokens, sentinels),
     end_ids=end_ids,
     begins=_begins(settings),
     ends=not _begins(settings) or bool(settings.get("add_eos_token")),
   )
-  if not known:  # An exported decode takes the file and the number of sentinels.
-    vocabulary.sentencepiece_model_file, vocabulary.extra_ids = str(file), count
+  if not tokens:  # An exported decode takes the file and the number of sentinels.
+    vocabulary.sentencepiece_model_file = str(file)
+    vocabulary.extra_ids = count
   return vocabulary
 
 
@@ -143,18 +144,18 @@ def _has_t5_class(settings: Mapping[str, Any]) -> bool:
 
 
 def _together(
-  known: Sequence[AddedToken], sentinels: Sequence[AddedToken]
+  tokens: Sequence[AddedToken], sentinels: Sequence[AddedToken]
 ) -> list[AddedToken]:
   """Returns a folder's added tokens, and the sentinels with other ids."""
-  taken = {token.id for token in known}
-  return [*known, *(token for token in sentinels if token.id not in taken)]
+  ids = {token.id for token in tokens}
+  return [*tokens, *(token for token in sentinels if token.id not in ids)]
 
 
 def _begins(settings: Mapping[str, Any]) -> bool:
-  """Returns whether inputs begin with a token of their own, as Gemma's inputs do."""
+  """Returns whether inputs begin with a special token, as in Gemma."""
   is_gemma = str(settings.get("tokenizer_class", "")).startswith("Gemma")
-  asked = settings.get("add_bos_token")
-  return is_gemma if asked is None else bool(asked)
+  adds_bos = settings.get("add_bos_token")
+  return is_gemma if adds_bos is None else bool(adds_bos)
 
 
 def _settings(path: pathlib.Path) -> Mapping[str, Any]:
@@ -165,28 +166,28 @@ def _settings(path: pathlib.Path) -> Mapping[str, Any]:
 def _named(path: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, str]:
   """Returns the texts of a folder's special tokens, by the names of `_NAMES`."""
   special = read_json(path / SPECIAL) if (path / SPECIAL).is_file() else {}
-  found = {}
+  texts = {}
   for name in _NAMES:
     token = settings.get(name) or special.get(name)
     text = token.get("content") if isinstance(token, Mapping) else token
     if isinstance(text, str):
-      found[name] = text
-  return found
+      texts[name] = text
+  return texts
 
 
 def _tokens(path: pathlib.Path, settings: Mapping[str, Any]) -> list[AddedToken]:
-  """Returns the tokens that a folder adds to its pieces, in the order of their ids.
+  """Returns the tokens that a folder adds to the pieces, sorted by id.
 
-  Where both files name a token, tokenizer_config.json decides.
+  If both files have a token, tokenizer_config.json decides.
 
   Raises:
-    ValueError: where a file lists something else than tokens.
+    ValueError: if a file lists values other than tokens.
   """
-  found = {}
-  for where, token in (*_of_added(path), *_of_settings(path, settings)):
-    read = added.from_json(where, token)
-    found[read.id] = read
-  return [found[token] for token in sorted(found)]
+  tokens = {}
+  for where, fields in (*_of_added(path), *_of_settings(path, settings)):
+    token = added.from_json(where, fields)
+    tokens[token.id] = token
+  return [tokens[token_id] for token_id in sorted(tokens)]
 
 
 def _of_added(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
@@ -202,9 +203,9 @@ def _of_settings(path, settings) -> Iterator[tuple[str, Any]]:
     raise ValueError(
       f"{where} must be a JSON object, got {listed!r:.80}. Copy the file again."
     )
-  for token, found in listed.items():
-    is_described = isinstance(found, Mapping) and token.isdecimal()
-    yield where, {**found, "id": int(token)} if is_described else {token: found}
+  for token, fields in listed.items():
+    is_described = isinstance(fields, Mapping) and token.isdecimal()
+    yield where, {**fields, "id": int(token)} if is_described else {token: fields}
 
 
 def _has_sentinels(tokens: Sequence[AddedToken]) -> bool:
@@ -225,15 +226,15 @@ def _sentinel_count(
   size: int,
   extra_ids: int | None,
 ) -> int:
-  """Returns the number of sentinels behind `size` tokens.
+  """Returns the number of sentinels after `size` tokens.
 
   Args:
-    path: of the folder.
-    settings: of its tokenizer_config.json.
-    default: the number for a folder that names none.
-    size: the number of other tokens.
-    extra_ids: the number that the caller asks for; None for the folder's number, or
-      fewer if the network has fewer rows.
+    path: path of the folder.
+    settings: contents of tokenizer_config.json.
+    default: number for a folder without a number.
+    size: number of other tokens.
+    extra_ids: number from the caller; None for the folder's number, or fewer if the
+      network has fewer rows.
   """
   if extra_ids is not None:
     return extra_ids
@@ -246,7 +247,11 @@ def _sentinel_count(
 
 
 def _number(path: pathlib.Path, found: Mapping[str, Any], name: str, default: int):
-  """Returns a number of a file."""
+  """Returns a number from the contents of a file.
+
+  Raises:
+    ValueError: if the value is not an integer of at least 0.
+  """
   value = found.get(name, default)
   if not is_whole(value, 0):
     raise ValueError(
@@ -257,12 +262,12 @@ def _number(path: pathlib.Path, found: Mapping[str, Any], name: str, default: in
 
 
 def _without(path: pathlib.Path) -> str:
-  """Returns the message for a folder without a vocabulary that can be read."""
+  """Returns the message for a folder without a readable vocabulary."""
   files: Collection[str] = os.listdir(path)
   others = sorted({"vocab.txt", "vocab.json", "merges.txt"} & set(files))
-  found = f" There is {others[0]}, which is read as {TOKENIZER} only." if others else ""
+  hint = f" There is {others[0]}, which is read as {TOKENIZER} only." if others else ""
   return (
     f"{path} has no vocabulary: expected {TOKENIZER}, {PIECES[0]}, {PIECES[1]}, or a "
-    f"{SETTINGS} of ByT5's.{found} Copy the file, or write one with transformers: "
+    f"{SETTINGS} of ByT5's.{hint} Copy the file, or write one with transformers: "
     "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)."
   )

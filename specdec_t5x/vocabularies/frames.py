@@ -1,4 +1,4 @@
-"""The tokens around each input, for vocabularies of all kinds."""
+"""The tokens around each input, for all kinds of vocabularies."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def end_ids_of(vocabulary: Any) -> tuple[int, ...]:
   """Returns the tokens that end an output.
 
   Raises:
-    ValueError: where the vocabulary has no end of sequence.
+    ValueError: if the vocabulary has no end of sequence.
   """
   if isinstance(vocabulary, Vocabulary):
     ids = vocabulary.end_ids

@@ -21,14 +21,14 @@ def open_vocabulary(
   """Returns the vocabulary at a path.
 
   Args:
-    path: a SentencePiece model, a tokenizer.json, or a Hugging Face folder.
-    extra_ids: the number of sentinels behind the pieces of a SentencePiece model. None
-      is the number in the folder. For a file, None is T5's 100 if the network has 100
-      more rows than the model has pieces, else 0.
-    vocab_size: the network's number of rows; None leaves a file without sentinels.
+    path: path of a SentencePiece model, a tokenizer.json or a Hugging Face folder.
+    extra_ids: number of sentinels after the pieces of a SentencePiece model. For a
+      folder, None is the folder's number. For a file, None is T5's 100 if the network
+      has at least 100 more rows than the model has pieces, else 0.
+    vocab_size: number of rows of the network; None leaves a file without sentinels.
 
   Raises:
-    ValueError: where there is no vocabulary, or a file of it is damaged.
+    ValueError: if there is no vocabulary, or a file of the vocabulary is damaged.
   """
   path = str(path)
   if os.path.isdir(path):

@@ -1,4 +1,4 @@
-"""Reading whole files, on a disk or in a bucket."""
+"""Reads files on a disk or in a bucket."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ with epy.lazy_imports():
 
 
 def read_bytes(path: str) -> bytes:
-  """Returns a file's contents. TensorFlow reads files of buckets, and no others.
+  """Returns a file's contents. TensorFlow reads files in buckets only.
 
   Raises:
-    OSError: where the file can't be read.
-    ValueError: where the file is a pointer of Git LFS.
+    OSError: if the file can't be read.
+    ValueError: if the file is a pointer of Git LFS.
   """
   if "://" not in path:
     contents = pathlib.Path(path).read_bytes()

@@ -1,4 +1,4 @@
-"""SentencePiece models: a file as seqio reads it, and a folder's with added tokens."""
+"""SentencePiece models: a file in seqio's reading, and a folder with added tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Processor = sentencepiece.SentencePieceProcessor
 
 
 class _SentencePieces(Vocabulary):
-  """The base of both kinds; `tokenizer` is the SentencePiece processor."""
+  """The base class of both kinds; `tokenizer` is the SentencePiece processor."""
 
   tokenizer: Processor
 
@@ -52,8 +52,8 @@ class _SentencePieces(Vocabulary):
     ]
 
   def _text(self, tokens: Sequence[int]) -> str:
-    known = [token if self._is_piece(token) else self.unk_id for token in tokens]
-    return self.tokenizer.decode(known)
+    pieces = [token if self._is_piece(token) else self.unk_id for token in tokens]
+    return self.tokenizer.decode(pieces)
 
   def _is_piece(self, token: int) -> bool:
     return token < self.tokenizer.vocab_size()
@@ -66,33 +66,34 @@ class _SentencePieces(Vocabulary):
 
 
 class SentencePieceVocabulary(_SentencePieces):
-  """A SentencePiece file with sentinels behind its pieces, as seqio reads it.
+  """A SentencePiece file with sentinels after the pieces, as in seqio.
 
-  Nothing is read before the first text or token. Tokens and texts are those of
-  seqio.SentencePieceVocabulary, to which an object of this class is equal.
+  The file is read at the first text or token. Tokens and texts are the same as for
+  seqio.SentencePieceVocabulary, and objects of both classes compare equal.
 
   Attributes:
-    sentencepiece_model_file: the path of the file, on a disk or in a bucket.
+    sentencepiece_model_file: path of the file, on a disk or in a bucket.
   """
 
   def __init__(self, sentencepiece_model_file: str, extra_ids: int = 0):
     """Creates the vocabulary.
 
     Args:
-      sentencepiece_model_file: the path of the file.
-      extra_ids: the number of sentinels behind the pieces, the last one first.
+      sentencepiece_model_file: path of the file.
+      extra_ids: number of sentinels after the pieces, the last sentinel first.
     """
-    self.sentencepiece_model_file = self.path = sentencepiece_model_file
+    self.sentencepiece_model_file = sentencepiece_model_file
+    self.path = sentencepiece_model_file
     self.extra_ids = extra_ids
 
   @property
   def tokenizer(self) -> Processor:
-    """The model with its sentinels."""
+    """The model with sentinels."""
     return _load(self.sentencepiece_model_file, self.extra_ids)
 
   @property
   def eos_id(self) -> int:
-    """The end of sequence; -1 where the model has none."""
+    """The end of sequence, or -1."""
     return self.tokenizer.eos_id()
 
   @property
@@ -106,14 +107,14 @@ class SentencePieceVocabulary(_SentencePieces):
     return (self.eos_id,)
 
   def __eq__(self, other: object) -> bool:
-    """Returns whether the other has the same model and sentinels, seqio's or not."""
+    """Returns whether a vocabulary, or seqio's, has the same model and sentinels."""
     return isinstance(other, _kinds()) and _identity(self) == _identity(other)
 
   def __hash__(self) -> int:
     return hash(_identity(self))
 
   def __getattr__(self, name: str) -> Any:
-    if name.startswith("__"):  # Python asks for many that no vocabulary has.
+    if name.startswith("__"):  # Python looks up special methods that seqio lacks.
       raise AttributeError(name)
     return getattr(self._of_seqio, name)
 
@@ -121,7 +122,7 @@ class SentencePieceVocabulary(_SentencePieces):
   def _of_seqio(self) -> seqio.SentencePieceVocabulary:
     return _seqio_vocabulary(self.sentencepiece_model_file, self.extra_ids)
 
-  # seqio's own operations, which run without Python.
+  # Operations of seqio, which run without Python.
 
   def encode_tf(self, text):
     return self._of_seqio.encode_tf(text)
@@ -133,7 +134,7 @@ class SentencePieceVocabulary(_SentencePieces):
 class FolderPieces(_SentencePieces):
   """A folder's SentencePiece model and the tokens that the folder adds.
 
-  The text between two added tokens is cut by SentencePiece as a text of its own, as in
+  SentencePiece encodes the text between two added tokens as a separate text, as in
   transformers.
   """
 
@@ -151,19 +152,19 @@ class FolderPieces(_SentencePieces):
     """Creates the vocabulary.
 
     Args:
-      file: the SentencePiece model.
-      path: the folder.
-      added: tokens beside its pieces, or in place of some, sentinels among them.
-      end_ids: the tokens that end an output; empty for the model's own.
-      hidden: tokens that are no text, beside the model's control pieces.
-      begins: whether inputs have the beginning of sequence in front of them, as
-        Gemma's.
-      ends: whether inputs have the end of sequence behind them, as T5's.
+      file: path of the SentencePiece model.
+      path: path of the folder.
+      added: tokens beside the pieces or in place of pieces, sentinels included.
+      end_ids: tokens that end an output; empty for the model's end of sequence.
+      hidden: tokens without text, beside the model's control pieces.
+      begins: whether inputs start with the beginning of sequence, as in Gemma.
+      ends: whether inputs end with the end of sequence, as in T5.
 
     Raises:
-      ValueError: where inputs are to begin with a token that the model lacks.
+      ValueError: if `begins` is set and the model has no beginning of sequence.
     """
-    self.path, self.tokenizer = path, _load(file, 0)
+    self.path = path
+    self.tokenizer = _load(file, 0)
     model = self.tokenizer.serialized_model_proto()
     self._added = AddedTokens(tuple(added), _normalizer(model))
     eos_id = self.tokenizer.eos_id()
@@ -196,8 +197,9 @@ class FolderPieces(_SentencePieces):
     return "".join(self._texts(tokens))
 
   def _texts(self, tokens: Sequence[int]) -> Iterator[str]:
-    """Yields the texts of added tokens, and of the runs of pieces between them."""
-    run, is_first = [], True
+    """Yields the texts of added tokens and of the runs of pieces between."""
+    run = []
+    is_first = True
     for token in (*tokens, None):
       if token is not None and token not in self._added.by_id:
         run.append(token)
@@ -206,25 +208,28 @@ class FolderPieces(_SentencePieces):
         # SentencePiece drops the space of a text's first piece.
         begins = self.piece(run[0]).startswith(SPACE)
         yield (" " if begins and not is_first else "") + super()._text(run)
-      run, is_first = [], False
+      run = []
+      is_first = False
       if token is not None:
         yield self._added.by_id[token]
 
 
 def has_sentinels(file: str) -> bool:
-  """Returns whether a SentencePiece model has sentinels among its own pieces, as mT5's.
+  """Returns whether a SentencePiece model has sentinels among the pieces, as in mT5.
 
   Args:
-    file: the path of the model.
+    file: path of the model.
   """
   tokenizer = _load(file, 0)
   return not tokenizer.is_unknown(tokenizer.piece_to_id(f"{SPACE}<extra_id_0>"))
 
 
 def _kinds() -> tuple[type, ...]:
-  found = sys.modules.get("seqio")
-  of_seqio = (found.SentencePieceVocabulary,) if found else ()
-  return (SentencePieceVocabulary, *of_seqio)
+  # seqio's class is equal only if seqio has been imported.
+  module = sys.modules.get("seqio")
+  if module is None:
+    return (SentencePieceVocabulary,)
+  return (SentencePieceVocabulary, module.SentencePieceVocabulary)
 
 
 def _identity(vocabulary: Any) -> tuple[str, int]:
@@ -236,8 +241,8 @@ def _load(path: str, extra_ids: int) -> Processor:
   """Returns the processor of a file.
 
   Raises:
-    OSError: where the file can't be read.
-    RuntimeError: where the file is no SentencePiece model.
+    OSError: if the file can't be read.
+    RuntimeError: if the file is not a SentencePiece model.
   """
   model = read_bytes(str(path))
   if extra_ids:
@@ -251,22 +256,22 @@ def _load(path: str, extra_ids: int) -> Processor:
 
 @functools.lru_cache(maxsize=4)
 def _of_parts(model: bytes) -> Processor:
-  """Returns a model that keeps the spaces at a text's beginning and end."""
-  found = proto.ModelProto.FromString(model)
-  found.normalizer_spec.add_dummy_prefix = False
-  found.normalizer_spec.remove_extra_whitespaces = False
-  return Processor(model_proto=found.SerializeToString())
+  """Returns a processor that keeps the spaces at a text's start and end."""
+  parsed = proto.ModelProto.FromString(model)
+  parsed.normalizer_spec.add_dummy_prefix = False
+  parsed.normalizer_spec.remove_extra_whitespaces = False
+  return Processor(model_proto=parsed.SerializeToString())
 
 
 def _normalizer(model: bytes) -> Callable[[str], str]:
   """Returns the function that normalises a text's characters and keeps all spaces."""
-  made = sentencepiece.SentencePieceNormalizer(
+  normalizer = sentencepiece.SentencePieceNormalizer(
     model_proto=model,
     add_dummy_prefix=False,
     escape_whitespaces=False,
     remove_extra_whitespaces=False,
   )
-  return made.normalize
+  return normalizer.normalize
 
 
 @functools.cache

@@ -11,13 +11,13 @@ from specdec_t5x.hugging_face import lfs
 from specdec_t5x.vocabularies.base import SPACE, Vocabulary
 
 _PROBE = "a"
-_PROBES = 100  # Tokens whose texts are tried where the vocabulary has no "a".
+_PROBES = 100  # Tokens to try as probes if the vocabulary has no "a".
 
 
 class TokenizerJson(Vocabulary):
   """The vocabulary of a tokenizer.json.
 
-  Texts and tokens are those of `tokenizers`; `hidden` tokens are left out of texts.
+  Texts and tokens are the same as in `tokenizers`, but texts omit `hidden` tokens.
   """
 
   def __init__(
@@ -33,20 +33,22 @@ class TokenizerJson(Vocabulary):
     """Reads the file.
 
     Args:
-      file: the path of the tokenizer.json.
-      path: the folder, or the file itself.
-      eos_id: the end of sequence, where the folder names one.
-      end_ids: the tokens that end an output.
-      hidden: tokens that are no text.
-      ends: whether inputs have the end of sequence behind them where the file has no
+      file: path of the tokenizer.json.
+      path: path of the folder or of the file.
+      eos_id: end of sequence, or None.
+      end_ids: tokens that end an output.
+      hidden: tokens without text.
+      ends: whether inputs end with the end of sequence, if the file has no
         post-processor.
 
     Raises:
-      ValueError: where `tokenizers` can't read the file.
+      ValueError: if `tokenizers` can't read the file.
     """
-    self.path, self._file = path, file
+    self.path = path
+    self._file = file
     self._tokenizer = load(file)
-    self.eos_id, self.end_ids = eos_id, end_ids
+    self.eos_id = eos_id
+    self.end_ids = end_ids
     self.hidden = frozenset((*hidden, *end_ids))
     self.prefix, self.suffix = self._frame(ends)
 
@@ -65,9 +67,8 @@ class TokenizerJson(Vocabulary):
 
   def names(self) -> list[str | None]:
     added = self._tokenizer.get_added_tokens_decoder()
-    special = {token for token, found in added.items() if found.special}
-    kind = json.loads(self._tokenizer.to_str())
-    name = _naming(kind)
+    special = {token_id for token_id, token in added.items() if token.special}
+    name = _naming(json.loads(self._tokenizer.to_str()))
     no_text = special | self.hidden
     pieces = [
       None if token in no_text else self._tokenizer.id_to_token(token)
@@ -85,50 +86,51 @@ class TokenizerJson(Vocabulary):
       return (), (self.eos_id,) if ends and self.eos_id is not None else ()
     for text in self._probes():
       encoded = self._tokenizer.encode(text, add_special_tokens=True)
-      is_text = [not each for each in encoded.special_tokens_mask]
+      is_text = [not is_special for is_special in encoded.special_tokens_mask]
       if True in is_text:
-        first, last = is_text.index(True), len(is_text) - is_text[::-1].index(True)
-        return tuple(encoded.ids[:first]), tuple(encoded.ids[last:])
+        start = is_text.index(True)
+        end = len(is_text) - is_text[::-1].index(True)
+        return tuple(encoded.ids[:start]), tuple(encoded.ids[end:])
     return (), tuple(encoded.ids)
 
   def _probes(self) -> Iterator[str]:
-    """Yields texts, one of which has a token of the vocabulary."""
+    """Yields texts until a text has a token of the vocabulary."""
     yield _PROBE
     for token in range(min(self.vocab_size, _PROBES)):
       yield self._tokenizer.decode([token])
 
   @functools.cached_property
   def _of_parts(self) -> tokenizers.Tokenizer:
-    """The tokenizer, which puts no space in front of a text."""
-    found = json.loads(self._tokenizer.to_str())
-    for step in _steps(found.get("pre_tokenizer"), "pretokenizers"):
+    """The tokenizer without an added space in front of a text."""
+    settings = json.loads(self._tokenizer.to_str())
+    for step in _steps(settings.get("pre_tokenizer"), "pretokenizers"):
       if step["type"] == "Metaspace":
         step["prepend_scheme"] = "never"
       if step["type"] == "ByteLevel":
         step["add_prefix_space"] = False
-    for step in _steps(found.get("normalizer"), "normalizers"):
+    for step in _steps(settings.get("normalizer"), "normalizers"):
       if step["type"] == "Prepend":
         step["prepend"] = ""
-    return tokenizers.Tokenizer.from_str(json.dumps(found))
+    return tokenizers.Tokenizer.from_str(json.dumps(settings))
 
 
 def load(file: str | pathlib.Path) -> tokenizers.Tokenizer:
   """Returns the tokenizer of a file, without truncation and padding.
 
   Raises:
-    ValueError: where `tokenizers` can't read the file.
+    ValueError: if `tokenizers` can't read the file.
   """
   lfs.check_file(file)
   try:
-    found = tokenizers.Tokenizer.from_file(str(file))
+    tokenizer = tokenizers.Tokenizer.from_file(str(file))
   except Exception as error:  # tokenizers raises plain Exceptions.
     raise ValueError(
       f"{file} is no tokenizer that the tokenizers library reads ({error}). Copy the "
       "file again, or write it anew with transformers: tokenizer.save_pretrained(DIR)."
     ) from error
-  found.no_truncation()
-  found.no_padding()
-  return found
+  tokenizer.no_truncation()
+  tokenizer.no_padding()
+  return tokenizer
 
 
 def _steps(part, name):
@@ -138,13 +140,13 @@ def _steps(part, name):
   return part[name] if part["type"] == "Sequence" else [part]
 
 
-def _naming(found):
+def _naming(settings):
   """Returns the function from a token's spelling to the token's text."""
-  steps = _steps(found.get("pre_tokenizer"), "pretokenizers")
+  steps = _steps(settings.get("pre_tokenizer"), "pretokenizers")
   if any(step["type"] == "ByteLevel" for step in steps):
     return _text_of_bytes
-  if found["model"].get("type") == "WordPiece":
-    prefix = found["model"]["continuing_subword_prefix"]
+  if settings["model"].get("type") == "WordPiece":
+    prefix = settings["model"]["continuing_subword_prefix"]
     return functools.partial(_text_of_word_piece, prefix=prefix)
   return str
 
@@ -154,7 +156,7 @@ def _text_of_word_piece(piece: str, prefix: str) -> str:
 
 
 def _text_of_bytes(piece: str) -> str | None:
-  """Returns the text of a piece whose characters stand for bytes."""
+  """Returns the text of a byte-level piece; each character stands for a byte."""
   data = bytes(_byte_of()[character] for character in piece if character in _byte_of())
   try:
     return data.decode("utf-8").replace(" ", SPACE)
@@ -164,10 +166,12 @@ def _text_of_bytes(piece: str) -> str | None:
 
 @functools.cache
 def _byte_of() -> dict[str, int]:
-  """Returns the byte that each character of a byte-level piece stands for.
+  """Returns the byte of each character of byte-level pieces.
 
-  Printable bytes stand for themselves, the others for characters from 256 on, in
-  order. Source: GPT-2's encoder (Radford et al., 2019).
+  A printable byte is the character with the same code. Other bytes are the characters
+  from 256 on, in order.
+
+  Source: GPT-2's encoder (Radford et al., 2019).
   """
   plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
   others = [byte for byte in range(256) if byte not in plain]

@@ -1,6 +1,7 @@
-"""Decides whether a kernel for GPUs is used: if it agrees with XLA's and is faster.
+"""Decides whether a kernel for GPUs is used: if it agrees with XLA and is faster.
 
-Both run on the same inputs, once for each key and device. The outcome is kept on disk.
+The kernel and XLA run on the same inputs, once for each key and device. The outcome is
+kept on disk.
 
 Shapes: N results, V numbers of a result.
 """
@@ -19,22 +20,23 @@ from jaxtyping import Array, Float
 from specdec_t5x.native import library
 from specdec_t5x.native.cuda import library as of_gpu
 
-# A call of either side computes so many results one after another, and is timed so
-# many times in turn.
-CALLS, ROUNDS = 16, 9
+# Successive results that a call computes.
+CALLS = 16
+# Timed calls of the kernel and of XLA, which alternate.
+ROUNDS = 9
 
 _decided: dict[Hashable, bool] = {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Contest:
-  """Our kernel and XLA's part on the same inputs.
+  """A part of a program computed by our kernel and by XLA, on the same inputs.
 
   Attributes:
-    name: of the part, as messages call it.
-    native: computes the results of `CALLS` calls by our kernel.
-    xla: computes them by XLA.
-    exact: computes them by XLA in float32.
+    name: name of the part, for messages.
+    native: function that computes `CALLS` results by our kernel.
+    xla: function that computes the results by XLA.
+    exact: function that computes the results by XLA in float32.
   """
 
   name: str
@@ -48,9 +50,10 @@ class Outcome:
   """The outcome of a contest.
 
   Attributes:
-    errors: of our kernel's results and XLA's: norms, by that of the exact results.
-    agrees: whether our kernel's results count as XLA's.
-    seconds: of a call of our kernel, and of XLA's part.
+    errors: relative errors of our kernel's results and of XLA's: the norm of the
+      difference from the exact results, divided by the norm of the exact results.
+    agrees: whether our kernel's results are accepted in place of XLA's.
+    seconds: time per result of our kernel and of XLA, in seconds.
   """
 
   errors: tuple[float, float]
@@ -58,7 +61,7 @@ class Outcome:
   seconds: tuple[float, float]
 
   def line(self, is_used: bool) -> str:
-    """Returns what is used, and why."""
+    """Returns a message with the choice and the reason."""
     if not self.agrees:
       ours, xlas = (f"{error:.2g}" for error in self.errors)
       return (
@@ -66,12 +69,12 @@ class Outcome:
         f"{xlas}."
       )
     ours, xlas = (f"{float(f'{1e3 * s:.2g}'):g} ms" for s in self.seconds)
-    found = f"our kernel takes {ours}, XLA's {xlas}"
-    return f"{found}." if is_used else f"{found}: XLA's is used."
+    times = f"our kernel takes {ours}, XLA's {xlas}"
+    return f"{times}." if is_used else f"{times}: XLA's is used."
 
 
 def is_used(key: Hashable) -> bool:
-  """Returns whether it was decided in this process that this kernel is used."""
+  """Returns whether this process has decided to use the kernel."""
   return _decided.get(key, False) and of_gpu.problem() is None
 
 
@@ -81,41 +84,41 @@ def decide(
   device: Hashable,
   is_asked_for: bool = False,
 ) -> str | None:
-  """Decides whether a kernel is used; returns the message, None if it was decided.
+  """Decides whether a kernel is used, and returns a message; None if decided before.
 
   Args:
-    key: the part and its shapes.
-    contest: what is compared.
-    device: what the outcome depends on beside the key; the `repr` of both names the
-      kept outcome.
-    is_asked_for: whether PRODUCTS='native' asks for the kernel, however fast it is.
+    key: the part and the part's shapes.
+    contest: the kernel and XLA's computation.
+    device: the device and all further conditions of the outcome. The kept outcome is
+      named by the `repr` of key and device.
+    is_asked_for: whether PRODUCTS='native' asks for the kernel, fast or not.
 
   Raises:
-    ValueError: if the kernel is asked for and its results are wrong.
+    ValueError: if the kernel is asked for, and the results do not agree or the
+      comparison fails.
   """
   if key in _decided:
     return None
-  path = (
-    library.folder() / f"choice-{library.digest(repr((key, device)).encode())}.json"
-  )
+  digest = library.digest(repr((key, device)).encode())
+  path = library.folder() / f"choice-{digest}.json"
   try:
-    outcome = _read(path) or _found(path, contest)
+    outcome = _read(path) or _measure(path, contest)
   except jax.errors.JaxRuntimeError as error:
     is_chosen = False
-    found = f"XLA's, for the comparison failed: {str(error).splitlines()[0]}"
+    reason = f"XLA's, for the comparison failed: {str(error).splitlines()[0]}"
   else:
     native, xla = outcome.seconds
     is_chosen = outcome.agrees and (is_asked_for or native < xla)
-    found = outcome.line(is_chosen)
-  line = f"{contest.name}: {found}"
+    reason = outcome.line(is_chosen)
+  line = f"{contest.name}: {reason}"
   if is_asked_for and not is_chosen:
     raise ValueError(f"PRODUCTS='native' can't be had: {line} Use 'auto' or 'xla'.")
   _decided[key] = is_chosen
   return line
 
 
-def _found(path: pathlib.Path, contest: Contest) -> Outcome:
-  """Returns the outcome of a contest, and keeps it."""
+def _measure(path: pathlib.Path, contest: Contest) -> Outcome:
+  """Returns the outcome of a contest, and writes the outcome to `path`."""
   with jax.enable_x64(False):
     outcome = _outcome(contest)
   try:
@@ -140,39 +143,42 @@ def _rows(run) -> Float[np.ndarray, "N V"]:
 
 
 def _compared(native, xla, exact) -> tuple[tuple[float, float], bool]:
-  """Returns both errors, and whether our kernel's results count as XLA's."""
+  """Returns both relative errors, and whether our kernel's results are accepted."""
   norm = np.linalg.norm(exact)
-  ours, xlas = (float(np.linalg.norm(x - exact) / norm) for x in (native, xla))
-  # A margin that XLA's own error may turn around says nothing about our kernel.
+  ours = float(np.linalg.norm(native - exact) / norm)
+  xlas = float(np.linalg.norm(xla - exact) / norm)
+  # The argmax is compared only if the margin exceeds XLA's error.
   second, first = np.sort(exact, axis=-1)[:, -2:].T
   bounds = 2 * np.linalg.norm(xla - exact, axis=-1)
   bounds += 1e-3 * np.linalg.norm(exact, axis=-1)
   is_clear = first - second > bounds
   is_same = native.argmax(axis=-1) == exact.argmax(axis=-1)
-  # A NaN is in no bounds.
+  # With a NaN among the errors the comparison is false.
   agrees = ours <= 2 * xlas + 1e-3 and bool(is_same[is_clear].all())
   return (ours, xlas), agrees
 
 
 def _seconds(*runs: Callable[[], Array]) -> tuple[float, ...]:
-  """Returns the median seconds of a call of each, which take turns."""
+  """Returns the median seconds per result of each run; the runs alternate."""
   rounds = []
   for _ in range(ROUNDS):
-    rounds.append([])
+    seconds = []
     for run in runs:
       begin = time.perf_counter()
       run().block_until_ready()
-      rounds[-1].append((time.perf_counter() - begin) / CALLS)
+      seconds.append((time.perf_counter() - begin) / CALLS)
+    rounds.append(seconds)
   return tuple(np.median(rounds, axis=0).tolist())
 
 
 def _read(path: pathlib.Path) -> Outcome | None:
-  """Returns the kept outcome; None if there is none, or none of use."""
+  """Returns the kept outcome; None if the file is missing or invalid."""
   try:
-    kept = json.loads(path.read_text())
-    errors, seconds = (tuple(map(float, kept[k])) for k in ("errors", "seconds"))
-    found = Outcome(errors, kept["agrees"], seconds)
+    fields = json.loads(path.read_text())
+    errors = tuple(map(float, fields["errors"]))
+    seconds = tuple(map(float, fields["seconds"]))
+    outcome = Outcome(errors, fields["agrees"], seconds)
   except (OSError, ValueError, KeyError, TypeError):
     return None
-  is_whole = len(errors) == len(seconds) == 2 and isinstance(found.agrees, bool)
-  return found if is_whole else None
+  is_valid = len(errors) == len(seconds) == 2 and isinstance(outcome.agrees, bool)
+  return outcome if is_valid else None

@@ -18,11 +18,11 @@ PLAIN, NORM, GATED_GELU = range(3)
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-  """How a product is divided; other values give other orders of sums.
+  """The division of a product, which determines the order of sums.
 
   Attributes:
-    cluster: blocks that divide the inputs: 1, 2, 4 or 8.
-    unroll: blocks of 16 inputs that a warp reads ahead: 1 or 2.
+    cluster: number of blocks that divide the inputs: 1, 2, 4 or 8.
+    unroll: number of blocks of 16 inputs that a warp reads ahead: 1 or 2.
   """
 
   cluster: int
@@ -30,13 +30,13 @@ class Tuning:
 
 
 def tuning(bits: int, outputs: int) -> Tuning:
-  """Returns how a product is divided, whatever the number of its rows.
+  """Returns the division of a product, for any number of rows.
 
-  Of the divisions that were tried at XXL's shapes on an H100 the fastest.
+  The divisions are the fastest of the divisions tried at XXL's shapes on an H100.
 
   Args:
-    bits: of a weight.
-    outputs: of all matrices that are multiplied together.
+    bits: bits of a weight.
+    outputs: number of outputs of all matrices that are multiplied together.
   """
   if outputs > 24_000:
     return Tuning(cluster=1, unroll=2)
@@ -50,9 +50,9 @@ class FewWeights:
   """A matrix in 16, 8 or 4 bits.
 
   Attributes:
-    codes: bfloat16 or int8 [I, O], or uint8 [I, O / 2] with two columns each, the even
-      one in the lower half, in two's complement.
-    scales: of the columns; None in bfloat16.
+    codes: bfloat16 or int8 [I, O], or uint8 [I, O / 2]. A uint8 holds two columns in
+      two's complement, the even column in the lower half.
+    scales: scales of the columns; None for bfloat16.
   """
 
   codes: Array
@@ -60,12 +60,12 @@ class FewWeights:
 
   @property
   def bits(self) -> int:
-    """Of a weight."""
+    """The bits of a weight."""
     return {"bfloat16": 16, "int8": 8, "uint8": 4}[self.codes.dtype.name]
 
   @property
   def outputs(self) -> int:
-    """The columns."""
+    """The number of columns."""
     return self.codes.shape[1] * (2 if self.bits == 4 else 1)
 
 
@@ -73,7 +73,7 @@ jax.tree_util.register_dataclass(FewWeights, ["codes", "scales"], [])
 
 
 def rounded(matrix: Float[Array, "I O"], bits: int) -> FewWeights:
-  """Returns a matrix rounded to so many bits, with a scale for each column."""
+  """Returns a matrix rounded to `bits` bits, with a scale for each column."""
   if bits == 16:
     return FewWeights(matrix.astype(jnp.bfloat16))
   most = 2 ** (bits - 1) - 1
@@ -97,40 +97,41 @@ def multiply(
   following: FewWeights | None = None,
   following_bytes: int = 0,
 ) -> tuple[Float[Array, "R _"], ...]:
-  """Returns x W for each W, of one number of bits.
+  """Returns x W for each W. All matrices have the same number of bits.
 
   Args:
-    x: bfloat16, at most `MOST_ROWS` rows.
-    *matrices: at most `MOST_MATRICES`.
-    norm: the scales of T5's layer norm of x, which is multiplied.
-    gate: what is multiplied is gelu(gate) x.
-    residuals: added to the products, one for each.
-    divided: in place of `tuning`.
-    following: the matrix that is multiplied next, whose first `following_bytes` come to
-      the GPU's cache while this product ends.
-    following_bytes: of them.
+    x: bfloat16 rows, at most `MOST_ROWS`.
+    *matrices: weights W, at most `MOST_MATRICES`.
+    norm: scales of T5's layer norm, which is applied to `x` first.
+    gate: gate of the rows; gelu(gate) x is multiplied instead of x.
+    residuals: arrays added to the products, one per product.
+    divided: division of the products; `tuning` by default.
+    following: matrix of the next product. The GPU's cache prefetches the start of this
+      matrix while the current product ends.
+    following_bytes: bytes of `following` to prefetch.
   """
-  nothing = jnp.zeros(0, jnp.bfloat16)
+  empty = jnp.zeros(0, jnp.bfloat16)
   bits = matrices[0].bits
-  how = divided or tuning(bits, sum(m.outputs for m in matrices))
-  first, other, kind = x, nothing, PLAIN
-  if norm is not None:
-    other, kind = norm, NORM
+  division = divided or tuning(bits, sum(m.outputs for m in matrices))
   if gate is not None:
-    first, other, kind = gate, x, GATED_GELU
-  given = []
+    first, second, kind = gate, x, GATED_GELU
+  elif norm is not None:
+    first, second, kind = x, norm, NORM
+  else:
+    first, second, kind = x, empty, PLAIN
+  arguments = [first, second, empty if following is None else following.codes]
   for i, matrix in enumerate(matrices):
-    scales = nothing if matrix.scales is None else matrix.scales
-    given += [matrix.codes, scales, residuals[i] if residuals else nothing]
+    arguments.append(matrix.codes)
+    arguments.append(empty if matrix.scales is None else matrix.scales)
+    arguments.append(residuals[i] if residuals else empty)
   shapes = [jax.ShapeDtypeStruct((len(x), m.outputs), jnp.bfloat16) for m in matrices]
   call = jax.ffi.ffi_call("specdec_few", shapes, vmap_method="sequential")
-  return tuple(
-    call(
-      *(first, other, nothing if following is None else following.codes, *given),
-      bits=np.int64(bits),
-      input=np.int64(kind),
-      cluster=np.int64(how.cluster),
-      unroll=np.int64(how.unroll),
-      next_bytes=np.int64(following_bytes),
-    )
+  products = call(
+    *arguments,
+    bits=np.int64(bits),
+    input=np.int64(kind),
+    cluster=np.int64(division.cluster),
+    unroll=np.int64(division.unroll),
+    next_bytes=np.int64(following_bytes),
   )
+  return tuple(products)

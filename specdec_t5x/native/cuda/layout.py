@@ -1,8 +1,8 @@
-"""Weights of a decoder as the kernel of a draft step (step.cuh) reads them.
+"""The layout of a decoder's weights for the kernel of a draft step (step.cuh).
 
-Each block of the kernel reads one stream from front to end. A stream consists of
-fragments: 16 columns by 16 inputs of a matrix, in the order in which the lanes of a
-warp hold them for a tensor core's product.
+Each block of the kernel reads one stream from start to end. A stream consists of
+fragments: 16 columns by 16 inputs of a matrix. The numbers of a fragment are in the
+order in which the lanes of a warp hold the numbers for a tensor core's product.
 
 Shapes: D width, H heads, K head width, F hidden units of a head's cluster, M all hidden
 units, V vocabulary, C blocks of a cluster.
@@ -21,21 +21,21 @@ _PER_CHUNK = 32  # Fragments of one copy.
 _HEAD = 64
 _MOST_HEADS = 16
 _MOST_LAYERS = 24
-# Beyond so many tokens all distances have one bias.
+# All distances of at least 128 tokens have the same bias.
 DISTANCES = 129
 
 
 @dataclasses.dataclass(frozen=True)
 class StepLayout:
-  """How the kernel divides a decoder.
+  """The division of a decoder among the kernel's blocks.
 
   Attributes:
-    width: D.
-    heads: H.
-    mlp: M.
-    vocab: V.
-    layers: of the decoder.
-    cluster: C, the blocks that work on one head.
+    width: width of the decoder (D).
+    heads: attention heads (H).
+    mlp: hidden units of a feed-forward layer (M).
+    vocab: vocabulary size (V).
+    layers: layers of the decoder.
+    cluster: blocks that compute one head (C).
   """
 
   width: int
@@ -59,32 +59,32 @@ class StepLayout:
 
   @property
   def blocks(self) -> int:
-    """The blocks of the grid."""
+    """The number of blocks of the grid."""
     return self.heads * self.cluster
 
   @property
   def hidden(self) -> int:
-    """F, so that H F >= M."""
+    """The hidden units of a head's cluster: F, with H F >= M."""
     return -(-self.mlp // (self.heads * _TILE)) * _TILE
 
   @property
   def tiles(self) -> int:
-    """The tiles of 16 logits of a block."""
+    """The number of tiles of 16 logits per block."""
     return -(-self.vocab // (_TILE * self.blocks))
 
 
 def cluster_of(heads: int) -> int:
-  """Returns the blocks of a head's cluster that were fastest on an H100.
+  """Returns the fastest number of blocks per cluster, measured on an H100.
 
-  It has room for 15 clusters of 8 blocks at once, and for 30 of 4.
+  An H100 runs 15 clusters of 8 blocks at once, or 30 clusters of 4 blocks.
   """
   return 8 if heads <= 15 else 4
 
 
 def fragments(matrix: Float[Array, "*batch O I"]) -> Float[Array, "*batch _ 256"]:
-  """Returns matrices of [outputs, inputs], tile after tile of 16 outputs."""
+  """Returns matrices [outputs, inputs] as fragments, in tiles of 16 outputs."""
   *batch, outputs, inputs = matrix.shape
-  # A lane has outputs g and g + 8 and 4 inputs from 4 t on, as two pairs.
+  # A lane holds outputs g and g + 8, and 4 inputs from 4 t on, as two pairs.
   parts = matrix.reshape(-1, outputs // _TILE, 2, 8, inputs // _TILE, 4, 2, 2)
   parts = parts.transpose(0, 1, 4, 3, 5, 6, 2, 7)
   return parts.reshape(*batch, -1, _TILE * _TILE)
@@ -96,37 +96,39 @@ def stream(
   """Returns the weights of a decoder, chunk by chunk for each block.
 
   Args:
-    layout: how the decoder is divided.
-    params: of a T5's `Transformer`: "decoder", and "token_embedder" where it gives the
-      logits.
-    dtype: of the result.
+    layout: division of the decoder.
+    params: parameters of a T5's `Transformer`: "decoder", and "token_embedder" if the
+      embedding projects to the logits.
+    dtype: dtype of the result.
   """
   decoder = params["decoder"]
   layers = [decoder[f"layers_{i}"] for i in range(layout.layers)]
 
-  def stacked(module, *names):
-    # All layers at once: few operations, which are compiled quickly.
-    kernel = lambda layer, name: layer[module][name]["kernel"].astype(dtype)
-    return [jnp.stack([kernel(layer, name) for layer in layers]) for name in names]
+  def stacked(module, name):
+    # One array for all layers needs few operations, which compile quickly.
+    kernels = [layer[module][name]["kernel"].astype(dtype) for layer in layers]
+    return jnp.stack(kernels)
 
-  own, cross = "self_attention", "encoder_decoder_attention"
-  gated = "wi_0" in layers[0]["mlp"]
-  of_layers = [
-    _by_inputs(layout, stacked(own, "query", "key", "value"), _HEAD),
-    _by_outputs(layout, *stacked(own, "out"), _HEAD),
-    _by_inputs(layout, stacked(cross, "query"), _HEAD),
-    _by_outputs(layout, *stacked(cross, "out"), _HEAD),
-    _by_inputs(
-      layout, stacked("mlp", *(("wi_0", "wi_1") if gated else ("wi",))), layout.hidden
-    ),
-    _by_outputs(layout, *stacked("mlp", "wo"), layout.hidden),
+  attention = "self_attention"
+  cross = "encoder_decoder_attention"
+  mlp_names = ("wi_0", "wi_1") if "wi_0" in layers[0]["mlp"] else ("wi",)
+  projections = [stacked(attention, name) for name in ("query", "key", "value")]
+  mlp_inputs = [stacked("mlp", name) for name in mlp_names]
+  parts = [
+    _by_inputs(layout, projections, _HEAD),
+    _by_outputs(layout, stacked(attention, "out"), _HEAD),
+    _by_inputs(layout, [stacked(cross, "query")], _HEAD),
+    _by_outputs(layout, stacked(cross, "out"), _HEAD),
+    _by_inputs(layout, mlp_inputs, layout.hidden),
+    _by_outputs(layout, stacked("mlp", "wo"), layout.hidden),
   ]
-  # [L, H C, fragments, 256], as each block reads them: layer after layer.
-  joined = jnp.concatenate(of_layers, axis=2).swapaxes(0, 1)
+  # [L, H C, fragments, 256] to [H C, L fragments, 256]: each block reads the layers in
+  # order.
+  joined = jnp.concatenate(parts, axis=2).swapaxes(0, 1)
   joined = joined.reshape(layout.blocks, -1, _TILE * _TILE)
-  whole = jnp.concatenate([joined, _logits(layout, params).astype(dtype)], axis=1)
-  whole = jnp.pad(whole, ((0, 0), (0, -whole.shape[1] % _PER_CHUNK), (0, 0)))
-  return whole.reshape(layout.heads, layout.cluster, -1, _PER_CHUNK * _TILE * _TILE)
+  streams = jnp.concatenate([joined, _logits(layout, params).astype(dtype)], axis=1)
+  streams = jnp.pad(streams, ((0, 0), (0, -streams.shape[1] % _PER_CHUNK), (0, 0)))
+  return streams.reshape(layout.heads, layout.cluster, -1, _PER_CHUNK * _TILE * _TILE)
 
 
 def norms(layout: StepLayout, params: Mapping[str, Any]) -> Float[Array, "_ D"]:
@@ -148,7 +150,7 @@ def distance_biases(
   """Returns each head's bias of the tokens 0 .. 128 before a token.
 
   Args:
-    table: the biases of buckets.
+    table: biases of the buckets, by head.
     bucket: `network.layers.bucket`.
   """
   buckets = bucket(-np.arange(DISTANCES), False)
@@ -156,15 +158,16 @@ def distance_biases(
 
 
 def scratch_words(layout: StepLayout, rows: int) -> int:
-  """Returns how many 32-bit words of zeros the kernel's first call needs."""
+  """Returns the size of the kernel's scratch memory in 32-bit words."""
   return 2 * (32 + 2 * layout.heads * rows * layout.width)
 
 
 def _by_inputs(layout, kernels: Sequence[Float[Array, "L D _"]], size: int):
-  """Returns fragments of matrices whose inputs are divided among a cluster's blocks."""
+  """Returns fragments of matrices with inputs divided among a cluster's blocks."""
   missing = layout.heads * size - kernels[0].shape[2]
   kernels = [jnp.pad(kernel, ((0, 0), (0, 0), (0, missing))) for kernel in kernels]
-  layers, outputs = len(kernels[0]), len(kernels) * size
+  layers = len(kernels[0])
+  outputs = len(kernels) * size
   shape = layers, layout.cluster, -1, layout.heads, size
   parts = jnp.stack([kernel.reshape(shape) for kernel in kernels], axis=4)
   # [L, C, inputs, H, matrices, size] to [L, H, C, outputs, inputs].
@@ -173,7 +176,10 @@ def _by_inputs(layout, kernels: Sequence[Float[Array, "L D _"]], size: int):
 
 
 def _by_outputs(layout, kernels: Float[Array, "L _ D"], size: int):
-  """Returns fragments of [H size, D]: inputs by cluster, outputs by its blocks."""
+  """Returns fragments of [H size, D].
+
+  Inputs are divided among clusters, outputs among the blocks of a cluster.
+  """
   missing = layout.heads * size - kernels.shape[1]
   kernels = jnp.pad(kernels, ((0, 0), (0, missing), (0, 0)))
   parts = kernels.reshape(len(kernels), layout.heads, size, layout.cluster, -1)

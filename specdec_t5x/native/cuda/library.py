@@ -1,8 +1,7 @@
-"""Our own kernels for NVIDIA GPUs: compiled by nvcc, which needs no GPU, and kept.
+"""Our kernels for NVIDIA GPUs: compiled by nvcc, which needs no GPU, and kept.
 
-A machine without nvcc takes a library that was built elsewhere from the same sources,
-for the same architecture and with the same headers of XLA's FFI, if SPECDEC_T5X_CACHE
-has it.
+A machine without nvcc loads a library from SPECDEC_T5X_CACHE that another machine built
+from the same sources, for the same architecture and with the same headers of XLA's FFI.
 """
 
 import ctypes
@@ -25,7 +24,7 @@ _FLAGS = ("-std=c++20", "-O3", "-shared", "-Xcompiler=-fPIC,-w", "-w")
 
 
 def problem() -> str | None:
-  """Returns why there are no kernels for this GPU; None if they can be called."""
+  """Returns why there are no kernels for this GPU, or None."""
   return library.why_left_out() or _problem_of_device()
 
 
@@ -46,7 +45,7 @@ def _problem_of_device() -> str | None:
 
 @functools.cache
 def loaded() -> ctypes.CDLL:
-  """Returns the library with its calls registered in XLA."""
+  """Returns the library, after registering the kernels in XLA."""
   kernels = ctypes.CDLL(str(built()))
   for name in TARGETS:
     handler = jax.ffi.pycapsule(getattr(kernels, name))
@@ -55,7 +54,7 @@ def loaded() -> ctypes.CDLL:
 
 
 def built(architecture: str = ARCHITECTURE) -> pathlib.Path:
-  """Returns the library for an architecture, built if it is not kept.
+  """Returns the library for an architecture, and builds a missing library.
 
   Raises:
     OSError: if there is no nvcc, or nowhere to keep the library.
@@ -77,5 +76,5 @@ def built(architecture: str = ARCHITECTURE) -> pathlib.Path:
 
 
 def code() -> bytes:
-  """Returns what is compiled."""
+  """Returns the compiled source code."""
   return b"".join(path.read_bytes() for path in (*SOURCES, *_HEADERS))
