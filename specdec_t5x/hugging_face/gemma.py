@@ -163,15 +163,25 @@ def _side(found: Mapping[str, Any], where: str, merged: bool) -> dict[str, Any]:
   }
 
 
+def _object(found, name, where) -> dict:
+  """Returns an object of a config.json; a missing object is empty."""
+  value = found.get(name) or {}
+  if not isinstance(value, dict):
+    raise ValueError(
+      f"{where}: {name} must be an object, got {value!r}. Copy the folder again."
+    )
+  return value
+
+
 def _positions(found, where, merged) -> dict[str, float]:
   """Returns the rotary positions. Old files have the fields beside the sizes."""
-  parameters = found.get("rope_parameters") or {}
+  parameters = _object(found, "rope_parameters", where)
   if merged:
     sliding = {"rope_theta": found.get("rope_local_base_freq", 1e4)}
-    sliding |= parameters.get("sliding_attention") or {}
+    sliding |= _object(parameters, "sliding_attention", where)
     full = {"rope_theta": found.get("rope_theta", 1e6)}
-    full |= found.get("rope_scaling") or {}
-    full |= parameters.get("full_attention") or {}
+    full |= _object(found, "rope_scaling", where)
+    full |= _object(parameters, "full_attention", where)
   else:
     sliding = full = {"rope_theta": found.get("rope_theta", 1e4), **parameters}
   for kind, supported in ((sliding, ("default",)), (full, ("default", "linear"))):

@@ -4,6 +4,7 @@ That their numbers are transformers' is tests/hugging_face/test_parity.py's.
 """
 
 import dataclasses
+import json
 
 import chex
 import flax
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x import api, build
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.contrib.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY
@@ -105,3 +107,15 @@ def test_what_no_gemma_is_is_refused(tmp_path):
     new_heads(str(tmp_path), "shared_encoder", 2, 1)
   with pytest.raises(ValueError, match="no shape tells"):
     config_from_shapes({"decoder/layers_0/post_mlp_layer_norm/scale": (8,)})
+
+
+@pytest.mark.parametrize("name", ["rope_parameters", "rope_scaling"])
+@pytest.mark.parametrize("value", [[1], "linear", 3])
+def test_rotary_settings_that_are_no_object_are_refused(name, value, tmp_path):
+  export.write(str(tmp_path), GEMMA_2, kinds.model(GEMMA_2).params)
+  path = tmp_path / "config.json"
+  config = json.loads(path.read_text())
+  config["decoder"][name] = value
+  path.write_text(json.dumps(config))
+  with pytest.raises(ValueError, match=f"{name} must be an object, got "):
+    Checkpoint.open(str(tmp_path)).settings()
