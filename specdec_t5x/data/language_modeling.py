@@ -129,12 +129,14 @@ def register_texts(
     is_long_enough = tf.strings.regex_full_match(
       tf.strings.strip(tf.constant(texts, tf.string)), _pattern(prompt_words)
     ).numpy()
-    kept = [
+    long_texts = [
       text for text, is_kept in zip(texts, is_long_enough, strict=True) if is_kept
     ]
-    _check_left_out(origin, len(texts), len(kept), prompt_words, origin not in warned)
+    _check_left_out(
+      origin, len(texts), len(long_texts), prompt_words, origin not in warned
+    )
     warned.add(origin)
-    return {"text": kept}
+    return {"text": long_texts}
 
   steps = (SplitTexts(prompt_words), *TOKENS)
   return from_texts.register(

@@ -184,11 +184,11 @@ def _keep_other_splits(
   final: tfds.core.DatasetBuilder, staged: tfds.core.DatasetBuilder
 ) -> None:
   """Copies the existing splits that `staged` does not have."""
-  kept = [s for n, s in final.info.splits.items() if n not in staged.info.splits]
-  for split in kept:
+  old_splits = [s for n, s in final.info.splits.items() if n not in staged.info.splits]
+  for split in old_splits:
     for path in split.filepaths:
       shutil.copy2(path, staged.data_dir)
-  infos = [*kept, *staged.info.splits.values()]
+  infos = [*old_splits, *staged.info.splits.values()]
   staged.info.set_splits(tfds.core.splits.SplitDict(infos))
   staged.info.write_to_directory(staged.data_dir)
 

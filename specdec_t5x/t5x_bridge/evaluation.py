@@ -51,9 +51,9 @@ class Evaluator(seqio.Evaluator):
       mixture_or_task_name: the task or mixture to evaluate.
       feature_converter: T5X's converter, unused; the model's own converter also numbers
         the examples.
-      model: a model of this project, as T5X has it.
-      dataset_cfg: the dataset's configuration, as T5X has it.
-      restore_cfg: the configuration of the target's checkpoint, as T5X has it.
+      model: the run's model, a model of this project.
+      dataset_cfg: the run's configuration of the dataset.
+      restore_cfg: the run's configuration of the target's checkpoint.
       paths: paths of the networks' checkpoints by the networks' names.
       check: `preflight.check_run`.
       **of_seqio: further arguments of seqio's evaluator.

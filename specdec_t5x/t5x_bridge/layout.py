@@ -18,7 +18,7 @@ def rows_at_once(batch_size: int) -> int:
 
 
 def inputs_a_call(batch_size: int, read_ahead: int, slots: int) -> int:
-  """Returns the number of inputs per call; a slot whose row ends takes another input.
+  """Returns the number of inputs per call, which refill slots after the ends of rows.
 
   Args:
     batch_size: BATCH_SIZE.

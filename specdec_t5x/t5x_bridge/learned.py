@@ -23,7 +23,7 @@ class Chunk:
   """Examples that a draft served, and then learned from.
 
   Attributes:
-    seed: seed of the samples; None if decoding was greedy, which draws nothing.
+    seed: seed of the samples; None for greedy decoding, without random numbers.
     task: number of the task in `examples.EXAMPLE`.
     places: places in the task of the first and the last example, and the step between
       neighbours.
@@ -49,7 +49,7 @@ class Draws:
   """The random numbers of the samples of a set of examples.
 
   Attributes:
-    seed: SEED; None if decoding is greedy, which draws nothing.
+    seed: SEED; None for greedy decoding, without random numbers.
     tasks: numbers of the tasks in `examples.EXAMPLE`.
     places: places of the examples in each task.
   """

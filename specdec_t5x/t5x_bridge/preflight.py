@@ -191,8 +191,8 @@ def check_macros() -> None:
   """Raises a ValueError if the command line sets a macro that is unknown to gin files.
 
   A macro is known if a binding reads the macro or a gin file sets the macro: the same
-  bindings serve several runs. `t5x_runtime` has the same check in its gin parser;
-  upstream T5X accepts any name.
+  bindings serve several runs. `t5x_runtime` checks macros in the gin parser. Upstream
+  T5X accepts every name.
   """
   if hasattr(t5x, "PROVIDER") or "gin_bindings" not in flags.FLAGS:
     return

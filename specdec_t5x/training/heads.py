@@ -34,7 +34,7 @@ D_PACE = "d_pace"
 class HeadObjective(Objective):
   """A loss of heads that draft for a target.
 
-  A head's loss at a position is 0 if the head's token is of another example.
+  A head's loss at a position is 0 unless the head's token is of the same example.
 
   Attributes:
     target: the network whose features the heads read.
@@ -53,7 +53,7 @@ class HeadObjective(Objective):
       )
 
   def read(self, network: FeatureDrafter, params: Params, batch: Batch, key=None):
-    """Returns the target's features, and its logits under teacher forcing."""
+    """Returns the target's features and logits under teacher forcing."""
     features = forward(
       self.target, params, batch, key, method="features", taps=network.taps
     )
@@ -109,7 +109,7 @@ class HeadDistillation(HeadObjective):
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
     """Returns the heads' losses; `hits` compares argmaxes of the first head and target.
 
-    `hits` is False where the first head's token is of another example.
+    `hits` is False unless the first head's token is of the same example.
     """
     del dropout_key
     features, teacher = self.read(network, frozen, batch)

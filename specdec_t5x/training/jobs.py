@@ -279,9 +279,9 @@ def trim_draft(
       f"{type(network).__name__} at {draft_checkpoint}. Trim the one that was trained."
     )
   if is_heads != (target_checkpoint is not None):
-    wanted = "the target's, by whose projection they draft" if is_heads else "left out"
+    fix = "the target's, by whose projection they draft" if is_heads else "left out"
     raise ValueError(
-      f"TARGET_CHECKPOINT_PATH must be {wanted}: {draft_checkpoint} holds "
+      f"TARGET_CHECKPOINT_PATH must be {fix}: {draft_checkpoint} holds "
       f"{'heads' if is_heads else 'a draft model'}; got {target_checkpoint!r}."
     )
   owner = api.load_model(target_checkpoint) if is_heads else draft

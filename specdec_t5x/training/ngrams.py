@@ -102,9 +102,9 @@ def _contexts(grams, counts, width, max_contexts):
     grams >> np.uint64(32), return_index=True, return_inverse=True
   )
   totals = np.bincount(owner, counts)
-  kept = np.sort(np.argsort(-totals, kind="stable")[:max_contexts])
+  contexts = np.sort(np.argsort(-totals, kind="stable")[:max_contexts])
   row_of = np.full(hashes.size, -1)
-  row_of[kept] = np.arange(kept.size)
+  row_of[contexts] = np.arange(contexts.size)
   # Sorts by context, and within a context by decreasing count.
   best = np.lexsort((-counts, owner))
   rank = np.arange(best.size) - first[owner[best]]
@@ -112,12 +112,12 @@ def _contexts(grams, counts, width, max_contexts):
   best = best[is_kept]
   rank = rank[is_kept]
   rows = row_of[owner[best]]
-  successors = np.zeros((kept.size, width), np.int32)
-  probs = np.zeros((kept.size, width), np.float32)
+  successors = np.zeros((contexts.size, width), np.int32)
+  probs = np.zeros((contexts.size, width), np.float32)
   successors[rows, rank] = (grams[best] & np.uint64(0xFFFFFFFF)).astype(np.int32)
   probs[rows, rank] = (counts[best] - _DISCOUNT) / totals[owner[best]]
   return {
-    "hashes": hashes[kept].astype(np.uint32),
+    "hashes": hashes[contexts].astype(np.uint32),
     "leftover": np.float32(1) - probs.sum(axis=1),
     "successors": successors,
     "probs": probs,

@@ -29,7 +29,7 @@ def decode_split(
   limit: int | None = None,
   first: int = 0,
 ) -> Iterator[Output]:
-  """Yields the examples of `data.split` in order, each with its decoded tokens [T].
+  """Yields (example, decoded tokens [T]) of `data.split`, in order.
 
   Args:
     data: the examples and the batch size; inputs are truncated to the inputs' length.

@@ -27,7 +27,7 @@ EvalFn = Callable[[Params, Batch, Params], Numbers]
 
 
 class DivergedError(FloatingPointError, ValueError):
-  """Error: a loss or a gradient is not finite."""
+  """Raised if a loss or a gradient is not finite."""
 
 
 def initial_params(network: Network, seed: int) -> Params:

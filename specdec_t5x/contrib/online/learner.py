@@ -31,14 +31,14 @@ from specdec_t5x.training.checkpoints import START, Checkpoints, claim
 from specdec_t5x.training.objectives import Batch, Judged, Objective, Params, forward
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 
-# The minimal probability of the tokens that are not kept: float32's rounding at 1.
+# The minimal probability of dropped tokens: float32's rounding at 1.
 _LEAST = 2.0**-24
 _OPTIMIZER = Optimizer(Schedule("constant", 1e-3, 0), "adamw")
 
 
 @dataclasses.dataclass(frozen=True)
 class Requests:
-  """Served requests, and the target's distributions where drafts were rejected.
+  """Served requests, and the target's distributions at rejected positions.
 
   Attributes:
     inputs: the encoder's inputs, zero-padded.
@@ -110,8 +110,9 @@ class RejectionDistillation(Objective):
 
 def known_probs(probs: Float[Array, "*B K"]) -> Float[Array, "*B K+1"]:
   """Returns log p of the kept tokens, and of the other tokens together."""
-  rest = 1 - probs.sum(axis=-1, keepdims=True)
-  return jnp.log(jnp.maximum(jnp.concatenate([probs, rest], axis=-1), _LEAST))
+  prob_of_others = 1 - probs.sum(axis=-1, keepdims=True)
+  lumped_probs = jnp.concatenate([probs, prob_of_others], axis=-1)
+  return jnp.log(jnp.maximum(lumped_probs, _LEAST))
 
 
 def lumped(
@@ -119,11 +120,12 @@ def lumped(
 ) -> Float[Array, "*B K+1"]:
   """Returns log q of the given tokens, and of the other tokens together."""
   log_q = jax.nn.log_softmax(logits.astype(jnp.float32))
-  kept = jnp.take_along_axis(log_q, tokens, axis=-1)
+  log_q_of_tokens = jnp.take_along_axis(log_q, tokens, axis=-1)
   is_kept = jnp.zeros(log_q.shape, bool)
   is_kept = jnp.put_along_axis(is_kept, tokens, True, axis=-1, inplace=False)
-  rest = jax.nn.logsumexp(jnp.where(is_kept, -jnp.inf, log_q), axis=-1, keepdims=True)
-  return jnp.concatenate([kept, rest], axis=-1)
+  others = jnp.where(is_kept, -jnp.inf, log_q)
+  log_q_of_others = jax.nn.logsumexp(others, axis=-1, keepdims=True)
+  return jnp.concatenate([log_q_of_tokens, log_q_of_others], axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +184,7 @@ class Learner:
     self.step_fn = state_lib.make_train_step(
       network, RejectionDistillation(online.loss), 0
     )
-    self._saved = 0  # The last step that this learner saved or restored.
+    self._saved = 0  # The last saved or restored step.
     # These settings and the requests determine the draft after each step.
     self._origin = {
       "network": dataclasses.asdict(network.config),
@@ -301,7 +303,7 @@ class Saved:
     return Checkpoints(self.directory, self, keep=2)
 
   def save(self, step: int, params: Params) -> None:
-    """Writes parameters and record; a killed `save` leaves no valid checkpoint."""
+    """Writes parameters and record; a kill leaves both, or no checkpoint."""
     partial = epath.Path(self.directory) / "partial"
     if partial.exists():  # The folder is from a killed run.
       partial.rmtree()

@@ -142,8 +142,8 @@ def decodes(
     inputs = np.zeros((count, input_length), np.int32)
     for row, tokens in zip(inputs, batch, strict=True):
       row[: len(tokens)] = tokens
-    # A draft must not propose by draws that the draft has learned from. Therefore all
-    # draws are new after a step, also from call to call (docs/math.md, "A draft that
+    # A draft must not propose by draws from the draft's training. Therefore every step
+    # changes the key of the draws, also from call to call (docs/math.md, "A draft that
     # learns while it serves").
     key = jax.random.fold_in(jax.random.key(seed), learner.steps)
     keys = row_keys(key, count, first)
