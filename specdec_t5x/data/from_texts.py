@@ -1,4 +1,4 @@
-"""Tasks over texts that a function reads, as from files."""
+"""Registers tasks over texts from a function, such as a reader of files."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def register(
   metric: str | None = None,
   inputs_end: bool = True,
 ) -> str:
-  """Reads every split once to check and count it, then registers the task.
+  """Reads every split once to check and count the texts, then registers the task.
 
   Args:
     name: the task's name.
-    origins: split -> what `read` needs, in a form that compares and prints.
-    read: gives the columns of a split, all of one length; called again whenever a
-      dataset is built, so that the texts are not held for the life of the process.
-    preprocessors: of `registry.TaskSpec`, as are the two last arguments.
-    vocabulary: T5's where None.
+    origins: split -> argument of `read`, comparable and printable.
+    read: returns the columns of a split, with equal lengths; each new dataset calls
+      `read` again, so that the process does not keep the texts in memory.
+    preprocessors: as in `registry.TaskSpec`.
+    vocabulary: the vocabulary; None means T5's.
     metric: a key of `registry.METRICS`, or None.
     inputs_end: whether inputs have an EOS.
 
@@ -42,7 +42,8 @@ def register(
     `name`.
 
   Raises:
-    ValueError: there is no split, or from `read`; or the name is taken by another task.
+    ValueError: if there is no split, `read` raises an error, or another task has the
+      name.
   """
   if not origins:
     raise ValueError(
@@ -62,7 +63,7 @@ def register(
       )
     return {column: texts[part] for column, texts in columns.items()}
 
-  # The sizes belong to the spec: a file that grew is another task.
+  # The spec contains the sizes, because a file that has grown is another task.
   origin = tuple((split, *origins[split], sizes[split]) for split in sorted(origins))
   spec = registry.TaskSpec(origin, preprocessors, vocabulary, metric, inputs_end)
   return register_parts(name, spec, rows, sizes)
@@ -74,27 +75,27 @@ def register_parts(
   rows: Callable[[str, slice], Columns],
   sizes: Mapping[str, int],
 ) -> str:
-  """Registers a task whose splits, and parts of them, a function gives.
+  """Registers a task with splits, and parts of splits, from a function.
 
   Args:
     name: the task's name.
-    spec: what the task is.
-    rows: from a split and a part of it to its columns.
-    sizes: examples of each split.
+    spec: the task's specification.
+    rows: maps a split and a slice of the split to columns.
+    sizes: number of examples per split.
 
   Returns:
     `name`.
 
   Raises:
-    ValueError: the name is taken by another task.
+    ValueError: if another task has the name.
   """
 
   def columns_of(split: str) -> Columns:
-    found = [rows(*part) for part in parts_of(split, sizes)]
-    return {key: [x for part in found for x in part[key]] for key in found[0]}
+    parts = [rows(name, part) for name, part in parts_of(split, sizes)]
+    return {key: [x for part in parts for x in part[key]] for key in parts[0]}
 
   def count(split: str) -> int:
-    return sum(len(range(sizes[one])[part]) for one, part in parts_of(split, sizes))
+    return sum(len(range(sizes[name])[part]) for name, part in parts_of(split, sizes))
 
   source = functools.partial(_sliced_source, columns_of, count, sizes)
   return registry.register(
@@ -103,19 +104,19 @@ def register_parts(
 
 
 def _sliced_source(columns_of, count, sizes) -> seqio.FunctionDataSource:
-  """Returns a source that also gives parts of its splits, such as 'test[:100]'."""
+  """Returns a source of splits and of parts of splits, such as 'test[:100]'."""
 
   def dataset_fn(
     split: str, shuffle_files: bool = False, seed: int | None = None
   ) -> tf.data.Dataset:
     columns = columns_of(split)
-    # Tensors, not a Python generator: T5X saves the iterator's position in a
-    # tf.train.Checkpoint, which a generator does not support.
+    # T5X saves the iterator's position in a tf.train.Checkpoint. A Python generator
+    # does not support this, but tensors do.
     dataset = tf.data.Dataset.from_tensor_slices(columns)
     return dataset.shuffle(_height(columns), seed=seed) if shuffle_files else dataset
 
   class SlicedSource(seqio.FunctionDataSource):
-    """Counts the examples of parts, too."""
+    """A source that also counts the examples of parts."""
 
     has_parts = True
 
@@ -124,8 +125,8 @@ def _sliced_source(columns_of, count, sizes) -> seqio.FunctionDataSource:
 
     def get_dataset(self, split, shuffle=True, seed=None, shard_info=None, **words):
       if shuffle and (shard_info is None or shard_info.num_shards == 1):
-        # seqio would warn that shuffling can't go on after a restart. This dataset is
-        # shuffled as a whole, and its order follows from the seed.
+        # seqio would warn that shuffling can't resume after a restart. Here the seed
+        # determines the order, because the whole dataset is shuffled.
         return dataset_fn(split, shuffle_files=True, seed=seed)
       return super().get_dataset(split, shuffle, seed, shard_info, **words)
 
@@ -133,14 +134,14 @@ def _sliced_source(columns_of, count, sizes) -> seqio.FunctionDataSource:
 
 
 def parts_of(split: str, sizes: Mapping[str, int]) -> list[tuple[str, slice]]:
-  """Returns the splits, and what of each, that TFDS's notation names.
+  """Returns the names and slices of splits in TFDS's notation.
 
   Args:
-    split: as 'test', 'test[:100]', 'test[50%:]' or 'train+test[:10]'.
-    sizes: examples of each split.
+    split: such as 'test', 'test[:100]', 'test[50%:]' or 'train+test[:10]'.
+    sizes: number of examples per split.
 
   Raises:
-    ValueError: where it can't be read, names another split or holds no example.
+    ValueError: if `split` can't be parsed, names an unknown split or holds no example.
   """
   if split in sizes:
     return [(split, slice(None))]
@@ -149,11 +150,11 @@ def parts_of(split: str, sizes: Mapping[str, int]) -> list[tuple[str, slice]]:
     for name, size in sizes.items()
   }
   try:
-    found = tfds.core.ReadInstruction.from_spec(split).to_absolute(infos)
+    instructions = tfds.core.ReadInstruction.from_spec(split).to_absolute(infos)
   except (ValueError, NotImplementedError) as error:
     reason = str(error).splitlines()[-1]
     raise ValueError(f"{split!r} is no part of {dict(sizes)}: {reason}") from error
-  parts = [(part.splitname, slice(part.from_, part.to)) for part in found]
+  parts = [(x.splitname, slice(x.from_, x.to)) for x in instructions]
   if not any(range(sizes[name])[part] for name, part in parts):
     raise ValueError(f"{split!r} holds no example of {dict(sizes)}.")
   return parts

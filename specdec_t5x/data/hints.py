@@ -1,4 +1,4 @@
-"""What to say of a path that is not there: the demo makes it, or a hub has it."""
+"""Hints for missing paths: a demo command creates the path, or a hub has the model."""
 
 import os
 import re
@@ -8,27 +8,28 @@ from etils import epath
 
 DIRECTORY = os.path.join("runs", "demo")
 COMMANDS = {"ende": "make demo", "cnndm": "make demo-all", "lm": "make demo-lm"}
-# Parts that are made where they are asked for.
+# Parts of a demo pair that the option --more creates.
 _MORE = ("draft_tiny", "heads", "ngrams")
-# Names of models on a hub, OWNER/MODEL or T5's old ones without an owner. Neither has a
-# file's extension, and no checkpoint's name is one.
+# Names of models on a hub: OWNER/MODEL, or T5's old names without an owner. Names with
+# a file's extension, and names of checkpoints (_LOCAL_NAME), are not names on a hub.
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|[\w.-]*[tT]5[\w.-]*")
 _HUB_ADDRESS = re.compile(r"(https?|hf)://")
 _LOCAL_NAME = re.compile(r"checkpoint_\d+$|\.[A-Za-z]\w*$")
 
 
 def how_to_make(path: str) -> str:
-  """Returns a sentence for a path that is not there, '' where there is nothing to say.
+  """Returns a hint for a missing path, or '' if there is no hint.
 
   Args:
-    path: as configs/pairs/demo_*.gin give it, from the repository's root, or as a hub
-      names a model.
+    path: a path in configs/pairs/demo_*.gin, relative to the repository's root, or the
+      name of a model on a hub.
   """
+  normal_path = os.path.normpath(path)
   for pair, command in COMMANDS.items():
-    folder, given = os.path.join(DIRECTORY, pair) + os.sep, os.path.normpath(path)
-    if given.startswith(folder):
+    folder = os.path.join(DIRECTORY, pair) + os.sep
+    if normal_path.startswith(folder):
       command = "make demo-train" if pair == "ende" else command
-      if given.removeprefix(folder).split(os.sep)[0] in _MORE:
+      if normal_path.removeprefix(folder).split(os.sep)[0] in _MORE:
         command = f"python -m specdec_t5x.demo --pairs {pair} --more"
       return (
         f" It is a part of the demo pair, which `{command}` makes; for models of your "
@@ -49,15 +50,15 @@ def _about_hub(path: str) -> str:
 
 
 def is_address(path: str) -> bool:
-  """Returns whether a path is an address on the web, which is never read."""
+  """Returns whether a path is a web address, which this package never reads."""
   return bool(_HUB_ADDRESS.match(path))
 
 
 def check_exist(paths: Mapping[str, str]) -> None:
-  """Raises a ValueError where a flag names a file that is not there.
+  """Raises a ValueError if a flag's file is missing.
 
   Args:
-    paths: flag -> path, by default a demo pair's.
+    paths: flag -> path; the flags' defaults are the paths of a demo pair.
   """
   for flag, path in paths.items():
     if not epath.Path(path).exists():

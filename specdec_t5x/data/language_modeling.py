@@ -1,12 +1,12 @@
-"""Language modelling for decoder-only models: the first words, and how they go on.
+"""Language modelling for decoder-only models: continuations of the first words.
 
-Importing this module registers `lm1b` with T5's vocabulary and prompts of five words;
-it reads no file. `inputs` are a text's first `prompt_words` words and `targets` the
-rest, up to the end of sequence; nothing comes between the two, as
-seqio.PrefixLMFeatureConverter and t5x.models.DecoderOnlyModel want it.
+Importing this module registers `lm1b` with T5's vocabulary and prompts of five words.
+The import reads no file. `inputs` are a text's first `prompt_words` words, and
+`targets` are the remaining words and EOS. There is no token between inputs and targets,
+as seqio.PrefixLMFeatureConverter and t5x.models.DecoderOnlyModel expect.
 
-A word is what stands between ASCII white space. A text without a word after its prompt
-can't be continued, so it is left out: with prompt_words = 0 those are the empty texts.
+ASCII white space separates words. Texts without a word after the prompt have no
+continuation and are omitted. With prompt_words = 0, only empty texts are omitted.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ from specdec_t5x.data import from_texts, registry, text_files
 LM1B_TFDS = "lm1b:1.1.0"
 
 PROMPT_WORDS = 5
-# The regular expression that finds a prompt is not compiled for many more.
+# The regular expression for prompts does not compile with many more words.
 MAX_PROMPT_WORDS = 200
-_METRIC = "log_likelihood"  # Texts go on in many ways.
+_METRIC = "log_likelihood"  # A text has many valid continuations.
 
 
 def lm1b(
@@ -36,17 +36,17 @@ def lm1b(
   """Registers the One Billion Word Benchmark (splits: train, test), returns the name.
 
   Args:
-    vocabulary: T5's where None.
-    prompt_words: words of a prompt; 0 generates whole texts.
+    vocabulary: the vocabulary; None means T5's.
+    prompt_words: number of words of a prompt; 0 generates whole texts.
     name: the task's name; by default `lm1b`, with suffixes for a number of words other
-      than five (`_p<words>`) and a vocabulary other than T5's (see
+      than five (`_p<words>`) and for a vocabulary other than T5's (see
       `registry.name_with_vocabulary`).
 
   Returns:
     The registered name.
 
   Raises:
-    ValueError: a bad number of words, or the name is taken by another task.
+    ValueError: if the number of words is invalid, or another task has the name.
   """
   _check_prompt_words(prompt_words)
   base = "lm1b" if prompt_words == PROMPT_WORDS else f"lm1b_p{prompt_words}"
@@ -67,22 +67,23 @@ def language_modeling_from_files(
   vocabulary: seqio.Vocabulary | None = None,
   prompt_words: int = PROMPT_WORDS,
 ) -> str:
-  """Registers language modelling over text files, a text a line; returns the name.
+  """Registers language modelling over text files, and returns the name.
 
-  Lines without a word after the prompt are left out, with one warning a file.
+  Each line is a text. Lines without a word after the prompt are omitted, with one
+  warning per file.
 
   Args:
     name: the task's name.
     files: split -> path.
-    vocabulary: T5's where None.
-    prompt_words: words of a prompt; 0 generates whole texts.
+    vocabulary: the vocabulary; None means T5's.
+    prompt_words: number of words of a prompt; 0 generates whole texts.
 
   Returns:
     `name`.
 
   Raises:
-    ValueError: a bad number of words; a file is missing, empty or not UTF-8, or none of
-      its lines is long enough; or the name is taken by another task.
+    ValueError: if the number of words is invalid; a file is missing, empty or not
+      UTF-8, or has no line that is long enough; or another task has the name.
   """
   for split, path in files.items():
     if not isinstance(path, str) or not path:
@@ -103,34 +104,39 @@ def register_texts(
   vocabulary: seqio.Vocabulary | None,
   prompt_words: int,
 ) -> str:
-  """Registers language modelling over texts that a function gives, returns the name.
+  """Registers language modelling over texts from a function, and returns the name.
 
   Args:
     name: the task's name.
-    origins: split -> what `read` needs, in a form that compares and prints.
-    read: gives the texts of a split; called again whenever a dataset is built.
-    vocabulary: T5's where None.
-    prompt_words: words of a prompt.
+    origins: split -> argument of `read`, comparable and printable.
+    read: returns the texts of a split; each new dataset calls `read` again.
+    vocabulary: the vocabulary; None means T5's.
+    prompt_words: number of words of a prompt.
 
   Returns:
     `name`.
 
   Raises:
-    ValueError: from `read`; no text of a split is long enough; the name is taken.
+    ValueError: if `read` raises an error, no text of a split is long enough, or another
+      task has the name.
   """
   _check_prompt_words(prompt_words)
-  # gin registers a task again and again; the user reads it once.
+  # gin registers a task several times, but the user sees a warning only once.
   warned = set(origins.values()) if name in seqio.TaskRegistry.names() else set()
 
   def columns(origin: tuple) -> from_texts.Columns:
     texts = list(read(origin))
-    whole = tf.strings.regex_full_match(
+    is_long_enough = tf.strings.regex_full_match(
       tf.strings.strip(tf.constant(texts, tf.string)), _pattern(prompt_words)
     ).numpy()
-    kept = [text for text, is_whole in zip(texts, whole, strict=True) if is_whole]
-    _check_left_out(origin, len(texts), len(kept), prompt_words, origin not in warned)
+    long_texts = [
+      text for text, is_kept in zip(texts, is_long_enough, strict=True) if is_kept
+    ]
+    _check_left_out(
+      origin, len(texts), len(long_texts), prompt_words, origin not in warned
+    )
     warned.add(origin)
-    return {"text": kept}
+    return {"text": long_texts}
 
   steps = (SplitTexts(prompt_words), *TOKENS)
   return from_texts.register(
@@ -140,25 +146,28 @@ def register_texts(
 
 @dataclasses.dataclass(frozen=True)
 class SplitTexts:
-  """Makes prompt and continuation of `text`; leaves out texts without a continuation.
+  """Splits `text` into prompt and continuation; omits texts without a continuation.
 
-  From a dataset of {'text'} it makes one of {'text', 'inputs', 'targets'}, of which the
-  last two, joined, are the first; white space at a text's ends is dropped.
+  The dataset of {'text'} becomes a dataset of {'text', 'inputs', 'targets'}. 'inputs'
+  and 'targets' concatenated are 'text'. White space at a text's ends is removed.
 
   Attributes:
-    prompt_words: words of a prompt.
+    prompt_words: number of words of a prompt.
   """
 
   prompt_words: int
 
   def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the dataset of texts that are split."""
+    """Returns the dataset of split texts."""
     pattern = _pattern(self.prompt_words)
 
     def split(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
       text = tf.strings.strip(example["text"])
-      part = lambda group: tf.strings.regex_replace(text, pattern, group)
-      return {"text": text, "inputs": part(r"\1"), "targets": part(r"\2")}
+      return {
+        "text": text,
+        "inputs": tf.strings.regex_replace(text, pattern, r"\1"),
+        "targets": tf.strings.regex_replace(text, pattern, r"\2"),
+      }
 
     def can_go_on(example: dict[str, tf.Tensor]) -> tf.Tensor:
       return tf.strings.regex_full_match(tf.strings.strip(example["text"]), pattern)
@@ -170,26 +179,29 @@ class SplitTexts:
 def tokenize_as_one(
   dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]
 ) -> tf.data.Dataset:
-  """Splits the tokens of the whole text where its prompt ends.
+  """Splits the tokens of the whole text at the end of the prompt.
 
-  So inputs and targets, joined, are the text's own tokens. Only where a piece crosses
-  the prompt's end, which takes a vocabulary with pieces of several words, are the two
-  texts tokenised apart.
+  Inputs and targets concatenated are therefore the text's tokens. If a piece crosses
+  the prompt's end, prompt and continuation are tokenised separately. Only vocabularies
+  with pieces of several words have such pieces.
   """
   encode = output_features["targets"].vocabulary.encode_tf
 
   def tokenize(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    whole, prompt = encode(example["text"]), encode(example["inputs"])
+    text = encode(example["text"])
+    prompt = encode(example["inputs"])
     length = tf.size(prompt)
-    # `whole[:length]` is shorter than the prompt where it ends before.
-    starts = tf.logical_and(
-      length <= tf.size(whole),
-      tf.reduce_all(whole[:length] == prompt[: tf.size(whole)]),
+    # The comparison needs equal lengths: `text[:length]` may be shorter than `prompt`.
+    has_prompt = tf.logical_and(
+      length <= tf.size(text),
+      tf.reduce_all(text[:length] == prompt[: tf.size(text)]),
     )
-    rest = tf.cond(starts, lambda: whole[length:], lambda: encode(example["targets"]))
+    targets = tf.cond(
+      has_prompt, lambda: text[length:], lambda: encode(example["targets"])
+    )
     return {
       "inputs": prompt,
-      "targets": rest,
+      "targets": targets,
       "inputs_pretokenized": example["inputs"],
       "targets_pretokenized": example["targets"],
     }
@@ -200,26 +212,32 @@ def tokenize_as_one(
 def keep_end_of_prompt(
   dataset: tf.data.Dataset, sequence_length: Mapping[str, int] | None
 ) -> tf.data.Dataset:
-  """Cuts a prompt that is too long at its start: targets go on where it ends."""
+  """Truncates a long prompt at the start, because targets continue the prompt's end."""
   length = (sequence_length or {}).get("inputs")
   if not length:
     return dataset
-  cut = lambda example: {**example, "inputs": example["inputs"][-length:]}
-  return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE)
+
+  def truncate(example):
+    return {**example, "inputs": example["inputs"][-length:]}
+
+  return dataset.map(truncate, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-# Tokens of prompt and continuation, and EOS after the continuation.
+# Steps to the tokens of prompt and continuation, with EOS after the continuation.
 TOKENS = (
   tokenize_as_one,
   seqio.CacheDatasetPlaceholder(),
   keep_end_of_prompt,
-  # Not after trimming: a text that is cut does not end there.
+  # EOS comes before trimming, because a truncated text does not end at the cut.
   seqio.preprocessors.append_eos,
 )
 
 
 def _pattern(prompt_words: int) -> str:
-  """Matches a stripped text, in two groups: prompt, white space and continuation."""
+  """Returns a pattern of a stripped text with two groups: the prompt; and the rest.
+
+  The second group is the white space after the prompt, and the continuation.
+  """
   if prompt_words == 0:
     return r"(?s)()(.+)"
   return rf"(?s)((?:\S+\s+){{{prompt_words - 1}}}\S+)(\s+.+)"
@@ -236,7 +254,7 @@ def _check_prompt_words(prompt_words: int) -> None:
 def _check_left_out(
   origin: tuple, total: int, kept: int, prompt_words: int, warn: bool
 ) -> None:
-  """Raises where nothing is kept; else warns of texts that are left out."""
+  """Raises a ValueError if no text is kept, or warns about omitted texts."""
   if not kept:
     raise ValueError(
       f"None of the {total} texts of {origin} has more than {prompt_words} words, so "

@@ -1,4 +1,4 @@
-"""BLEU and ROUGE as T5's evaluation has them, and likelihood: seqio metrics."""
+"""seqio metrics: BLEU and ROUGE as in T5's evaluation, and likelihood."""
 
 from collections.abc import Sequence
 
@@ -10,18 +10,18 @@ ROUGE_KEYS = ("rouge1", "rouge2", "rougeLsum")
 def bleu(
   targets: Sequence[str | Sequence[str]], predictions: Sequence[str]
 ) -> dict[str, float]:
-  """Corpus BLEU by sacrebleu: case kept, tokenizer 'intl', exponential smoothing.
+  """Computes corpus BLEU by sacrebleu: cased, tokenizer 'intl', exponential smoothing.
 
   Args:
-    targets: a reference for each prediction, or a list of references for each.
+    targets: one reference, or a list of references, per prediction.
     predictions: the decoded texts.
 
   Returns:
     {"bleu": score between 0 and 100}.
 
   Raises:
-    ValueError: no pairs, unequal lengths, unequal numbers of references, or no
-      reference at all (a file that was registered without targets).
+    ValueError: if there are no pairs, unequal lengths, unequal numbers of references,
+      or no references (a file registered without targets).
   """
   _check_pairs(targets, predictions)
   references = [[t] if isinstance(t, str) else list(t) for t in targets]
@@ -36,10 +36,10 @@ def bleu(
       "Every reference is empty, so BLEU can't be computed. Register the files with "
       "target paths, or run prediction only."
     )
-  import sacrebleu  # Late: runs that decode alone need no metric, and it takes long.
+  # The import takes long, and runs that only decode need no metric.
+  import sacrebleu
 
-  # sacrebleu wants one stream for each reference number, seqio gives one list for
-  # each example.
+  # sacrebleu expects one list per reference number; seqio has one list per example.
   streams = [list(stream) for stream in zip(*references, strict=True)]
   score = sacrebleu.corpus_bleu(
     list(predictions),
@@ -54,20 +54,20 @@ def bleu(
 
 
 def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-  """Mean F1 of ROUGE-1, ROUGE-2 and summary-level ROUGE-L, times 100.
+  """Computes the mean F1 of ROUGE-1, ROUGE-2 and summary-level ROUGE-L, times 100.
 
-  T5 reports the median of bootstrap resamples of this mean, which varies with the
-  random state in the second decimal; the mean itself is reported here.
+  T5 reports the median of bootstrap resamples of the mean. The median varies with the
+  random state in the second decimal. This function returns the mean.
 
   Args:
-    targets: a reference summary for each prediction, sentences on lines of their own.
+    targets: one reference summary per prediction, with one sentence per line.
     predictions: the decoded summaries.
 
   Returns:
     {"rouge1": ..., "rouge2": ..., "rougeLsum": ...}, between 0 and 100.
 
   Raises:
-    ValueError: no pairs, unequal lengths, or no reference at all.
+    ValueError: if there are no pairs, unequal lengths, or no references.
   """
   _check_pairs(targets, predictions)
   if not any(targets):
@@ -75,7 +75,8 @@ def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float
       "Every reference is empty, so ROUGE can't be computed. Register the files with "
       "a target field, or run prediction only."
     )
-  from rouge_score import rouge_scorer  # Late: 1.5 s, for SciPy.
+  # The import takes 1.5 s, because rouge_score imports SciPy.
+  from rouge_score import rouge_scorer
 
   scorer = rouge_scorer.RougeScorer(list(ROUGE_KEYS))
   scores = [
@@ -89,10 +90,10 @@ def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float
 
 
 def log_likelihood(targets: Sequence[str], scores: Sequence[float]) -> dict[str, float]:
-  """Mean log probability of a target given its input, by the model that scores.
+  """Computes the mean log probability of targets given inputs, from a model's scores.
 
   Args:
-    targets: a text for each score.
+    targets: one text per score.
     scores: log probabilities, in nats.
 
   Returns:
@@ -103,7 +104,7 @@ def log_likelihood(targets: Sequence[str], scores: Sequence[float]) -> dict[str,
 
 
 def _split_sentences(summary: str) -> str:
-  """Puts tokenised sentences on lines of their own, which rougeLsum needs."""
+  """Writes one tokenised sentence per line, as rougeLsum expects."""
   return summary.replace(" . ", " .\n")
 
 

@@ -1,11 +1,11 @@
 """Writes TFDS directories from the user's own files, without a network.
 
-The result is what tensorflow-datasets itself would have prepared (its builder's
-features and version, TFRecord shards, dataset_info.json), so the ordinary tasks load
-it through --tfds_data_dir. Examples keep the files' order.
+The result is the same as from tensorflow-datasets (the builder's features and version,
+TFRecord shards, dataset_info.json), so the ordinary tasks load the result through
+--tfds_data_dir. Examples keep the files' order.
 
-A directory of one dataset is built beside the final one under a hidden name and
-renamed at the end: TFDS never sees half of one.
+A dataset's directory is written under a hidden name beside the final directory, and
+renamed at the end: TFDS never reads an incomplete directory.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ import tensorflow_datasets as tfds
 
 from specdec_t5x.data import text_files
 
-# More examples than this go into several shards, which TFDS reads interleaved.
+# Maximal number of examples per shard. TFDS reads several shards interleaved.
 _SHARD_EXAMPLES = 100_000
-# How many examples are handed over at once; TFDS rewrites its metadata each time.
+# Number of examples per call of the writer; TFDS rewrites the metadata in each call.
 _CHUNK = 10_000
 _TRANSLATION = ("wmt14_translate", "wmt_t2t_translate")
 _LM1B = "lm1b"
-# Of datasets that are made from records: the fields that they must and may have.
+# The required and the optional fields of datasets that are made from records.
 _RECORDS = {
   "cnn_dailymail": (("article", "highlights"), ("publisher", "id")),
   "xsum": (("document", "summary"), ()),
@@ -35,7 +35,7 @@ _RECORDS = {
 
 @dataclasses.dataclass(frozen=True)
 class ParallelFiles:
-  """A split's two text files, aligned by line."""
+  """The two text files of a split, aligned by line."""
 
   source: str
   target: str
@@ -43,7 +43,7 @@ class ParallelFiles:
 
 @dataclasses.dataclass(frozen=True)
 class TextLines:
-  """A split's one text file, a text a line; white space around a text is dropped."""
+  """The text file of a split, one text per line; white space is stripped."""
 
   path: str
 
@@ -61,28 +61,28 @@ def prepare(
 
   Args:
     dataset: a TFDS name, such as "wmt14_translate/de-en", "wmt_t2t_translate/de-en",
-      "cnn_dailymail", "xsum" or "lm1b", with or without the version that this tfds
-      knows.
-    tfds_data_dir: the directory for --tfds_data_dir, on a local disk; made where
-      absent. Splits that it has already, and that are not named here, are kept.
+      "cnn_dailymail", "xsum" or "lm1b", with or without the version in the installed
+      tensorflow-datasets.
+    tfds_data_dir: the directory for --tfds_data_dir, on a local disk, created if
+      absent. Existing splits that are not in `splits` are kept.
     splits: split -> ParallelFiles (translation only; the source is English, the target
       the other language), TextLines (lm1b only), or a .jsonl or .csv path. Records have
-      the fields "en" and the other language's code; "article" and "highlights" (and may
-      have "publisher", empty where absent, and "id", the record's number where absent);
-      "document" and "summary" for xsum; or "text" for lm1b.
-    overwrite: whether a split that is prepared already is replaced.
+      the fields "en" and the other language's code; "article" and "highlights" (and
+      optionally "publisher", by default empty, and "id", by default the record's
+      number); "document" and "summary" for xsum; or "text" for lm1b.
+    overwrite: whether to replace existing splits.
 
   Returns:
-    The number of examples of each split written.
+    The number of written examples per split.
 
   Raises:
-    ValueError: a dataset of another kind, an unknown version, bad input (see
-      `text_files`), or a split that exists already without `overwrite`.
+    ValueError: if the dataset is of another kind, the version is unknown, the input is
+      invalid (see `text_files`), or a split exists and `overwrite` is False.
   """
   if not splits:
     raise ValueError("No split was given, expected at least one, such as 'test'.")
   final = _builder(dataset, tfds_data_dir)
-  # Everything is read, so checked, before anything is written.
+  # Reading all files checks all files before the first write.
   examples = {split: _examples(final, files) for split, files in splits.items()}
   _recover(final.data_dir)
   final = _builder(dataset, tfds_data_dir)
@@ -102,7 +102,7 @@ def prepare(
 
 
 def _builder(dataset: str, directory: str) -> tfds.core.DatasetBuilder:
-  """Returns the dataset's own builder, or says which datasets are known."""
+  """Returns TFDS's builder of a dataset; raises a ValueError for unknown datasets."""
   name = dataset.split("/")[0].split(":")[0]
   if name not in (*_TRANSLATION, *_RECORDS):
     raise ValueError(
@@ -143,7 +143,7 @@ def _examples(builder: tfds.core.DatasetBuilder, files: Files) -> list[dict[str,
 
 
 def _records(name: str, files: ParallelFiles | str) -> list[dict[str, str]]:
-  """Reads the records of a dataset that is no translation."""
+  """Reads the records of a dataset other than translation."""
   required, optional = _RECORDS[name]
   if isinstance(files, ParallelFiles):
     raise ValueError(
@@ -171,31 +171,31 @@ def _write(
 
 
 def _check_format(builder: tfds.core.DatasetBuilder) -> None:
-  """Raises where TFDS prepared the directory in a format that can't be extended."""
-  found = builder.info.file_format
-  if builder.info.splits and found != tfds.core.FileFormat.TFRECORD:
+  """Raises a ValueError if the existing directory has another format than TFRecord."""
+  file_format = builder.info.file_format
+  if builder.info.splits and file_format != tfds.core.FileFormat.TFRECORD:
     raise ValueError(
-      f"{builder.data_dir} is in the format {found}, expected tfrecord. Choose another "
-      "directory."
+      f"{builder.data_dir} is in the format {file_format}, expected tfrecord. Choose "
+      "another directory."
     )
 
 
 def _keep_other_splits(
   final: tfds.core.DatasetBuilder, staged: tfds.core.DatasetBuilder
 ) -> None:
-  """Copies the splits that were prepared before and are not written now."""
-  kept = [s for n, s in final.info.splits.items() if n not in staged.info.splits]
-  for split in kept:
+  """Copies the existing splits that `staged` does not have."""
+  old_splits = [s for n, s in final.info.splits.items() if n not in staged.info.splits]
+  for split in old_splits:
     for path in split.filepaths:
       shutil.copy2(path, staged.data_dir)
-  infos = [*kept, *staged.info.splits.values()]
+  infos = [*old_splits, *staged.info.splits.values()]
   staged.info.set_splits(tfds.core.splits.SplitDict(infos))
   staged.info.write_to_directory(staged.data_dir)
 
 
 @contextlib.contextmanager
 def _staging(tfds_data_dir: str) -> Iterator[str]:
-  """Makes a hidden directory on the same disk, and removes it at the end."""
+  """Creates a hidden directory on the same disk, and removes it at the end."""
   os.makedirs(tfds_data_dir, exist_ok=True)
   directory = tempfile.mkdtemp(prefix=".incomplete-", dir=tfds_data_dir)
   try:
@@ -205,7 +205,7 @@ def _staging(tfds_data_dir: str) -> Iterator[str]:
 
 
 def _replace(staged: str, final: str) -> None:
-  """Puts the staged directory in place of the final one."""
+  """Replaces the final directory by the staged directory."""
   previous = _previous(final)
   os.makedirs(os.path.dirname(final), exist_ok=True)
   if os.path.exists(final):
@@ -215,7 +215,7 @@ def _replace(staged: str, final: str) -> None:
 
 
 def _recover(final: str) -> None:
-  """Undoes a replacement that was killed between its two renames."""
+  """Undoes a replacement that was killed between the two renames."""
   previous = _previous(final)
   if os.path.exists(previous):
     if os.path.exists(final):

@@ -1,4 +1,4 @@
-"""Reading a dataset of tf.data row by row."""
+"""Reads a dataset of tf.data row by row."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ with epy.lazy_imports():
 
 
 def rows(dataset: tf.data.Dataset) -> Iterator[Mapping[str, np.ndarray]]:
-  """Yields the examples, read without autotuning.
+  """Yields the examples of a dataset, without autotuning.
 
-  tf.data's autotuning has a thread that sleeps for longer and longer, and what lets go
-  of an iterator may have to wait until it wakes: for seconds, in which nothing happens
-  (TensorFlow 2.21).
+  tf.data's autotuning has a thread that sleeps for longer and longer times. Deleting an
+  iterator may wait for this thread for seconds (TensorFlow 2.21).
   """
   options = tf.data.Options()
   options.autotune.enabled = False

@@ -1,7 +1,7 @@
-"""Puts tasks into seqio's registry: the same arguments give the same task again.
+"""Registers tasks with seqio, idempotently: equal arguments give the same task.
 
-gin evaluates `@tasks.translation_from_files()` once for each place that uses it, and
-seqio refuses a second task of one name, so registering has to be idempotent.
+gin evaluates `@tasks.translation_from_files()` once per use, and seqio refuses a second
+task of the same name, so registration must be idempotent.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ METRICS = {
 
 @dataclasses.dataclass(frozen=True)
 class Tokenize:
-  """Stands for seqio's steps to tokens of inputs and targets, with EOS after both."""
+  """A placeholder for seqio's steps to tokens, with EOS after inputs and targets."""
 
   def steps(self, frame: Frame | None = None) -> tuple[Any, ...]:
     """Returns the steps.
 
     Args:
-      frame: the tokens around inputs; None where EOS is all.
+      frame: the tokens around inputs; None means only EOS after inputs.
     """
     return (
       seqio.preprocessors.tokenize,
@@ -56,11 +56,11 @@ TOKENS = (Tokenize(),)
 
 @dataclasses.dataclass(frozen=True)
 class FrameInputs:
-  """Puts a vocabulary's tokens around inputs, which are cut so that these have room.
+  """Adds a vocabulary's prefix and suffix to inputs, and truncates long inputs.
 
   Attributes:
-    frame: the tokens in front of inputs, and those behind them.
-    sequence_length: the lengths of features, which seqio sets; None cuts no input.
+    frame: the prefix and the suffix of inputs.
+    sequence_length: lengths of features, set by seqio; None truncates no input.
   """
 
   frame: Frame
@@ -82,15 +82,15 @@ class FrameInputs:
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
-  """All that tells one task from another: equal specs are the same task.
+  """The specification of a task: equal specifications mean the same task.
 
   Attributes:
-    origin: where the examples come from, in a form that compares and prints.
-    preprocessors: from raw examples to tokens: functions of modules, and dataclasses,
-      which compare and print.
-    vocabulary: encodes inputs and targets.
-    metric: a key of METRICS, or None where there are no references.
-    inputs_end: whether inputs have an EOS, as targets do.
+    origin: the source of the examples, comparable and printable.
+    preprocessors: steps from raw examples to tokens: functions of modules, or
+      dataclasses, because dataclasses are comparable and printable.
+    vocabulary: the vocabulary of inputs and targets.
+    metric: a key of METRICS, or None without references.
+    inputs_end: whether inputs have an EOS, like targets.
   """
 
   origin: tuple
@@ -100,7 +100,7 @@ class TaskSpec:
   inputs_end: bool = True
 
   def describe(self) -> str:
-    """Prints the spec without loading its vocabulary, which str(vocabulary) would."""
+    """Returns the spec as text, without loading the vocabulary as str would."""
     file = _file_of(self.vocabulary)
     vocabulary = (
       f"{type(self.vocabulary).__name__}({file}, {self.vocabulary.extra_ids})"
@@ -112,11 +112,11 @@ class TaskSpec:
 
 @dataclasses.dataclass(frozen=True)
 class AddPrefix:
-  """Makes T5's text-to-text form: inputs are prefix + source, targets as they are.
+  """Converts to T5's text-to-text form: inputs are prefix + source, targets unchanged.
 
   Attributes:
     fields: the names of the source and the target text in the raw examples.
-    prefix: text put before every source, its separating space included.
+    prefix: text before every source, including the separating space.
   """
 
   fields: tuple[str, str]
@@ -145,8 +145,8 @@ class Texts:
 
   Attributes:
     splits: the names of the splits.
-    count: from a split, or parts of splits, to the number of its examples.
-    columns: from the same to its raw texts.
+    count: maps a split, or parts of splits, to the number of examples.
+    columns: maps a split, or parts of splits, to the raw texts.
   """
 
   splits: tuple[str, ...]
@@ -154,7 +154,7 @@ class Texts:
   columns: Callable[[str], Columns]
 
 
-# By name; the task is None while it waits for seqio.
+# Specs and tasks by name; the task is None before registration with seqio.
 _specs: dict[str, tuple[TaskSpec, seqio.Task | None]] = {}
 
 
@@ -164,21 +164,22 @@ def register(
   make_source: Callable[[], seqio.DataSource],
   texts: Texts | None = None,
 ) -> str:
-  """Registers the task, or finds that it is registered already.
+  """Registers the task if the name is new, or checks that the spec is the same.
 
-  `t5x.infer` of `t5x_runtime` reads texts by itself, and lets seqio wait.
+  `t5x.infer` of `t5x_runtime` reads texts without seqio, and defers the registration
+  with seqio.
 
   Args:
     name: the task's name.
-    spec: what the task is.
-    make_source: makes the raw examples' source; called for a new task only.
-    texts: the raw examples, where they are texts in memory.
+    spec: the task's specification.
+    make_source: returns the source of raw examples; called for a new task only.
+    texts: the raw examples, if the examples are texts in memory.
 
   Returns:
     `name`.
 
   Raises:
-    ValueError: `name` belongs to a task with another spec, or has characters that
+    ValueError: if `name` belongs to a task with another spec, or has characters that
       seqio does not allow.
   """
   if not re.fullmatch(r"[\w.:]+", name):
@@ -199,7 +200,7 @@ def register(
 
 
 def _register_plainly(name: str, spec: TaskSpec, texts: Texts | None) -> None:
-  """Registers the task with `t5x_runtime`, where that runs and can read it."""
+  """Registers the task with `t5x_runtime`, if the runtime can read such a task."""
   runtime = sys.modules.get("t5x.plain_tasks")
   kinds = [type(step) for step in spec.preprocessors]
   if runtime is None or texts is None or kinds != [AddPrefix, Tokenize]:
@@ -211,36 +212,35 @@ def _register_plainly(name: str, spec: TaskSpec, texts: Texts | None) -> None:
     ),
     "targets": runtime.PlainFeature(spec.vocabulary, _has_end(spec.vocabulary)),
   }
-  read = lambda split: prefix.pairs(texts.columns(split))
-  runtime.register(runtime.PlainTask(name, features, texts.splits, texts.count, read))
 
+  def pairs(split):
+    return prefix.pairs(texts.columns(split))
 
-def _steps(step: Any, frame: Frame | None) -> tuple[Any, ...]:
-  return step.steps(frame) if isinstance(step, Tokenize) else (step,)
+  runtime.register(runtime.PlainTask(name, features, texts.splits, texts.count, pairs))
 
 
 def _has_frame(spec: TaskSpec) -> bool:
-  """Returns whether inputs have other tokens around them than EOS."""
+  """Returns whether inputs have a prefix, or a suffix other than EOS."""
   vocabulary = spec.vocabulary
   return not _is_file(vocabulary) and frame_of(vocabulary) != ((), (vocabulary.eos_id,))
 
 
 def _has_end(vocabulary: Any) -> bool:
-  """Returns whether targets can have EOS at their end."""
+  """Returns whether targets can end with EOS."""
   return _is_file(vocabulary) or vocabulary.eos_id is not None
 
 
 def _is_file(vocabulary: Any) -> bool:
-  """Returns whether a vocabulary is a SentencePiece file, or seqio's own.
+  """Returns whether a vocabulary is a SentencePiece file, or one of seqio's own.
 
-  Each has EOS. A file may lie in a bucket, so it is not read before it is needed.
+  Both have EOS. A file may be in a bucket, so this function does not read the file.
   """
   is_file = isinstance(vocabulary, SentencePieceVocabulary)
   return is_file or not isinstance(vocabulary, Vocabulary)
 
 
 def _input_frame(spec: TaskSpec) -> Frame:
-  """Returns the tokens in front of inputs, and those behind them."""
+  """Returns the prefix and the suffix of inputs."""
   prefix, suffix = frame_of(spec.vocabulary)
   return prefix, suffix if spec.inputs_end else ()
 
@@ -251,13 +251,15 @@ def _file_of(vocabulary: Any) -> str:
   return file or getattr(vocabulary, "path", "")
 
 
-def _check_same(name: str, spec: TaskSpec, known: TaskSpec | None) -> None:
-  """Raises a ValueError where a name is taken by another task."""
-  if known != spec:
-    found = known.describe() if known else "a task that this package did not register"
+def _check_same(name: str, spec: TaskSpec, old_spec: TaskSpec | None) -> None:
+  """Raises a ValueError if another task has the name."""
+  if old_spec != spec:
+    old_task = "a task that this package did not register"
+    if old_spec:
+      old_task = old_spec.describe()
     raise ValueError(
       f"A task named {name!r} is registered already, with other arguments.\n"
-      f"Registered: {found}\nAsked for:  {spec.describe()}\n"
+      f"Registered: {old_task}\nAsked for:  {spec.describe()}\n"
       "Choose another name."
     )
 
@@ -265,21 +267,24 @@ def _check_same(name: str, spec: TaskSpec, known: TaskSpec | None) -> None:
 def _add(
   name: str, spec: TaskSpec, make_source: Callable[[], seqio.DataSource]
 ) -> None:
-  """Adds the task to seqio's registry, where it is not there already."""
+  """Adds the task to seqio's registry, if the registry does not have the task."""
   if name in seqio.MixtureRegistry.names():
     raise ValueError(f"{name!r} is a registered mixture. Choose another task name.")
   if name in seqio.TaskRegistry.names():
-    known, task = _specs.get(name, (None, None))
+    old_spec, task = _specs.get(name, (None, None))
     if task is not seqio.TaskRegistry.get(name):
-      known = None  # registered by someone else
-    _check_same(name, spec, known)
+      old_spec = None  # Other code has registered the task.
+    _check_same(name, spec, old_spec)
     return
   has_frame = _has_frame(spec)
-  steps = functools.partial(_steps, frame=_input_frame(spec) if has_frame else None)
+  frame = _input_frame(spec) if has_frame else None
+  preprocessors = []
+  for step in spec.preprocessors:
+    preprocessors += step.steps(frame) if isinstance(step, Tokenize) else [step]
   task = seqio.TaskRegistry.add(
     name,
     source=make_source(),
-    preprocessors=[each for step in spec.preprocessors for each in steps(step)],
+    preprocessors=preprocessors,
     output_features={
       "inputs": seqio.Feature(
         spec.vocabulary, add_eos=spec.inputs_end and not has_frame
@@ -301,34 +306,40 @@ def register_tfds(
   metric: str,
   inputs_end: bool = True,
 ) -> str:
-  """Registers a task of TFDS's `dataset`; returns its name.
+  """Registers a task of TFDS's `dataset`, and returns the task's name.
 
-  Arguments are those of `TaskSpec`, with T5's vocabulary where None, and of
-  `name_with_vocabulary`, which names the task where `name` is None.
+  Args:
+    base: the name of the task with T5's vocabulary.
+    dataset: TFDS's name of the dataset.
+    preprocessors: as in `TaskSpec`.
+    vocabulary: the vocabulary; None means T5's.
+    name: the task's name; None means `name_with_vocabulary`.
+    metric: as in `TaskSpec`.
+    inputs_end: as in `TaskSpec`.
   """
   if vocabulary is None:
     vocabulary = vocabularies.t5_vocabulary()
   name = name or name_with_vocabulary(base, vocabulary)
-  origin = "tfds", dataset
+  origin = ("tfds", dataset)
   spec = TaskSpec(origin, preprocessors, vocabulary, metric, inputs_end)
   return register(name, spec, lambda: seqio.TfdsDataSource(dataset))
 
 
 def name_with_vocabulary(base: str, vocabulary: seqio.Vocabulary) -> str:
-  """Returns `base` for T5's vocabulary, `base`_v<8 hex digits> for another one.
+  """Returns `base` for T5's vocabulary, `base`_v<8 hex digits> for other vocabularies.
 
-  The digits are the start of the SHA-256 of the vocabulary's class, file and number
-  of extra ids, so they are the same on every machine that uses the same path.
+  The digits are the start of the SHA-256 of the vocabulary's class, file and number of
+  extra ids. Machines with the same path of the file therefore get the same name.
 
   Args:
     base: the name of the task with T5's vocabulary.
-    vocabulary: the vocabulary that the task is to use.
+    vocabulary: the task's vocabulary.
 
   Returns:
-    The name to register under.
+    The name for the registry.
 
   Raises:
-    ValueError: the vocabulary is of a class that has nothing to name it by.
+    ValueError: if a vocabulary of this class has no identity for a name.
   """
   if vocabulary == vocabularies.t5_vocabulary():
     return base

@@ -1,9 +1,10 @@
-"""Spec-Bench's prompts: what papers on speculative decoding compare methods on.
+"""Spec-Bench's prompts, a common benchmark in papers on speculative decoding.
 
-480 instructions: translation, summarisation, questions, mathematics, generation from
-retrieved texts, and MT-bench's conversations, of which the first turn is taken. Source:
-Xia et al., "Unlocking Efficiency in Large Language Model Inference" (arXiv 2401.07851),
-section 6; github.com/hemingkx/Spec-Bench, data/spec_bench/question.jsonl.
+The prompts are 480 instructions: translation, summarisation, questions, mathematics,
+generation from retrieved texts, and the first turns of MT-bench's conversations.
+Source: Xia et al., "Unlocking Efficiency in Large Language Model Inference" (arXiv
+2401.07851), section 6; github.com/hemingkx/Spec-Bench,
+data/spec_bench/question.jsonl.
 """
 
 from __future__ import annotations
@@ -19,26 +20,28 @@ with epy.lazy_imports():
 
 GROUPS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 MT_BENCH = "mt_bench"
-# T5X writes features of such names into its results.
+# T5X writes features with the suffix "_pretokenized" into the results.
 CATEGORY = "category_pretokenized"
 
 
 def from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> str:
-  """Registers Spec-Bench's prompts as a task, and returns its name.
+  """Registers Spec-Bench's prompts as a task, and returns the task's name.
 
-  Splits are `test`, all of them, and each of `GROUPS` and `MT_BENCH`. Results have each
-  prompt's category, and `speculation.json` statistics of each.
+  The split `test` has all prompts. The groups in `GROUPS` and `MT_BENCH` are also
+  splits. Results have each prompt's category, and `speculation.json` has statistics per
+  category.
 
   Args:
     name: the task's name.
-    file: Spec-Bench's question.jsonl.
-    vocabulary: of the models.
+    file: path of Spec-Bench's question.jsonl.
+    vocabulary: the models' vocabulary.
 
   Returns:
     `name`.
 
   Raises:
-    ValueError: there is no such file, it is not Spec-Bench's, or the name is taken.
+    ValueError: if the file is missing or not Spec-Bench's, or another task has the
+      name.
   """
   if not epath.Path(file).exists():
     raise ValueError(
@@ -46,26 +49,30 @@ def from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> str:
       "github.com/hemingkx/Spec-Bench, and give its path (SPEC_BENCH_FILE in "
       "configs/spec_instructions.gin)."
     )
-  found = {group for _, group, _ in _read(file)}
+  groups = {group for _, group, _ in _read(file)}
   origins = {"test": ("spec_bench", file, None)}
-  origins |= {group: ("spec_bench", file, group) for group in sorted(found)}
+  origins |= {group: ("spec_bench", file, group) for group in sorted(groups)}
   return from_texts.register(name, origins, _columns, registry.TOKENS, vocabulary)
 
 
 def prompts(file: str) -> list[tuple[str, str]]:
-  """Returns each prompt with its group.
+  """Returns (prompt, group) pairs.
 
   Raises:
-    ValueError: where the file is not Spec-Bench's.
+    ValueError: if the file is not Spec-Bench's.
   """
   return [(text, group) for text, group, _ in _read(file)]
 
 
 def _columns(origin: tuple) -> from_texts.Columns:
-  _, file, wanted = origin
-  rows = [row for row in _read(file) if wanted in (None, row[1])]
-  texts, _, categories = (list(column) for column in zip(*rows, strict=True))
-  return {"inputs": texts, "targets": [""] * len(rows), CATEGORY: categories}
+  _, file, group_of_split = origin
+  texts = []
+  categories = []
+  for text, group, category in _read(file):
+    if group_of_split in (None, group):
+      texts.append(text)
+      categories.append(category)
+  return {"inputs": texts, "targets": [""] * len(texts), CATEGORY: categories}
 
 
 def _read(file: str) -> list[tuple[str, str, str]]:
@@ -74,7 +81,8 @@ def _read(file: str) -> list[tuple[str, str, str]]:
   for number, line in enumerate(text_files.read_lines(file), 1):
     try:
       record = json.loads(line)
-      text, category = record["turns"][0], record["category"]
+      text = record["turns"][0]
+      category = record["category"]
     except (ValueError, LookupError, TypeError) as error:
       raise ValueError(
         f"{file}, line {number}: expected an object with 'category' and 'turns', as "

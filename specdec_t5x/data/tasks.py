@@ -1,11 +1,11 @@
 """The seqio tasks: WMT, CNN/DailyMail and XSum from TFDS, and the user's own files.
 
 Importing this module registers `wmt14_ende`, `wmt_t2t_ende`, `cnn_dailymail` and `xsum`
-with T5's vocabulary; it reads no file and needs no network. TFDS looks in the directory
-given by --tfds_data_dir (seqio.set_tfds_data_dir_override), which
-scripts/prepare_tfds.py can fill without a network.
+with T5's vocabulary. The import reads no file and needs no network. TFDS reads the
+directory of --tfds_data_dir (seqio.set_tfds_data_dir_override).
+scripts/prepare_tfds.py can fill this directory without a network.
 
-Every function returns the name of the task it registered, so that gin can use it:
+Every function returns the name of the registered task, for use in gin:
 
   MIXTURE_OR_TASK_NAME = @tasks.translation_from_files()
   tasks.translation_from_files:
@@ -25,8 +25,8 @@ from specdec_t5x.data import from_texts, registry, text_files
 with epy.lazy_imports():
   import seqio
 
-# tensorflow-datasets 4.9.10 knows exactly these versions, and of XSum 1.0.0 too, whose
-# articles still hold what the web pages had around them.
+# tensorflow-datasets 4.9.10 has exactly these versions, and also XSum 1.0.0, in which
+# articles still contain text from around the article on the web page.
 WMT14_TFDS = "wmt14_translate/de-en:1.0.0"
 WMT_T2T_TFDS = "wmt_t2t_translate/de-en:1.0.0"
 CNN_DAILYMAIL_TFDS = "cnn_dailymail:3.4.0"
@@ -35,7 +35,7 @@ XSUM_TFDS = "xsum:1.1.0"
 TRANSLATE_ENDE = "translate English to German: "
 SUMMARIZE = "summarize: "
 
-# By task: TFDS's dataset, its fields of source and target, the prefix, the metric.
+# TFDS's dataset, the fields of source and target, the prefix and the metric, by task.
 _OF_TFDS = {
   "wmt14_ende": (WMT14_TFDS, ("en", "de"), TRANSLATE_ENDE, "bleu"),
   "wmt_t2t_ende": (WMT_T2T_TFDS, ("en", "de"), TRANSLATE_ENDE, "bleu"),
@@ -52,7 +52,7 @@ def wmt14_ende(
   """Registers WMT14 English to German (test: newstest2014), and returns the name.
 
   Args:
-    vocabulary: T5's where None.
+    vocabulary: the vocabulary; None means T5's.
     name: the task's name; by default `wmt14_ende`, with a suffix for a vocabulary
       other than T5's (see `registry.name_with_vocabulary`).
 
@@ -60,7 +60,7 @@ def wmt14_ende(
     The registered name.
 
   Raises:
-    ValueError: the name is taken by another task.
+    ValueError: if another task has the name.
   """
   return _from_tfds("wmt14_ende", vocabulary, name)
 
@@ -68,19 +68,19 @@ def wmt14_ende(
 def wmt_t2t_ende(
   vocabulary: seqio.Vocabulary | None = None, name: str | None = None
 ) -> str:
-  """As `wmt14_ende`, for the training set of Tensor2Tensor (T5's own choice)."""
+  """Like `wmt14_ende`, with the training set of Tensor2Tensor, which T5 uses."""
   return _from_tfds("wmt_t2t_ende", vocabulary, name)
 
 
 def cnn_dailymail(
   vocabulary: seqio.Vocabulary | None = None, name: str | None = None
 ) -> str:
-  """As `wmt14_ende`, for the summarisation of CNN/DailyMail articles."""
+  """Like `wmt14_ende`, for the summarisation of CNN/DailyMail articles."""
   return _from_tfds("cnn_dailymail", vocabulary, name)
 
 
 def xsum(vocabulary: seqio.Vocabulary | None = None, name: str | None = None) -> str:
-  """As `wmt14_ende`, for the one-sentence summaries of XSum's BBC articles."""
+  """Like `wmt14_ende`, for the one-sentence summaries of XSum's BBC articles."""
   return _from_tfds("xsum", vocabulary, name)
 
 
@@ -92,24 +92,24 @@ def translation_from_files(
   vocabulary: seqio.Vocabulary | None = None,
   prefix: str | None = None,
 ) -> str:
-  """Registers a translation task over parallel text files, and returns its name.
+  """Registers a translation task over parallel text files, and returns the name.
 
   Args:
     name: the task's name.
     files: split -> (source path, target path), aligned by line. A target path of None
-      means that references are not known: empty targets, for prediction only.
-    source_language: as T5's prefix writes it.
-    target_language: as T5's prefix writes it.
-    vocabulary: T5's where None.
-    prefix: put before every source, its separating space included, as MADLAD-400's
-      '<2de> '; None is T5's.
+      means unknown references: the targets are empty, for prediction only.
+    source_language: name of the language in T5's prefix.
+    target_language: name of the language in T5's prefix.
+    vocabulary: the vocabulary; None means T5's.
+    prefix: text before every source, including the separating space, such as
+      MADLAD-400's '<2de> '; None means T5's prefix.
 
   Returns:
     `name`.
 
   Raises:
-    ValueError: a file is missing, empty or not UTF-8, two files differ in their
-      number of lines, or the name is taken by another task.
+    ValueError: if a file is missing, empty or not UTF-8, two files have different
+      numbers of lines, or another task has the name.
   """
   for split, paths in files.items():
     if isinstance(paths, str) or len(paths) != 2 or not paths[0]:
@@ -117,13 +117,18 @@ def translation_from_files(
         f"files[{split!r}] is {paths!r}, expected (source path, target path); the "
         "target path may be None."
       )
+  if prefix is None:
+    prefix = f"translate {source_language} to {target_language}: "
+
+  def read(origin: tuple[str, str, str | None]) -> _Pairs:
+    _, source, target = origin
+    return text_files.read_parallel(source, target)
+
   return _from_pairs(
     name,
     {split: ("lines", source, target) for split, (source, target) in files.items()},
-    lambda origin: text_files.read_parallel(*origin[1:]),
-    prefix=f"translate {source_language} to {target_language}: "
-    if prefix is None
-    else prefix,
+    read,
+    prefix=prefix,
     metric="bleu" if any(target for _, target in files.values()) else None,
     vocabulary=vocabulary,
   )
@@ -138,22 +143,23 @@ def from_records(
   metric: str = "bleu",
   vocabulary: seqio.Vocabulary | None = None,
 ) -> str:
-  """Registers a task over JSONL or CSV files, and returns its name.
+  """Registers a task over JSONL or CSV files, and returns the name.
 
   Args:
     name: the task's name.
-    files: split -> path; .jsonl (an object on each line) or .csv (with a header).
-    source_field: the field that the model reads.
-    target_field: the field with the reference; None where it is not known.
-    prefix: put before every source, its separating space included.
+    files: split -> path; .jsonl (one object per line) or .csv (with a header).
+    source_field: the field with the model's input.
+    target_field: the field with the reference; None means unknown references.
+    prefix: text before every source, including the separating space.
     metric: "bleu" or "rouge".
-    vocabulary: T5's where None.
+    vocabulary: the vocabulary; None means T5's.
 
   Returns:
     `name`.
 
   Raises:
-    ValueError: as `text_files.read_fields`; an unknown metric; or the name is taken.
+    ValueError: as for `text_files.read_fields`; if the metric is unknown; or if another
+      task has the name.
   """
   if metric not in registry.METRICS:
     raise ValueError(f"metric is {metric!r}, expected one of {set(registry.METRICS)}.")
@@ -161,10 +167,9 @@ def from_records(
   def read(origin: tuple[str, str]) -> _Pairs:
     fields = [f for f in (source_field, target_field) if f is not None]
     rows = text_files.read_fields(origin[1], fields)
-    return (
-      [row[source_field] for row in rows],
-      ["" if target_field is None else row[target_field] for row in rows],
-    )
+    sources = [row[source_field] for row in rows]
+    targets = ["" if target_field is None else row[target_field] for row in rows]
+    return sources, targets
 
   return _from_pairs(
     name,
@@ -185,7 +190,7 @@ def translation_from_records(
   target_language: str = "German",
   vocabulary: seqio.Vocabulary | None = None,
 ) -> str:
-  """`from_records` with T5's translation prefix and BLEU."""
+  """Registers a task by `from_records`, with T5's translation prefix and BLEU."""
   prefix = f"translate {source_language} to {target_language}: "
   return from_records(
     name, files, source_field, target_field, prefix, "bleu", vocabulary
@@ -199,31 +204,31 @@ def summarization_from_records(
   target_field: str | None = "highlights",
   vocabulary: seqio.Vocabulary | None = None,
 ) -> str:
-  """`from_records` with T5's summarisation prefix and ROUGE."""
+  """Registers a task by `from_records`, with T5's summarisation prefix and ROUGE."""
   return from_records(
     name, files, source_field, target_field, SUMMARIZE, "rouge", vocabulary
   )
 
 
 def humaneval_from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> str:
-  """Registers HumanEval's prompts as a task with the split `test`, returns its name.
+  """Registers HumanEval's prompts as a task with the split `test`.
 
-  Inputs are the prompts as they are, without a prefix, targets the canonical solutions.
-  There is no metric: pass@k means running the outputs. T5's own vocabulary drops line
-  breaks and indentation; code needs one that keeps them.
+  Inputs are the unchanged prompts, without a prefix. Targets are the canonical
+  solutions. There is no metric, because pass@k needs to run the outputs. Code needs a
+  vocabulary that keeps line breaks and indentation, but T5's vocabulary drops both.
 
   Args:
     name: the task's name.
-    file: HumanEval.jsonl or HumanEval.jsonl.gz, of github.com/openai/human-eval;
-      tensorflow-datasets has no such dataset.
-    vocabulary: of the models.
+    file: path of HumanEval.jsonl or HumanEval.jsonl.gz, from
+      github.com/openai/human-eval; tensorflow-datasets does not have HumanEval.
+    vocabulary: the models' vocabulary.
 
   Returns:
     `name`.
 
   Raises:
-    ValueError: there is no such file, or as `text_files.read_fields`, or the name is
-      taken.
+    ValueError: if the file is missing; as for `text_files.read_fields`; or if another
+      task has the name.
   """
   if not epath.Path(file).exists():
     raise ValueError(
@@ -256,7 +261,11 @@ def _from_pairs(
   vocabulary: seqio.Vocabulary | None,
 ) -> str:
   fields = ("source", "target")
-  columns = lambda origin: dict(zip(fields, read(origin), strict=True))
+
+  def columns(origin: tuple) -> from_texts.Columns:
+    sources, targets = read(origin)
+    return {"source": sources, "target": targets}
+
   steps = (registry.AddPrefix(fields, prefix), *registry.TOKENS)
   return from_texts.register(name, origins, columns, steps, vocabulary, metric)
 

@@ -1,8 +1,8 @@
 """Reads the user's own text: parallel lines, JSONL and CSV, checked line by line.
 
-Cleaning is minimal: a leading byte order mark, and the line ending of each text
-(LF or CRLF), are taken off. Everything else reaches the model as it is. Files whose
-names end in .gz are decompressed.
+Cleaning only removes a leading byte order mark and the line ending of each text (LF or
+CRLF). The remaining text reaches the model unchanged. Files with the extension .gz are
+decompressed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 
 from specdec_t5x.vocabularies.reading import read_bytes
 
-# csv's own limit of 131,072 characters is shorter than some articles. It is a global
-# of the csv module, hence the lock around changing it.
+# csv's default limit of 131,072 characters is shorter than some articles. The limit is
+# a global of the csv module, so a lock protects changes of the limit.
 _CSV_FIELD_LIMIT = 2**31 - 1
 _csv_lock = threading.Lock()
 
@@ -29,18 +29,19 @@ def read_lines(path: str) -> list[str]:
   """Returns the lines of a UTF-8 file, without line endings.
 
   Args:
-    path: the file, on a disk or in a bucket.
+    path: path of the file, on a disk or in a bucket.
 
   Returns:
-    One string for each line. Blank lines count: parallel files are aligned by them.
+    One string per line, including blank lines, which parallel files need for the
+    alignment.
 
   Raises:
-    ValueError: the file is missing or empty, or has bytes that are not UTF-8, or NUL.
+    ValueError: if the file is missing or empty, or has NUL or bytes that are not UTF-8.
   """
   data = _read_bytes(path).removeprefix(b"\xef\xbb\xbf")
   if not data.strip():
     raise ValueError(f"{path} is empty. Expected one text on each line.")
-  # Not str.splitlines, which also breaks at U+0085 and U+2028 inside a text.
+  # str.splitlines would also break at U+0085 and U+2028 inside a text.
   lines = data.removesuffix(b"\n").split(b"\n")
   return [_decode(path, n, line) for n, line in enumerate(lines, 1)]
 
@@ -49,14 +50,14 @@ def read_parallel(source: str, target: str | None) -> tuple[list[str], list[str]
   """Returns source and target lines, aligned.
 
   Args:
-    source: the file with source lines.
-    target: the file with target lines, or None where they are not known.
+    source: path of the file with source lines.
+    target: path of the file with target lines, or None if targets are unknown.
 
   Returns:
-    Two lists of one length; the targets are empty strings where `target` is None.
+    Two lists of equal length; the targets are empty strings if `target` is None.
 
   Raises:
-    ValueError: as `read_lines`, or the files have unequal numbers of lines.
+    ValueError: as for `read_lines`, or if the files have unequal numbers of lines.
   """
   sources = read_lines(source)
   if target is None:
@@ -79,19 +80,20 @@ def read_fields(
   """Returns the named fields of every record of a .jsonl or .csv file.
 
   Args:
-    path: the file; its extension, before a .gz, says the format. A CSV file has a
-      header line.
-    required: the fields that every record must have.
-    optional: fields to return as well from the records that have them.
-    keep_line_ends: whether line breaks at the end of a field belong to it, as in code.
+    path: path of the file; the extension, before .gz, determines the format. A CSV file
+      has a header line.
+    required: fields of every record.
+    optional: further fields to return, if a record has them.
+    keep_line_ends: whether to keep line breaks at the end of a field, as in code.
 
   Returns:
-    One dictionary for each record, in the file's order.
+    One dictionary per record, in the file's order.
 
   Raises:
-    ValueError: another extension; a missing or empty file; bytes that are not UTF-8;
-      malformed JSON or CSV; a missing field (the ones that exist are named); or a
-      field that is not text. All but the first two say the line.
+    ValueError: if the extension is unknown; the file is missing or empty; bytes are not
+      UTF-8; JSON or CSV is malformed; a field is missing (the message lists the
+      existing fields); or a field is not text. From the third case on, the message has
+      the line.
   """
   readers = {".jsonl": _jsonl_records, ".csv": _csv_records}
   extension = os.path.splitext(path.removesuffix(".gz"))[1].lower()
@@ -115,7 +117,7 @@ def read_fields(
 def _select(
   where: str, record: dict, required: Sequence[str], optional: Sequence[str]
 ) -> dict[str, str]:
-  """Returns the wanted fields of one record, checked to be text."""
+  """Returns the required and optional fields of a record, after checking for text."""
   missing = [name for name in required if name not in record]
   if missing:
     raise ValueError(
@@ -139,12 +141,12 @@ def _select(
 
 def _jsonl_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
   """Yields (line number, object)."""
-  # Only blank lines at the end are no records.
+  # Blank lines are allowed only at the end.
   for number, line in enumerate(text.rstrip("\n").split("\n"), 1):
     try:
       record = json.loads(line)
     except (ValueError, RecursionError) as error:
-      # No JSON, or a number too long to read; nested too deeply.
+      # ValueError: not JSON, or a too long number. RecursionError: too deep nesting.
       raise ValueError(
         f"{path}, line {number}: malformed JSON ({error}). Expected one object on "
         "each line."
@@ -173,7 +175,8 @@ def _csv_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
       f"{path}: the header {reader.fieldnames} names a field twice. Rename one."
     )
   for number, row in rows:
-    # DictReader puts surplus fields under None and None into absent ones.
+    # DictReader collects surplus fields under the key None, and fills absent fields
+    # with None.
     if None in row or None in row.values():
       raise ValueError(
         f"{path}, line {number}: expected {len(reader.fieldnames)} fields as in the "

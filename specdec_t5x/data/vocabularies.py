@@ -1,4 +1,4 @@
-"""Vocabularies as gin files name them, and a check that T5X can use one."""
+"""Vocabularies for gin files, and a check that T5X can use a vocabulary."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ with epy.lazy_imports():
   import seqio
 
 DEFAULT_T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
-# T5's. Others number end of sequence and unknown otherwise, but 0 is no token of text.
+# T5's ids. Other vocabularies may have other ids of EOS and unknown, but 0 must not be
+# a token of text.
 _T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2}
 
 
 def t5_vocabulary(
   path: str = DEFAULT_T5_VOCABULARY, extra_ids: int = 100
 ) -> seqio.SentencePieceVocabulary | SentencePieceVocabulary:
-  """Returns T5's vocabulary, or another SentencePiece one; nothing is read yet.
+  """Returns T5's vocabulary, or another SentencePiece vocabulary, without reading it.
 
   Args:
-    path: the SentencePiece model, on a disk or in a bucket. It is read when the
-      first text is encoded, so naming a bucket here needs no network.
-    extra_ids: sentinel tokens added after the pieces; T5's checkpoints have 100.
+    path: path of the SentencePiece model, on a disk or in a bucket. The file is read
+      for the first text, so a bucket's path needs no network here.
+    extra_ids: number of sentinel tokens after the pieces; T5's checkpoints have 100.
 
   Returns:
-    A vocabulary that loads itself when used.
+    A vocabulary that loads the file on first use.
   """
   if is_waiting_for_seqio():
     return SentencePieceVocabulary(path, extra_ids)
@@ -46,7 +47,7 @@ def t5_vocabulary(
 
 
 def is_waiting_for_seqio() -> bool:
-  """Returns whether `t5x.infer` runs and may yet do without seqio."""
+  """Returns whether `t5x.infer` runs and may not need seqio."""
   runtime = sys.modules.get("t5x.plain_tasks")
   return runtime is not None and runtime.is_deferring()
 
@@ -54,16 +55,16 @@ def is_waiting_for_seqio() -> bool:
 def sentencepiece_vocabulary(
   path: str, extra_ids: int | None
 ) -> Vocabulary | seqio.SentencePieceVocabulary:
-  """Returns a vocabulary that was seen to load.
+  """Returns a vocabulary after a check that the file loads.
 
   Args:
-    path: a SentencePiece model, on a disk or in a bucket; a tokenizer.json; or a
-      Hugging Face folder.
-    extra_ids: sentinel tokens added after the pieces of a SentencePiece model, where
-      the model has none itself; None, of a folder: as it says.
+    path: path of a SentencePiece model, on a disk or in a bucket; of a tokenizer.json;
+      or of a Hugging Face folder.
+    extra_ids: number of sentinel tokens after the pieces of a SentencePiece model, if
+      the model has no sentinels; for a folder, None takes the folder's number.
 
   Raises:
-    ValueError: as `check_vocabulary`; or where the folder has no vocabulary.
+    ValueError: as for `check_vocabulary`; or if the folder has no vocabulary.
   """
   if isinstance(path, str) and (os.path.isdir(path) or path.endswith(".json")):
     return open_vocabulary(path, extra_ids)
@@ -74,16 +75,17 @@ def sentencepiece_vocabulary(
 def check_vocabulary(
   vocabulary: SentencePieceVocabulary | seqio.SentencePieceVocabulary,
 ) -> None:
-  """Raises a ValueError where the vocabulary can't be loaded or is not T5-like.
+  """Raises a ValueError if the vocabulary can't be loaded or is not like T5's.
 
   Args:
     vocabulary: the vocabulary of a SentencePiece model.
 
   Raises:
-    ValueError: the file is missing or unreachable, is not a SentencePiece model, or
-      numbers padding, end of sequence and unknown other than 0, 1 and 2.
+    ValueError: if the file is missing or unreachable, or is not a SentencePiece model;
+      if neither padding nor unknown has the id 0; or if EOS has no id above 0.
   """
-  path, extra_ids = vocabulary.sentencepiece_model_file, vocabulary.extra_ids
+  path = vocabulary.sentencepiece_model_file
+  extra_ids = vocabulary.extra_ids
   if not isinstance(path, str) or not is_whole(extra_ids, 0):
     raise ValueError(
       "VOCABULARY_PATH must be the path of a SentencePiece model and "
@@ -99,17 +101,17 @@ def check_vocabulary(
       f"this machine where buckets are out of reach.{how_to_make(path)}"
     ) from error
   try:
-    # Read without sentinels, which a model may have among its own pieces.
+    # A model may have sentinels among the pieces, so no sentinels are added here.
     tokenizer = SentencePieceVocabulary(path).tokenizer
   except (message.DecodeError, RuntimeError) as error:
     raise ValueError(
       f"{path} is not a SentencePiece model: {error}. Expected the .model file that "
       "SentencePiece training writes, not its .vocab text."
     ) from error
-  found = {name: getattr(tokenizer, name)() for name in _T5_IDS}
-  if 0 not in (found["pad_id"], found["unk_id"]) or found["eos_id"] < 1:
+  ids = {name: getattr(tokenizer, name)() for name in _T5_IDS}
+  if 0 not in (ids["pad_id"], ids["unk_id"]) or ids["eos_id"] < 1:
     raise ValueError(
-      f"{path} numbers its special tokens {found}, expected {_T5_IDS}, or others with "
+      f"{path} numbers its special tokens {ids}, expected {_T5_IDS}, or others with "
       "0 as padding or unknown: 0 fills rows up. Train the vocabulary with --pad_id=0 "
       "--eos_id=1 --unk_id=2 --bos_id=-1."
     )

@@ -1,4 +1,4 @@
-"""What a run needs of its devices, from compiling it without them or any weights."""
+"""Memory and collectives of a run, from compiling without devices or weights."""
 
 import dataclasses
 from collections import Counter
@@ -19,13 +19,14 @@ from specdec_t5x.t5x_bridge.preflight import abstract_variables
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-  """What a batch's program needs; sizes in bytes on each device.
+  """Memory and collectives of the program of a batch.
 
   Attributes:
-    mesh: devices along 'data' and 'model'.
-    params: the networks' parameters.
-    temporary: caches, activations and whatever else lives while it runs.
-    collectives: `analysis.collectives.count_collectives` of it; empty on one device.
+    mesh: the number of devices along 'data' and 'model'.
+    params: bytes of the networks' parameters on each device.
+    temporary: bytes of caches, activations and other temporaries on each device.
+    collectives: `analysis.collectives.count_collectives` of the program; empty on one
+      device.
   """
 
   mesh: dict[str, int]
@@ -41,51 +42,56 @@ def compile_ahead(
   param_dtype: str | None,
   devices: np.ndarray | None = None,
 ) -> Needs:
-  """Compiles `predict_batch_with_aux` for shapes alone and says what it needs.
+  """Compiles `predict_batch_with_aux` from shapes and returns the program's needs.
 
   Args:
-    model: one of this project's models.
-    dataset_cfg: its lengths and batch size are the program's.
-    partitioner: how parameters and batches lie on the mesh.
-    param_dtype: of the floating-point parameters; None is float32.
-    devices: to compile for, as of a described topology; the partitioner's where None.
-      As many as the partitioner's.
+    model: a model of this project.
+    dataset_cfg: the lengths and the batch size of the program.
+    partitioner: the layout of parameters and batches on the mesh.
+    param_dtype: dtype of the floating-point parameters; None keeps float32.
+    devices: devices to compile for, such as those of a described topology, as many as
+      the partitioner has; None means the partitioner's devices.
   """
   mesh = partitioner.mesh
   if devices is not None:
     mesh = Mesh(np.reshape(devices, mesh.devices.shape), mesh.axis_names)
-  place = lambda shape, dtype, spec: jax.ShapeDtypeStruct(
-    shape, dtype, sharding=NamedSharding(mesh, spec or PartitionSpec())
-  )
-  params = _params(model, dataset_cfg, partitioner, param_dtype, place)
-  rows = PartitionSpec("data")
+  params = _params(model, dataset_cfg, partitioner, param_dtype, mesh)
   batch = {
-    name: place((dataset_cfg.batch_size, length), jnp.int32, rows)
+    name: _abstract_array(
+      (dataset_cfg.batch_size, length), jnp.int32, mesh, PartitionSpec("data")
+    )
     for name, length in _feature_lengths(model, dataset_cfg).items()
   }
-  key = place((2,), jnp.uint32, None)
+  key = _abstract_array((2,), jnp.uint32, mesh, None)
   program = jax.jit(model.predict_batch_with_aux)
   with jax.set_mesh(mesh), flax_partitioning.axis_rules(partitioner.logical_axis_rules):
     compiled = program.lower(params, batch, key).compile()
-  is_alone = mesh.devices.size == 1
+  is_one_device = mesh.devices.size == 1
   return Needs(
     mesh=dict(mesh.shape),
-    params=sum(map(_bytes_a_device, jax.tree.leaves(params))),
+    params=sum(map(_bytes_per_device, jax.tree.leaves(params))),
     temporary=compiled.memory_analysis().temp_size_in_bytes,
-    collectives={} if is_alone else count_collectives(compiled.as_text()),
+    collectives={} if is_one_device else count_collectives(compiled.as_text()),
   )
 
 
-def _params(model, dataset_cfg, partitioner, dtype, place) -> Any:
+def _abstract_array(shape, dtype, mesh, spec) -> jax.ShapeDtypeStruct:
+  """Returns an array without values, sharded by `spec`; None replicates the array."""
+  sharding = NamedSharding(mesh, spec or PartitionSpec())
+  return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+
+def _params(model, dataset_cfg, partitioner, dtype, mesh) -> Any:
   variables = abstract_variables(model, dataset_cfg.task_feature_lengths)
 
-  def leaf(parameter, spec):
+  def abstract_parameter(parameter, spec):
     is_float = jnp.issubdtype(parameter.dtype, jnp.floating)
-    kept = jnp.dtype(dtype) if dtype and is_float else parameter.dtype
-    return place(parameter.shape, kept, spec)
+    param_dtype = jnp.dtype(dtype) if dtype and is_float else parameter.dtype
+    return _abstract_array(parameter.shape, param_dtype, mesh, spec)
 
   axes = mesh_axes(variables, partitioner)
-  return jax.tree.map(leaf, flax.core.freeze(variables["params"]), axes)
+  params = flax.core.freeze(variables["params"])
+  return jax.tree.map(abstract_parameter, params, axes)
 
 
 def _feature_lengths(model, dataset_cfg) -> dict[str, int]:
@@ -93,6 +99,6 @@ def _feature_lengths(model, dataset_cfg) -> dict[str, int]:
   return converter.get_model_feature_lengths(dataset_cfg.task_feature_lengths)
 
 
-def _bytes_a_device(array: jax.ShapeDtypeStruct) -> int:
+def _bytes_per_device(array: jax.ShapeDtypeStruct) -> int:
   shape = array.sharding.shard_shape(array.shape)
   return int(np.prod(shape)) * array.dtype.itemsize

@@ -1,7 +1,7 @@
 """The decoder-only T5X model of this project.
 
-Prompts are the task's `inputs`, and decoding goes on from their ends; the start token
-comes before a prompt, which may be empty.
+The task's `inputs` are the prompts. The start token precedes a prompt. Decoding begins
+at the end of the prompt. A prompt may be empty.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ with epy.lazy_imports():
 
 
 class DecoderOnlyModel(Decodes, models.DecoderOnlyModel):
-  """A decoder-only model whose decoding is one of this project's loops.
+  """A decoder-only model with one of this project's decoding loops.
 
-  Its outputs have room for the task's targets, like an encoder-decoder's; T5X's own
-  `DecoderOnlyModel` also gives them the room that a short prompt leaves.
+  An output is at most as long as the task's targets, as in an encoder-decoder. In T5X's
+  own `DecoderOnlyModel`, an output after a short prompt may be longer, by the positions
+  that the prompt leaves free.
   """
 
   def __init__(
@@ -35,23 +36,25 @@ class DecoderOnlyModel(Decodes, models.DecoderOnlyModel):
     seed: int = 0,
     default_decoder_params: models.DecoderParams | None = None,
     feature_converter_cls: type[seqio.FeatureConverter] | None = None,
+    *,
     inputs_bidirectional_attention: bool = False,
   ):
     """Creates the model.
 
     Args:
-      decoder: how it decodes; its networks are decoder-only.
-      vocabulary: of prompts and outputs; its end tokens end a sequence.
+      decoder: the decoding loop, with decoder-only networks.
+      vocabulary: vocabulary of prompts and outputs; the end tokens end a sequence.
       sampling: temperature, top-k, top-p.
-      task_feature_lengths: the dataset's: most tokens of a prompt and of an output.
-      seed: of the sampling.
-      default_decoder_params: as the encoder-decoder's.
-      feature_converter_cls: another converter than `seqio.DecoderFeatureConverter`.
+      task_feature_lengths: maximal numbers of tokens of a prompt and of an output, as
+        for the dataset.
+      seed: seed of the sampling.
+      default_decoder_params: as for `EncoderDecoderModel`.
+      feature_converter_cls: a converter instead of `seqio.DecoderFeatureConverter`.
       inputs_bidirectional_attention: must be False.
 
     Raises:
-      ValueError: where prompts shall see all of themselves, num_decodes is below 1, a
-        length is missing or the vocabulary outgrows the network.
+      ValueError: if attention in prompts is to be bidirectional, num_decodes is below
+        1, a length is missing, or the vocabulary is larger than the network's.
     """
     if inputs_bidirectional_attention:
       raise ValueError(
@@ -79,7 +82,8 @@ class DecoderOnlyModel(Decodes, models.DecoderOnlyModel):
   def read(self, batch):
     """Returns the prompts [B, P], without the start token, and the targets' length.
 
-    decoder_causal_attention [B, L] marks both in decoder_input_tokens [B, L].
+    decoder_causal_attention [B, L] marks the start token and the prompt in
+    decoder_input_tokens [B, L].
     """
     if "decoder_causal_attention" not in batch:
       raise ValueError(
@@ -87,5 +91,5 @@ class DecoderOnlyModel(Decodes, models.DecoderOnlyModel):
         f"{sorted(batch)}. Set TASK_FEATURE_LENGTHS of 'inputs' and 'targets', and the "
         "converter to seqio.DecoderFeatureConverter."
       )
-    known = batch["decoder_input_tokens"] * batch["decoder_causal_attention"]
-    return known[:, 1 : self._prompt_length + 1], self._max_length
+    prompts = batch["decoder_input_tokens"] * batch["decoder_causal_attention"]
+    return prompts[:, 1 : self._prompt_length + 1], self._max_length

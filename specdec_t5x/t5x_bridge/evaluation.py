@@ -1,7 +1,8 @@
-"""Evaluation by T5X's `eval`: the task's metrics, and what speculation did beside them.
+"""Evaluation by T5X's `eval`, with speculation's statistics beside the task's metrics.
 
-T5X builds the evaluator that `evaluate.inference_evaluator_cls` names, before it
-restores anything, and hands it the model's steps once for each checkpoint.
+T5X builds the evaluator that `evaluate.inference_evaluator_cls` names before T5X
+restores a checkpoint. T5X then passes the model's steps to the evaluator once per
+checkpoint.
 """
 
 import contextlib
@@ -19,17 +20,18 @@ from t5x import checkpoints, utils
 from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.t5x_bridge.writer import rates
 
-# What is told of a run, beside its metrics.
+# Statistics that are reported beside a task's metrics.
 _RATES = ("tokens_per_target_call", "alpha_by_counts", "alpha_by_mass")
 
 
 class Evaluator(seqio.Evaluator):
-  """seqio's evaluator, for one of our models.
+  """seqio's evaluator, for a model of this project.
 
-  A task's metrics and the statistics are of one decode.
+  The metrics and the statistics of a task come from the same decode.
   """
 
-  _metrics_executor = None  # seqio's __del__ reads it, though a check may fail before.
+  # seqio's __del__ reads this attribute, also if a check fails in __init__.
+  _metrics_executor = None
 
   def __init__(
     self,
@@ -46,17 +48,18 @@ class Evaluator(seqio.Evaluator):
     """Checks the run and reads the task.
 
     Args:
-      mixture_or_task_name: what is evaluated.
-      feature_converter: T5X's; the model's own says which examples it converts.
-      model: one of this project's, as T5X has it.
-      dataset_cfg: as T5X has it.
-      restore_cfg: as T5X has it.
-      paths: of the networks' checkpoints, by name.
+      mixture_or_task_name: the task or mixture to evaluate.
+      feature_converter: T5X's converter, unused; the model's own converter also numbers
+        the examples.
+      model: the run's model, a model of this project.
+      dataset_cfg: the run's configuration of the dataset.
+      restore_cfg: the run's configuration of the target's checkpoint.
+      paths: paths of the networks' checkpoints by the networks' names.
       check: `preflight.check_run`.
       **of_seqio: further arguments of seqio's evaluator.
 
     Raises:
-      ValueError: where the run can't be, or there is nothing to evaluate.
+      ValueError: if a check of the run fails, or the task has no metrics.
     """
     del feature_converter
     check(dataset_cfg, model, paths={**paths, "target": _target(restore_cfg)})
@@ -73,66 +76,68 @@ class Evaluator(seqio.Evaluator):
         f"MIXTURE_OR_TASK_NAME={mixture_or_task_name!r} has no metrics, so there is "
         "nothing to evaluate. Register it with references, or take t5x.infer."
       )
-    if "log_dir" in of_seqio:  # seqio's JSONLogger makes none.
+    if "log_dir" in of_seqio:  # seqio's JSONLogger does not create the directory.
       epath.Path(of_seqio["log_dir"]).mkdir(parents=True, exist_ok=True)
     self._acceptance = acceptance_of(model.decoder.alpha_is_mass)
 
   @functools.cached_property
   def eval_tasks(self) -> Sequence[seqio.Task]:
-    """The tasks, with one more metric each."""
+    """The tasks, each with the statistics of speculation as one more metric."""
     return [
       task.replace(metric_fns=[*task.metric_fns, self._acceptance])
       for task in super().eval_tasks
     ]
 
-  def evaluate(self, *, predict_fn=None, predict_with_aux_fn=None, **given):
-    """Returns what seqio's does; `predict_fn` is not called."""
+  def evaluate(self, *, predict_fn=None, predict_with_aux_fn=None, **kwargs):
+    """Evaluates like seqio's evaluator, but never calls `predict_fn`."""
     del predict_fn
     decode = functools.cache(predict_with_aux_fn)
     return super().evaluate(
       predict_fn=lambda examples: decode(examples)[0],
       predict_with_aux_fn=decode,
-      **given,
+      **kwargs,
     )
 
 
 @contextlib.contextmanager
 def _without_advice_on_lengths() -> Iterator[None]:
-  """Keeps back seqio's warning of lengths that no example fills.
+  """Suppresses seqio's warning about lengths that exceed every example.
 
-  Lengths are the gin file's on purpose: programs of `t5x.infer` and `t5x.eval` are the
-  same then, and are compiled once.
+  The lengths are the gin file's on purpose: `t5x.infer` and `t5x.eval` then share one
+  compiled program.
   """
-  is_wanted = lambda record: "wasted computation" not in record.getMessage()
+
+  def is_other_message(record):
+    return "wasted computation" not in record.getMessage()
+
   logger = logging.get_absl_logger()
-  logger.addFilter(is_wanted)
+  logger.addFilter(is_other_message)
   try:
     yield
   finally:
-    logger.removeFilter(is_wanted)
+    logger.removeFilter(is_other_message)
 
 
 def acceptance_of(alpha_is_mass: bool) -> Callable[..., Mapping[str, float]]:
-  """Returns seqio's metric of what speculation did; rates that are of nothing lack.
+  """Returns a seqio metric of speculation; rates with a zero denominator are omitted.
 
   Args:
-    alpha_is_mass: whether sum min(p, q) estimates alpha.
+    alpha_is_mass: whether the mean of sum min(p, q) estimates alpha.
   """
 
   def acceptance(targets, predictions, aux_values) -> Mapping[str, float]:
     del targets, predictions
     column = {name: jnp.asarray(values) for name, values in aux_values.items()}
-    name = lambda row: f"Example {row}"
-    check_decoded(column["scores"], column["acceptance_mass"], name)
-    found = rates(aux_values, alpha_is_mass)
-    told = {name: found[name] and found[name]["value"] for name in _RATES}
-    return {name: value for name, value in told.items() if value is not None}
+    check_decoded(column["scores"], column["acceptance_mass"], "Example {}".format)
+    statistics = rates(aux_values, alpha_is_mass)
+    values = {name: statistics[name] and statistics[name]["value"] for name in _RATES}
+    return {name: value for name, value in values.items() if value is not None}
 
   return acceptance
 
 
 def _target(cfg: utils.RestoreCheckpointConfig) -> str:
-  """Returns the target's checkpoint; of all that a folder holds, the latest."""
+  """Returns the path of the target's checkpoint: in mode 'all', of the latest one."""
   if cfg.mode != "all":
     return cfg.path
   steps = checkpoints.all_steps(cfg.path)

@@ -1,8 +1,8 @@
-"""Which example a row is: what the random keys of its samples are made of.
+"""Numbers of examples, from which the random keys of samples are made.
 
-T5X hands a model a batch and the key of that batch, which depends on BATCH_SIZE, on the
-chunk and on nothing of the shard. A model's feature converter, which T5X calls on each
-task's dataset, can tell it more: it numbers the examples.
+T5X passes a batch and the key of the batch to a model. The key depends on BATCH_SIZE
+and the chunk, but not on the shard. T5X calls a model's feature converter on the
+dataset of each task, so the feature converter numbers the examples.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ with epy.lazy_imports():
   import seqio
   import tensorflow as tf
 
-EXAMPLE = "example"  # The feature: [task, place in its dataset], int32 [2].
+EXAMPLE = "example"  # The feature: [task, place in the task's dataset], int32 [2].
 
 
 class Shard(NamedTuple):
-  """A part of a task, as seqio has it: `index` and every `num_shards`-th after it."""
+  """A part of a task, as in seqio: every `num_shards`-th example from `index` on."""
 
   index: int = 0
   num_shards: int = 1
@@ -46,13 +46,12 @@ def numbered(
   task: str = "",
   shard: Shard = ALONE,
 ) -> type[seqio.FeatureConverter]:
-  """Returns the converter whose rows also say which examples they are.
+  """Returns a converter that adds the number of each example as a feature.
 
   Args:
-    converter: makes the model's features.
+    converter: the class that makes the model's features.
     task: the task's name.
-    shard: which examples of the task it converts: as T5X shards, shard.index and every
-      num_shards-th after it.
+    shard: the shard of the task that the converter converts.
   """
 
   class Numbered(converter):
@@ -61,7 +60,7 @@ def numbered(
     source = task, shard
 
     def of_shard(self, task: str, shard: Shard) -> seqio.FeatureConverter:
-      """Returns the converter of this shard; `t5x_runtime` asks, upstream does not."""
+      """Returns the converter of this shard; only `t5x_runtime` calls this method."""
       converter = copy.copy(self)
       converter.source = task, shard
       return converter
@@ -79,18 +78,18 @@ def _number(task, shard, i, features):
 
 
 def is_first(examples: Int[Array, "B 2"]) -> Bool[Array, "B"]:
-  """Returns which rows are no copy of one before: T5X fills batches with copies."""
+  """Returns True for rows that copy no earlier row: T5X fills batches with copies."""
   is_same = (examples[:, None] == examples).all(axis=-1)
   return ~jnp.tril(is_same, -1).any(axis=1)
 
 
 def number_of(task: str) -> int:
-  """Returns what stands for a task in `EXAMPLE`: the same in every process."""
+  """Returns a task's number in `EXAMPLE`, the same in every process."""
   return zlib.crc32(task.encode()) >> 1  # An int32.
 
 
 def provider_of(name: Any) -> Any:
-  """Returns the task or mixture of a name: of `t5x_runtime`'s own tasks, or seqio's."""
+  """Returns the task or mixture of a name, from `t5x_runtime`'s own tasks or seqio."""
   task = plain_tasks and plain_tasks.find(name)
   return task or seqio.maybe_get_mixture_or_task(name)
 
@@ -110,13 +109,16 @@ def tasks_of(provider: Any) -> list[Any]:
 
 
 def drawn_names(provider: Any) -> list[str]:
-  """Returns the names by which each task of a run is numbered: upstream, all by one."""
-  is_told = hasattr(t5x, "PROVIDER")
-  return [task.name if is_told else provider.name for task in tasks_of(provider)]
+  """Returns the name behind each task's number in a run.
+
+  Under upstream T5X, all tasks of a mixture have the mixture's name.
+  """
+  is_own_runtime = hasattr(t5x, "PROVIDER")
+  return [task.name if is_own_runtime else provider.name for task in tasks_of(provider)]
 
 
 def shard_of_command() -> Shard:
-  """Returns the shard that `python -m t5x.infer` is to run, read as T5X reads it."""
+  """Returns the shard that `python -m t5x.infer` runs, from flags and bindings."""
   if "shard_id" not in flags.FLAGS or not flags.FLAGS.is_parsed():
     return ALONE
   index = flags.FLAGS.shard_id

@@ -1,9 +1,9 @@
-"""A decode as files that run where JAX and NumPy alone are installed.
+"""Export of a decode to files that run with only JAX and NumPy.
 
-`jax.export` lowers the whole decode, its loop and its random numbers, to StableHLO for
-all platforms that are named; none of them need be there.
+`jax.export` lowers the whole decode, with the loop and the random numbers, to StableHLO
+for the named platforms. Lowering does not need the platforms themselves.
 
-Shapes: B batch, E input length, T output length, N decodes an input.
+Shapes: B batch, E input length, T output length, N decodes per input.
 """
 
 import dataclasses
@@ -32,7 +32,9 @@ from specdec_t5x.t5x_bridge import preflight
 from specdec_t5x.t5x_bridge.examples import number_of
 from specdec_t5x.t5x_bridge.writer import environment, what_decodes
 
-INDEX, PARAMS, VOCABULARY = "export.json", "params.npz", "vocabulary.model"
+INDEX = "export.json"
+PARAMS = "params.npz"
+VOCABULARY = "vocabulary.model"
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 portable = functools.partial(
   library.left_out,
@@ -44,7 +46,7 @@ _LEFT_OUT = "kernels for CPUs, which are compiled where they run: products are X
 def check_export(
   model: Any, output_dir: str, platforms: Sequence[str], batch_sizes: Sequence[int]
 ) -> None:
-  """Raises a ValueError where `export` of these can't be."""
+  """Raises a ValueError if `export` does not support these arguments."""
   folder = pathlib.Path(output_dir)
   if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
     raise ValueError(
@@ -61,7 +63,7 @@ def check_export(
 
 
 def check_decoder(decoder: Decoder) -> None:
-  """Raises a ValueError where the decoder's program can't run elsewhere."""
+  """Raises a ValueError if the decoder's program can't run on another machine."""
   if decoder.drafter is not None:
     decoder.drafter.check_export()
   if decoder.observer:
@@ -80,11 +82,11 @@ def check_decoder(decoder: Decoder) -> None:
 
 
 def follow_generation(model: Any, restore_cfg: utils.RestoreCheckpointConfig) -> None:
-  """Ends outputs as the target's folder says, and prints what is not applied.
+  """Sets the end tokens from the target's folder, and prints settings not applied.
 
   Raises:
-    ValueError: where there is no checkpoint, or the folder asks for another
-      distribution than the target's.
+    ValueError: if there is no checkpoint, or the folder's settings change the target's
+      distribution.
   """
   preflight.follow_generation(model, Checkpoint.open(restore_cfg.path))
 
@@ -95,7 +97,7 @@ def restored(
   restore_cfg: utils.RestoreCheckpointConfig,
   partitioner: Any,
 ) -> tuple[dict[str, jax.Array], int]:
-  """Returns the parameters of all networks by their paths, and the target's step."""
+  """Returns the parameters of all networks by path, and the target's step."""
   initializer = utils.TrainStateInitializer(
     optimizer_def=None,
     init_fn=model.get_initial_variables,
@@ -121,8 +123,9 @@ def lowered(
 ) -> jax.export.Exported:
   """Returns the program for batches of one size.
 
-  It takes params by their paths, inputs int32 [B, E] and keys uint32 [B, 2], the data
-  of a key an input, and returns what the model's `predict_batch_with_aux` does.
+  The program takes the parameters by path, inputs int32 [B, E] and keys uint32 [B, 2],
+  the data of one key per input. The program returns the same outputs as the model's
+  `predict_batch_with_aux`.
   """
 
   def decode(params, inputs, keys):
@@ -130,13 +133,13 @@ def lowered(
     keys = jax.random.wrap_key_data(keys)
     return model.decode(params, inputs, keys, lengths["targets"])[0]
 
-  shape = lambda *sizes: jax.ShapeDtypeStruct((batch_size, *sizes), jnp.int32)
-  arguments = (
-    {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in params.items()},
-    shape(lengths["inputs"]),
-    shape(2).update(dtype=jnp.uint32),
-  )
-  return jax.export.export(jax.jit(decode), platforms=platforms)(*arguments)
+  abstract_params = {
+    name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in params.items()
+  }
+  inputs = jax.ShapeDtypeStruct((batch_size, lengths["inputs"]), jnp.int32)
+  keys = jax.ShapeDtypeStruct((batch_size, 2), jnp.uint32)
+  lower = jax.export.export(jax.jit(decode), platforms=platforms)
+  return lower(abstract_params, inputs, keys)
 
 
 def export(
@@ -149,20 +152,20 @@ def export(
   batch_sizes: Sequence[int],
   **about: Any,
 ) -> None:
-  """Writes a folder of programs, parameters, the vocabulary and what they are.
+  """Writes a folder of programs, parameters, the vocabulary and an index.
 
   Args:
-    model: one of this project's.
-    params: of its networks, by their paths.
-    lengths: of inputs and outputs, in tokens.
-    task: its name is part of the keys that `t5x.infer` draws by.
-    output_dir: a folder that is not there, or empty.
+    model: a model of this project.
+    params: parameters of the model's networks, by path.
+    lengths: lengths of inputs and outputs, in tokens.
+    task: the task's name, which enters the keys of `t5x.infer`'s samples.
+    output_dir: a folder that does not exist, or an empty folder.
     platforms: some of `PLATFORMS`.
-    batch_sizes: a program each.
-    **about: what else is to be on record.
+    batch_sizes: batch sizes; each size gets a program.
+    **about: further entries of the index.
 
   Raises:
-    ValueError: where the decode can't be exported, or the folder is not empty.
+    ValueError: if the decode can't be exported, or the folder is not empty.
   """
   check_export(model, output_dir, platforms, batch_sizes)
   new_folder = all_or_nothing(pathlib.Path(output_dir))
@@ -170,8 +173,8 @@ def export(
     programs = {}
     for size in batch_sizes:
       program = lowered(model, params, lengths, platforms, size)
-      programs[size] = name = f"decode_{size}.jax_export"
-      (folder / name).write_bytes(program.serialize())
+      programs[size] = f"decode_{size}.jax_export"
+      (folder / programs[size]).write_bytes(program.serialize())
     np.savez(folder / PARAMS, **{name: _plain(x) for name, x in params.items()})
     decoder = model.decoder
     document = {
@@ -204,18 +207,19 @@ def export(
 def inference_function(
   create: Callable[..., Callable[..., Any]], *, model: Any, **of_t5x: Any
 ) -> Callable[..., Any]:
-  """Returns what upstream T5X's `export_lib.save` makes a SavedModel of.
+  """Returns the function that upstream T5X's `export_lib.save` turns into a SavedModel.
 
-  As `create_inference_function_fn`. Outputs are tokens and scores, which its
-  postprocessor takes; seeds are the decoder_param decode_rng.
+  Users bind this function to `create_inference_function_fn`. The function's outputs are
+  tokens and scores, as T5X's postprocessor expects. Seeds are the decoder_param
+  decode_rng.
 
   Args:
     create: T5X's `create_inference_function`.
-    model: one of this project's.
-    **of_t5x: what T5X passes besides.
+    model: a model of this project.
+    **of_t5x: T5X's other arguments.
 
   Raises:
-    ValueError: where the decode can't be exported.
+    ValueError: if the decode can't be exported.
   """
   check_decoder(model.decoder)
   run = create(model=_Served(model), **of_t5x)
@@ -229,7 +233,7 @@ def inference_function(
 
 @dataclasses.dataclass(frozen=True)
 class _Served:
-  """A model of which tokens and scores are wanted."""
+  """A model that returns tokens and scores only."""
 
   model: Any
 
@@ -239,16 +243,16 @@ class _Served:
 
 
 def _plain(array: jax.Array) -> np.ndarray:
-  """Returns an array as NumPy alone has it: of bfloat16 and the like, their bits."""
+  """Returns a NumPy array; dtypes unknown to NumPy, such as bfloat16, become uints."""
   array = np.asarray(array)
-  is_own = array.dtype.kind == "V"
-  return array.view(f"u{array.dtype.itemsize}") if is_own else array
+  is_extension = array.dtype.kind == "V"
+  return array.view(f"u{array.dtype.itemsize}") if is_extension else array
 
 
 def _vocabulary(
   vocabulary: seqio.Vocabulary, folder: pathlib.Path
 ) -> dict[str, Any] | None:
-  """Copies the SentencePiece model; None where the vocabulary has none."""
+  """Copies a vocabulary's SentencePiece model, if there is a model, or returns None."""
   path = getattr(vocabulary, "sentencepiece_model_file", None)
   if path is None:
     return None

@@ -1,4 +1,4 @@
-"""How a run's networks and batches lie on the devices, checked before model work."""
+"""Checks of the layout of a run's networks and batches on the devices."""
 
 import flax
 import jax
@@ -12,18 +12,18 @@ from specdec_t5x.core.checks import is_whole
 
 
 def rows_at_once(batch_size: int) -> int:
-  """Returns how many rows decode at once: BATCH_SIZE, which is checked."""
+  """Returns the number of rows that decode at once, a checked BATCH_SIZE."""
   _check_count("BATCH_SIZE", batch_size)
   return batch_size
 
 
 def inputs_a_call(batch_size: int, read_ahead: int, slots: int) -> int:
-  """Returns how many inputs T5X hands over together; a row that ends takes one of them.
+  """Returns the number of inputs per call, which refill slots after the ends of rows.
 
   Args:
     batch_size: BATCH_SIZE.
-    read_ahead: how many such batches.
-    slots: SLOTS; 0 where rows take no other input.
+    read_ahead: READ_AHEAD, the number of batches per call.
+    slots: SLOTS; 0 if slots are not refilled.
   """
   _check_count("BATCH_SIZE", batch_size)
   _check_count("READ_AHEAD", read_ahead)
@@ -44,12 +44,12 @@ def _check_count(name: str, count: int) -> None:
 
 
 def check_layout(variables, partitioner, rows: int) -> None:
-  """Raises a ValueError where the mesh does not divide the batch or a parameter.
+  """Raises a ValueError if the mesh does not divide the batch or a parameter.
 
   Args:
-    variables: shapes of a model's parameters, and their logical axes.
+    variables: shapes and logical axes of a model's parameters.
     partitioner: maps logical axes to the mesh.
-    rows: that decode at once, over all devices.
+    rows: number of rows that decode at once, over all devices.
   """
   mesh = dict(partitioner.mesh.shape)
   if rows % mesh["data"]:

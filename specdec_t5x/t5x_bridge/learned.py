@@ -1,9 +1,9 @@
-"""What a draft has learned from, kept in its checkpoint.
+"""The record, in a draft's checkpoint, of the examples that the draft has learned from.
 
-A draft that has learned from samples knows of the random numbers that made them. A run
-that drew the same ones again would verify proposals by numbers that these depend on, so
-outputs would not have the target's distribution (docs/math.md, "A draft that learns
-while it serves").
+A draft that has learned from samples depends on the random numbers of the samples. If a
+run drew the same random numbers again, proposals would depend on the numbers that
+verify the proposals, and outputs would not have the target's distribution
+(docs/math.md, "A draft that learns while it serves").
 """
 
 import dataclasses
@@ -23,11 +23,12 @@ class Chunk:
   """Examples that a draft served, and then learned from.
 
   Attributes:
-    seed: of their samples; None where they are greedy, which draws nothing.
-    task: its number in `examples.EXAMPLE`.
-    places: the first and the last one's place in the task, and the step between two.
-    name: of T5X's file, `<task>-<mode>.jsonl-<shard>-of-<shards>-chunk<number>`.
-    results: INFER_OUTPUT_DIR as seen from the draft's directory.
+    seed: seed of the samples; None for greedy decoding, without random numbers.
+    task: number of the task in `examples.EXAMPLE`.
+    places: places in the task of the first and the last example, and the step between
+      neighbours.
+    name: name of T5X's file, `<task>-<mode>.jsonl-<shard>-of-<shards>-chunk<number>`.
+    results: INFER_OUTPUT_DIR relative to the draft's directory.
   """
 
   seed: int | None
@@ -38,19 +39,19 @@ class Chunk:
 
   @property
   def draws(self) -> "Draws":
-    """The random numbers of their samples."""
+    """The random numbers of the chunk's samples."""
     first, last, step = self.places
     return Draws(self.seed, (self.task,), range(first, last + 1, step))
 
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-  """The random numbers that some examples' samples are drawn by.
+  """The random numbers of the samples of a set of examples.
 
   Attributes:
-    seed: SEED; None where they are greedy, which draws nothing.
-    tasks: their numbers in `examples.EXAMPLE`.
-    places: of the examples in each task.
+    seed: SEED; None for greedy decoding, without random numbers.
+    tasks: numbers of the tasks in `examples.EXAMPLE`.
+    places: places of the examples in each task.
   """
 
   seed: int | None
@@ -59,16 +60,16 @@ class Draws:
 
   @classmethod
   def of_run(cls, model, provider) -> "Draws":
-    """Returns those of the command's model on a task or mixture, however long."""
+    """Returns the draws of the command's model on a task or mixture of any length."""
     shard = examples.shard_of_command()
     return cls(
-      None if model.sampling.greedy else model.seed,
-      tuple(map(examples.number_of, examples.drawn_names(provider))),
-      range(shard.index, sys.maxsize, shard.num_shards),
+      seed=None if model.sampling.greedy else model.seed,
+      tasks=tuple(map(examples.number_of, examples.drawn_names(provider))),
+      places=range(shard.index, sys.maxsize, shard.num_shards),
     )
 
   def among(self, chunks: Iterable[Chunk]) -> list[Chunk]:
-    """Returns the chunks that were drawn by random numbers of these."""
+    """Returns the chunks that share random numbers with these draws."""
     return [
       chunk
       for chunk in chunks
@@ -79,10 +80,10 @@ class Draws:
 
 
 def read(checkpoint: epath.PathLike | None) -> tuple[Chunk, ...] | None:
-  """Returns what a checkpoint has learned from, None where it says nothing.
+  """Returns the chunks that a checkpoint has learned from, None without a record.
 
   Raises:
-    ValueError: where what it says can't be read.
+    ValueError: if the record can't be read.
   """
   path = epath.Path(checkpoint or "") / RECORD
   if not (checkpoint and path.exists()):
@@ -97,6 +98,6 @@ def read(checkpoint: epath.PathLike | None) -> tuple[Chunk, ...] | None:
 
 
 def write(checkpoint: epath.PathLike, chunks: Sequence[Chunk]) -> None:
-  """Writes what a checkpoint has learned from."""
+  """Writes the record of the chunks that a checkpoint has learned from."""
   text = json.dumps([dataclasses.asdict(chunk) for chunk in chunks])
   (epath.Path(checkpoint) / RECORD).write_text(text + "\n")

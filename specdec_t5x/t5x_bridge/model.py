@@ -1,4 +1,4 @@
-"""The T5X models of this project: one for each of T5X's, holding a decoder."""
+"""The T5X models of this project: subclasses of T5X's models that hold a decoder."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from specdec_t5x.vocabularies.frames import end_ids_of
 with epy.lazy_imports():
   import seqio
 
-# The feature, and the auxiliary value, of what drafts know of earlier batches.
+# The feature, and the auxiliary value, with the policy's state after earlier batches.
 KNOWN = "known"
-DECODE_RNG = "decode_rng"  # The one of T5X's decoder_params that is not built in.
+DECODE_RNG = "decode_rng"  # The name in T5X's decoder_params that a call may set.
 
 
 class Decodes:
-  """Mixed into one of T5X's models: it decodes as its decoder does.
+  """A mix-in that makes a T5X model decode by a decoder of this project.
 
-  T5X restores, partitions, feeds and scores it like its own; parameters are those of
-  the decoder's networks, each under its name.
+  T5X restores, partitions, feeds and scores the model like T5X's own models. The
+  parameters are {network's name: parameters} for the decoder's networks.
   """
 
-  _converter = None  # Another one than T5X's class has.
+  _converter = None  # Replaces the feature converter of T5X's class.
   _source = ("", ALONE)
 
   def __init__(
@@ -59,7 +59,7 @@ class Decodes:
     default_decoder_params: models.DecoderParams | None,
     **of_t5x: Any,
   ):
-    """Creates T5X's model, then checks and keeps what decoding needs."""
+    """Creates T5X's model, then checks and stores the settings of decoding."""
     super().__init__(
       module=decoder.target, optimizer_def=None, decode_fn=None, **of_t5x
     )
@@ -71,7 +71,7 @@ class Decodes:
       )
     if not is_whole(seed, 0) or seed >= 2**32:
       raise ValueError(f"SEED must be a whole number from 0 to 2^32 - 1, got {seed!r}.")
-    vocabularies = self.input_vocabulary, self.output_vocabulary
+    vocabularies = (self.input_vocabulary, self.output_vocabulary)
     largest = max(vocabulary.vocab_size for vocabulary in vocabularies)
     if largest > decoder.target.config.vocab_size:
       raise ValueError(
@@ -79,15 +79,17 @@ class Decodes:
         f"{decoder.target.config.vocab_size}. Set VOCABULARY to the model's own, or "
         "vocab_size to the checkpoint's."
       )
-    self.decoder, self.sampling, self.seed = decoder, sampling, seed
+    self.decoder = decoder
+    self.sampling = sampling
+    self.seed = seed
     self._end_ids = None
 
   @property
   def optimizer_def(self) -> Any:
-    """What T5X's trainer and interactive model ask for, and nothing that decodes.
+    """The optimizer that T5X's trainer and interactive model need.
 
     Raises:
-      ValueError: always; `training.distillation` has a model that learns.
+      ValueError: always; the model of `training.distillation` can be trained.
     """
     raise ValueError(
       f"{type(self).__name__} decodes, and does not learn. T5X's trainer takes "
@@ -97,26 +99,26 @@ class Decodes:
 
   @optimizer_def.setter
   def optimizer_def(self, value: None) -> None:
-    """T5X's constructor sets it."""
+    """Accepts the assignment in T5X's constructor."""
 
   @abc.abstractmethod
   def read(self, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, int]:
-    """Returns the inputs [B, E] of a batch, and the most tokens of an output."""
+    """Returns a batch's inputs [B, E], and the maximal number of tokens per output."""
 
   def check_max_length(self, max_length: int) -> None:
-    """Raises a ValueError where decoder, sampling and max_length do not go together."""
+    """Raises a ValueError if decoder, sampling and max_length are incompatible."""
     count = self._default_decoder_params.num_decodes
     self.decoder.check(self.sampling, max_length, count)
 
   def check_batch(
     self, examples: int, lengths: Mapping[str, int], shards: int = 1
   ) -> None:
-    """Raises a ValueError where the drafter can't draft for batches of this size.
+    """Raises a ValueError if the drafter can't draft for batches of this size.
 
     Args:
-      examples: of a batch, over all devices.
-      lengths: of inputs and targets.
-      shards: of the rows that take turns.
+      examples: number of examples in a batch, over all devices.
+      lengths: lengths of inputs and targets, in tokens.
+      shards: number of shards of the slots.
     """
     drafter = self.decoder.drafter
     if drafter is None:
@@ -124,54 +126,60 @@ class Decodes:
     rows = examples * self._default_decoder_params.num_decodes
     if 0 < self.decoder.slots < rows:
       rows = self.decoder.slots // shards
-    target, inputs = self.decoder.target, lengths["inputs"]
+    target = self.decoder.target
+    input_length = lengths["inputs"]
     slots = 1 + num_slots(lengths["targets"], drafter.tree.size)
     if is_decoder_only(target):
-      inputs, slots = 0, slots + inputs
+      slots += input_length
+      input_length = 0
     vocab_size = target.config.vocab_size
-    drafter.check_batch(self.sampling, vocab_size, rows, inputs, slots)
+    drafter.check_batch(self.sampling, vocab_size, rows, input_length, slots)
 
   def number_examples(self, task: str = "", shard: Shard = ALONE) -> None:
-    """Says which examples it will be given; `t5x_runtime` says so itself.
+    """Sets the task and the shard of the next examples, which number the examples.
+
+    `t5x_runtime` passes the task and the shard to the converter instead.
 
     Args:
-      task: its name.
-      shard: which part of the task.
+      task: the task's name.
+      shard: the shard of the task.
     """
-    self._source = task, shard
+    self._source = (task, shard)
 
   @property
   def FEATURE_CONVERTER_CLS(self) -> type[seqio.FeatureConverter]:
-    """T5X's name for what makes the features, which are numbered here."""
-    return numbered(self._converter or super().FEATURE_CONVERTER_CLS, *self._source)
+    """T5X's feature converter, which also numbers the examples here."""
+    converter = self._converter or super().FEATURE_CONVERTER_CLS
+    task, shard = self._source
+    return numbered(converter, task, shard)
 
   @FEATURE_CONVERTER_CLS.setter
   def FEATURE_CONVERTER_CLS(self, converter: type[seqio.FeatureConverter]) -> None:
-    """T5X's constructor sets another converter than the class's."""
+    """Replaces the class's converter, as T5X's constructor does."""
     self._converter = converter
 
   def takes_plain_features(self) -> bool:
-    """Returns whether `plain_features` makes its features; `t5x_runtime` asks."""
+    """Returns whether `plain_features` makes the features, for `t5x_runtime`."""
     return self._converter is None and hasattr(self, "plain_features")
 
   @property
   def end_ids(self) -> tuple[int, ...]:
-    """The tokens that end an output: the target's folder's, else the vocabulary's."""
+    """The end tokens of the target's folder, or else of the vocabulary."""
     return self._end_ids or end_ids_of(self.output_vocabulary)
 
   def follow(self, generation: Generation) -> None:
-    """Ends outputs as the target's folder says.
+    """Sets the end tokens from the settings of the target's folder.
 
     Raises:
-      ValueError: where the folder asks for another distribution than the target's, or
-        where neither the folder nor the vocabulary has an end token.
+      ValueError: if the folder's settings change the target's distribution, or neither
+        the folder nor the vocabulary has an end token.
     """
     generation.check()
     self._end_ids = generation.eos_ids or end_ids_of(self.output_vocabulary)
 
   @property
   def returns_all(self) -> bool:
-    """Whether it returns all decodes of an input, unless it is told."""
+    """Whether a call returns all decodes of an input by default."""
     return self._returns_all(self._default_decoder_params.num_decodes)
 
   def _returns_all(self, num_decodes: int) -> bool:
@@ -180,21 +188,23 @@ class Decodes:
     return self._default_decoder_params.return_all_decodes or is_sampled
 
   def nothing_known(self, examples: int) -> Any:
-    """Returns the feature `KNOWN` of a first batch; None where there is none.
+    """Returns the feature `KNOWN` of a first batch; None if the policy has no state.
 
-    `t5x_runtime` gives each batch what the one before left; upstream does not.
+    `t5x_runtime` passes the state after each batch to the next batch. Upstream T5X
+    does not.
     """
     rows = examples * self._default_decoder_params.num_decodes
     return self.decoder.first_policy_state(rows)
 
   def get_initial_variables(self, rng, input_shapes, input_types=None):
-    """Returns params and params_axes of all networks, each under its name.
+    """Returns params and params_axes of all networks, by the networks' names.
 
-    In the networks' weights; and the arrays derived of these (`Decoder.derived`).
+    The parameters have the networks' `weights`. The result includes the arrays derived
+    from parameters (`Decoder.derived`).
     """
-    del input_shapes, input_types  # No parameter depends on them.
+    del input_shapes, input_types  # No parameter depends on the inputs' shapes.
     networks = self.decoder.networks
-    # Of the new style, as elsewhere: so each network is traced once.
+    # Typed keys, as in the rest of the package: each network is then traced once.
     keys = jax.random.split(_typed_key(rng), len(networks))
     initialised = {
       name: initial_variables(network, key)
@@ -205,9 +215,11 @@ class Decodes:
         initialised[name] = _made(make, initialised[network])
     for name, network in networks.items():
       if rounding := rounded.of_weights(network.config):
-        made, whole = _made(rounding, initialised[name]), initialised[name]
+        variables = initialised[name]
+        rounded_variables = _made(rounding, variables)
         initialised[name] = {
-          kind: rounded.within(whole[kind], made[kind]) for kind in made
+          kind: rounded.within(variables[kind], rounded_variables[kind])
+          for kind in rounded_variables
         }
     return flax.core.freeze(
       {
@@ -229,30 +241,32 @@ class Decodes:
     num_decodes: int | None = None,
     prompt_with_targets: bool = False,
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Decodes a batch; T5X's signature and result.
+    """Decodes a batch, with T5X's signature and result.
 
     Args:
-      params: as `get_initial_variables` lays them out.
-      batch: what `read` takes; example [B, 2], if there, tells whose samples they are
-        (`t5x_bridge.examples`).
-      rng: key of this batch: with `seed` it fixes the samples of a batch without
-        `example`, and is not used elsewhere.
+      params: parameters in the layout of `get_initial_variables`.
+      batch: features for `read`; the optional feature example [B, 2] numbers the
+        examples (`t5x_bridge.examples`).
+      rng: key of this batch; `rng` and `seed` fix the samples of a batch without the
+        feature `example`, and a batch with the feature does not use `rng`.
       decoder_params: may hold decode_rng, as key data: one key [2] in place of `rng`,
-        or one an example [B, 2], of which its samples are made alone. All else is fixed
-        when the model is built.
-      return_all_decodes: whether to return all decodes of an input or the best alone;
-        where None, all if they are sampled, else as `default_decoder_params` says.
-      num_decodes: overrides the model's own.
+        or one key per example [B, 2], which alone fixes the example's samples. The
+        constructor fixes the rest of decoder_params.
+      return_all_decodes: whether to return all decodes of an input, or only the best;
+        None returns all if the decodes are sampled, and otherwise follows
+        `default_decoder_params`.
+      num_decodes: overrides the model's number of decodes per input.
       prompt_with_targets: not supported.
 
     Returns:
       Tokens [B, T] and, per input, scores, tokens, target_calls, drafted, accepted,
-      acceptance_mass and acceptance_positions (counts are sums over its decodes); with
-      `return_all_decodes` tokens [B, N, T] and scores [B, N], by increasing score.
+      acceptance_mass and acceptance_positions (counts are sums over an input's
+      decodes); with `return_all_decodes` tokens [B, N, T] and scores [B, N], by
+      increasing score.
 
     Raises:
-      ValueError: where a setting is asked for that these loops do not have, or the
-        batch lacks a feature.
+      ValueError: if these loops do not support an argument, or the batch lacks a
+        feature.
     """
     _refuse(prompt_with_targets, decoder_params)
     pace.tracing()
@@ -269,11 +283,13 @@ class Decodes:
       aux[KNOWN] = decoded.policy_state
     if decoded.observed is None:
       return predictions, aux
-    # Of one decode an input: `decoder.check` saw to it.
-    given = {"encoder_inputs": inputs}
-    given |= {EXAMPLE: batch[EXAMPLE]} if EXAMPLE in batch else {}
-    kept = self.decoder.observer.auxiliary(decoded.observed, given)
-    return predictions, aux | kept
+    # There is one decode per input: `decoder.check` raises an error otherwise.
+    features = {"encoder_inputs": inputs}
+    if EXAMPLE in batch:
+      features[EXAMPLE] = batch[EXAMPLE]
+    return predictions, aux | self.decoder.observer.auxiliary(
+      decoded.observed, features
+    )
 
   def decode(
     self,
@@ -285,19 +301,21 @@ class Decodes:
     return_all_decodes: bool | None = None,
     **request: Any,
   ) -> tuple[tuple[jax.Array, dict[str, jax.Array]], Decoded]:
-    """Returns what `predict_batch_with_aux` does, and the decode that it was made of.
+    """Returns the outputs of `predict_batch_with_aux`, and the underlying decode.
 
     Args:
-      params: as for `predict_batch_with_aux`, and so are the numbers of decodes.
+      params: as for `predict_batch_with_aux`.
       inputs: encoder tokens, or prompts, zero-padded.
-      keys: one an input.
-      max_length: the most tokens of an output.
-      num_decodes: overrides the model's own.
-      return_all_decodes: whether to return all decodes of an input.
+      keys: one key per input.
+      max_length: maximal number of tokens of an output.
+      num_decodes: as for `predict_batch_with_aux`.
+      return_all_decodes: as for `predict_batch_with_aux`.
       **request: further arguments of `Decoder.decode`.
     """
-    defaults, rows = self._default_decoder_params, len(inputs)
-    count = defaults.num_decodes if num_decodes is None else num_decodes
+    rows = len(inputs)
+    count = num_decodes
+    if count is None:
+      count = self._default_decoder_params.num_decodes
     if return_all_decodes is None:
       return_all_decodes = self._returns_all(count)
     keys = jax.vmap(lambda key: row_keys(key, count))(keys).reshape(rows * count)
@@ -308,19 +326,27 @@ class Decodes:
     return _package(decoded, rows, count, return_all_decodes), decoded
 
   def _keys(self, batch, key: jax.Array | None, rows: int) -> jax.Array:
-    """Returns one key an example, which depends on its place, not on the batch's."""
+    """Returns one key per example, from the example's place in the task.
+
+    The key does not depend on the example's place in the batch.
+    """
     if key is not None and key.ndim:
       return key
-    if EXAMPLE not in batch:  # Not from T5X's `infer`: rows go by their places in it.
+    if EXAMPLE not in batch:
+      # The batch is not from T5X's `infer`, so keys depend on places in the batch.
       key = jax.random.key(0) if key is None else key
       return row_keys(jax.random.fold_in(key, self.seed), rows)
     key = jax.random.fold_in(jax.random.key(0), self.seed)
-    fold = lambda task, place: jax.random.fold_in(jax.random.fold_in(key, task), place)
-    return jax.vmap(fold)(*batch[EXAMPLE].T)
+
+    def example_key(task, place):
+      return jax.random.fold_in(jax.random.fold_in(key, task), place)
+
+    tasks, places = batch[EXAMPLE].T
+    return jax.vmap(example_key)(tasks, places)
 
 
 class EncoderDecoderModel(Decodes, models.EncoderDecoderModel):
-  """An encoder-decoder whose decoding is one of this project's loops."""
+  """An encoder-decoder model with one of this project's decoding loops."""
 
   def __init__(
     self,
@@ -335,17 +361,17 @@ class EncoderDecoderModel(Decodes, models.EncoderDecoderModel):
     """Creates the model.
 
     Args:
-      decoder: how it decodes; its target is also what `score` mode scores with.
-      input_vocabulary: of the inputs.
-      output_vocabulary: of the outputs; its end tokens end a sequence.
+      decoder: the decoding loop; mode `score` scores with the decoder's target.
+      input_vocabulary: vocabulary of the inputs.
+      output_vocabulary: vocabulary of the outputs; the end tokens end a sequence.
       sampling: temperature, top-k, top-p.
-      seed: of the sampling.
-      default_decoder_params: how many decodes an input, and whether to return all of
-        them where they are not sampled.
-      feature_converter_cls: another converter than `seqio.EncDecFeatureConverter`.
+      seed: seed of the sampling.
+      default_decoder_params: the number of decodes per input, and whether to return all
+        decodes if the decodes are not sampled.
+      feature_converter_cls: a converter instead of `seqio.EncDecFeatureConverter`.
 
     Raises:
-      ValueError: where a setting is out of its range, or settings do not go together.
+      ValueError: if a setting is out of range, or settings are incompatible.
     """
     super().__init__(
       decoder,
@@ -358,7 +384,7 @@ class EncoderDecoderModel(Decodes, models.EncoderDecoderModel):
     )
 
   def plain_features(self, example, lengths, task, place):
-    """Returns `t5x_runtime`'s features of an example, and its number."""
+    """Returns `t5x_runtime`'s features of an example, and the example's number."""
     number = np.array([number_of(task), place], np.int32)
     return super().plain_features(example, lengths, task, place) | {EXAMPLE: number}
 
@@ -368,14 +394,14 @@ class EncoderDecoderModel(Decodes, models.EncoderDecoderModel):
 
 
 def _made(make, variables) -> dict[str, Any]:
-  """Returns what is made of a network's parameters, and its logical axes."""
+  """Returns the arrays that `make` derives from parameters, and the logical axes."""
   made = make(variables["params"])
   axes = rounded.axes_of(made, variables["params_axes"])
   return {"params": made, "params_axes": axes}
 
 
 def _refuse(prompt_with_targets: bool, decoder_params: Any) -> None:
-  """Raises a ValueError where T5X's arguments ask for what these loops do not have."""
+  """Raises a ValueError if this project's loops do not support T5X's arguments."""
   if prompt_with_targets:
     raise ValueError(
       "prompt_with_targets=True is not supported: decoding starts at the start token."
@@ -388,9 +414,9 @@ def _refuse(prompt_with_targets: bool, decoder_params: Any) -> None:
 
 
 def _one_key(rng, decoder_params) -> jax.Array | None:
-  """Returns the batch's key, or its rows' keys, whichever T5X gives."""
-  given = [rng, (decoder_params or {}).get(DECODE_RNG)]
-  keys = [_typed_key(jnp.asarray(key)) for key in given if key is not None]
+  """Returns the batch's key or the rows' keys, depending on T5X's arguments."""
+  arguments = [rng, (decoder_params or {}).get(DECODE_RNG)]
+  keys = [_typed_key(jnp.asarray(key)) for key in arguments if key is not None]
   if len(keys) > 1:
     raise ValueError(
       f"Expected one key, got rng and {DECODE_RNG!r} of decoder_params. Leave one out."
@@ -399,13 +425,13 @@ def _one_key(rng, decoder_params) -> jax.Array | None:
 
 
 def _typed_key(rng: jax.Array) -> jax.Array:
-  # T5X hands out keys of the old style, plain uint32 pairs.
+  # T5X passes raw keys, uint32 [2].
   is_typed = jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
   return rng if is_typed else jax.random.wrap_key_data(rng)
 
 
 def _package(decoded: Decoded, batch: int, num_decodes: int, return_all: bool):
-  """Returns T5X's (predictions, aux), decodes sorted by increasing score."""
+  """Returns T5X's (predictions, aux), with decodes sorted by increasing score."""
   tokens = decoded.tokens.reshape(batch, num_decodes, -1)
   scores = decoded.scores.reshape(batch, num_decodes)
   order = jnp.argsort(scores, axis=1)
@@ -418,7 +444,11 @@ def _package(decoded: Decoded, batch: int, num_decodes: int, return_all: bool):
 
 
 def _per_input(info: StepInfo, batch: int) -> dict[str, jax.Array]:
-  total = lambda x: x.reshape(batch, -1).sum(axis=1)
+  """Returns the sums of statistics [B * N] over the N decodes of each input."""
+
+  def total(x):
+    return x.reshape(batch, -1).sum(axis=1)
+
   return {
     "tokens": total(info.emitted),
     "target_calls": total(info.target_calls),

@@ -1,7 +1,7 @@
-"""How long a run's decoding takes per token, next to plain decoding's time.
+"""A run's time per token, compared with plain decoding's time per token.
 
-Only decoding counts: the clock starts when the decode has been compiled, and stops with
-the last chunk of outputs.
+The clock covers decoding only. The clock starts after compilation of the decode, and
+stops with the last chunk of outputs.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from specdec_t5x import console, tuning
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.native import library
 
-# Plain runs of a job whose times are kept.
+# Maximal number of plain runs per job in a file of times.
 _KEPT = 5
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -28,13 +28,13 @@ class _Run:
   """The run of this process.
 
   Attributes:
-    name: of the file that keeps plain decoding's time for the same job.
+    name: name of the file with plain decoding's times for the same job.
     is_plain: whether this run decodes plainly.
-    examples: of the task, None where the task can't tell.
+    examples: number of the task's examples, None if the number is unknown.
     is_traced: whether the decode has been traced, and is compiled next.
-    begin: when decoding began, by the clock; None before.
-    end: when the last chunk was done.
-    tokens: decoded so far by this process.
+    begin: start of decoding by the performance counter, in seconds; None before.
+    end: end of the last chunk by the performance counter, in seconds.
+    tokens: number of tokens that this process has decoded so far.
   """
 
   name: str
@@ -51,12 +51,12 @@ _listens = False
 
 
 def start(job: Mapping[str, Any], decoder: Any, examples: int | None) -> None:
-  """Begins a run, before anything is compiled.
+  """Begins a run, before compilation.
 
   Args:
-    job: what a plain and a speculative run have in common: task, lengths, rows, target.
+    job: settings common to plain and speculative runs: task, lengths, rows, target.
     decoder: DECODER.
-    examples: of the task, None where the task can't tell.
+    examples: number of the task's examples, None if the number is unknown.
   """
   global _run, _listens
   digest = hashlib.sha256(repr((dict(job), tuning.device())).encode()).hexdigest()
@@ -68,17 +68,17 @@ def start(job: Mapping[str, Any], decoder: Any, examples: int | None) -> None:
 
 
 def tracing() -> None:
-  """Says that the decode is being compiled. Called while the decode is traced."""
+  """Prints that compilation of the decode has begun. Called during tracing."""
   if _run is None or _run.begin is not None:
     return
-  kept = jax.config.jax_compilation_cache_dir
+  cache_dir = jax.config.jax_compilation_cache_dir
   home = os.path.expanduser("~")
-  where = f", and kept in {kept.replace(home, '~', 1)}" if kept else ""
-  console.stage(f"Compiling the decode: once for these settings{where}.")
+  place = f", and kept in {cache_dir.replace(home, '~', 1)}" if cache_dir else ""
+  console.stage(f"Compiling the decode: once for these settings{place}.")
 
 
 def traced() -> None:
-  """Takes note that the decode has been traced; what is compiled next is the decode."""
+  """Records that the decode has been traced, so the next compilation is the decode."""
   if _run is not None:
     _run.is_traced = True
 
@@ -94,14 +94,14 @@ def _heard(event: str, *_: Any, **__: Any) -> None:
 
 
 def decoded(tokens: int) -> None:
-  """Takes note that a chunk with so many tokens is done."""
+  """Records the end of a chunk with the given number of tokens."""
   if _run is not None:
     _run.tokens += tokens
     _run.end = time.perf_counter()
 
 
 def seconds_per_token() -> float | None:
-  """Returns the seconds of a token of this run; None where nothing was timed."""
+  """Returns this run's seconds per token; None if nothing was timed."""
   if _run is None or _run.begin is None or not _run.tokens:
     return None
   return (_run.end - _run.begin) / _run.tokens
@@ -110,30 +110,31 @@ def seconds_per_token() -> float | None:
 def plain_seconds_per_token(counts: Mapping[str, float]) -> tuple[float, bool] | None:
   """Returns plain decoding's seconds per token for this job, and whether it was run.
 
-  They are what the fastest of the last plain runs of the same job took on this machine:
-  other programs slow a run, and no run is too fast. Where there was none they follow
-  from this run's own and from the times of iterations that `tuning` measured; None
-  where it measured none.
+  The seconds are those of the fastest of the last plain runs of the same job on this
+  machine: other programs slow a run, and no run is too fast. Without a plain run, the
+  seconds follow from this run's seconds and from the times of iterations that `tuning`
+  measured. Returns None if `tuning` measured no times.
 
   Args:
-    counts: of all outputs: tokens, target_calls, drafted, and examples.
+    counts: sums over all outputs: tokens, target_calls, drafted, and examples.
   """
-  if kept := _kept():
-    return min(kept), True
-  seconds, speed = seconds_per_token(), tuning.speed_by_iterations(counts)
+  if plain_seconds := _kept():
+    return min(plain_seconds), True
+  seconds = seconds_per_token()
+  speed = tuning.speed_by_iterations(counts)
   return None if seconds is None or speed is None else (seconds * speed, False)
 
 
 def keep() -> None:
-  """Keeps the time of this run's tokens, if this run decodes plainly."""
-  found = seconds_per_token()
-  if found is None or not _run.is_plain:
+  """Writes this run's time per token to disk if this run decodes plainly."""
+  seconds = seconds_per_token()
+  if seconds is None or not _run.is_plain:
     return
   try:
     path = _path()
     partial = path.with_suffix(f".{os.getpid()}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
-    last = [*_kept(), found][-_KEPT:]
+    last = [*_kept(), seconds][-_KEPT:]
     partial.write_text(json.dumps({"seconds_per_token": last}))
     partial.replace(path)
   except OSError as error:
@@ -143,10 +144,10 @@ def keep() -> None:
 def _kept() -> list[float]:
   """Returns the times of the last plain runs of this job, the newest last."""
   try:
-    found = json.loads(_path().read_text())["seconds_per_token"]
-    return [float(seconds) for seconds in found]
+    times = json.loads(_path().read_text())["seconds_per_token"]
+    return [float(seconds) for seconds in times]
   except (OSError, ValueError, KeyError, TypeError):
-    return []  # Never measured, or damaged: the next plain run writes it again.
+    return []  # Missing or damaged: the next plain run writes the file again.
 
 
 def _path():

@@ -1,7 +1,8 @@
-"""Restoring checkpoints, one a network, into the train state of one of our models.
+"""Restores one checkpoint per network into the train state of this project's models.
 
 T5X builds the manager that `utils.RestoreCheckpointConfig.checkpoint_manager_cls`
-names and asks it for the checkpoint at the configuration's `path`, the target's.
+names. T5X then calls the manager's `restore` with the configuration's `path`, the path
+of the target's checkpoint.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +23,9 @@ from specdec_t5x.network import rounded
 
 
 class CheckpointManager:
-  """Restores {name: parameters}, each network from a folder of any name.
+  """Restores {network's name: parameters}, each network from a folder of any name.
 
-  Each checkpoint may be in T5X's format or Orbax's.
+  Each checkpoint may have T5X's or Orbax's format.
   """
 
   def __init__(
@@ -42,16 +43,16 @@ class CheckpointManager:
     """Creates the manager.
 
     Args:
-      directory: unused; the paths are whole.
+      directory: unused; `paths` holds full paths.
       train_state: shapes of the parameters.
-      partitioner: says where each parameter lives.
-      restore_dtype: of the restored parameters; None keeps the checkpoint's.
-      paths: of the networks' checkpoints, by their names; the target's stands in for
-        T5X's own path, which must be the same.
-      decoder: DECODER, where one of its networks has rounded weights.
-      ready: is given the parameters once they are on the devices, and returns by name
-        what is made of them: what is to be done before anything is compiled (`tune`).
-      **kwargs: T5X's other arguments, which concern saving.
+      partitioner: the layout of parameters on the devices.
+      restore_dtype: dtype of the restored parameters; None keeps the checkpoint's.
+      paths: paths of the networks' checkpoints by the networks' names; `restore` takes
+        the target's path from T5X, and both paths must be the same.
+      decoder: DECODER, if one of the decoder's networks has rounded weights.
+      ready: a function of the parameters on the devices, called before compilation;
+        returns the derived parameters by name (`tune`).
+      **kwargs: T5X's other arguments, about saving; unused.
     """
     del directory, kwargs
     self._train_state = train_state
@@ -70,12 +71,12 @@ class CheckpointManager:
     """Returns the restored state.
 
     Args:
-      path: the target's checkpoint.
+      path: path of the target's checkpoint.
       fallback_state: must be None.
       state_transformation_fns: must be empty.
 
     Raises:
-      ValueError: where a checkpoint can't be restored, or the arguments ask for more.
+      ValueError: if a checkpoint can't be restored, or an argument is not supported.
     """
     if fallback_state is not None or state_transformation_fns:
       raise ValueError(
@@ -89,7 +90,7 @@ class CheckpointManager:
     with futures.ThreadPoolExecutor(len(names)) as pool:
       states = pool.map(lambda name: self._restore_network(name, paths[name]), names)
       restored = dict(zip(names, states, strict=True))
-    params = flax.core.freeze({name: one.params for name, one in restored.items()})
+    params = flax.core.freeze({name: restored[name].params for name in names})
     params = params.copy(self._laid_out(self._ready(params)))
     return state.replace_params(params).replace_step(restored["target"].step)
 
@@ -101,24 +102,29 @@ class CheckpointManager:
     )
 
   def _stored(self, name: str) -> InferenceState:
-    """Returns the shapes of a network's parameters as its checkpoint has them."""
-    network, state = self._networks.get(name), self._train_state
+    """Returns the shapes of a network's parameters in the network's checkpoint."""
+    network = self._networks.get(name)
     if network and rounded.of_weights(network.config):
       return abstract_state(network)
+    state = self._train_state
     return state.replace(params=state.params[name], params_axes=state.params_axes[name])
 
   def _laid_out(self, derived: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns what was derived, each array where the partitioner has it."""
+    """Returns derived parameters, sharded by the partitioner."""
     if not derived:
       return derived
-    mesh, derived = self._partitioner.mesh, flax.core.freeze(derived)
+    mesh = self._partitioner.mesh
     axes = self._partitioner.get_mesh_axes(self._train_state).params
-    place = lambda x, spec: jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))
+
+    def place(x, spec):
+      return jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))
+
+    derived = flax.core.freeze(derived)
     return {name: jax.tree.map(place, derived[name], axes[name]) for name in derived}
 
 
 class FromCheckpoints(utils.TrainStateInitializer):
-  """T5X's `train.train_state_initializer_cls`: networks begin as their checkpoints."""
+  """T5X's `train.train_state_initializer_cls` for networks from checkpoints."""
 
   def __init__(
     self,
@@ -130,26 +136,25 @@ class FromCheckpoints(utils.TrainStateInitializer):
     """Creates T5X's initializer.
 
     Args:
-      *args: T5X's.
-      paths: of checkpoints, by the networks' names; None where one begins at random.
-      decoder: DECODER, whose networks they are.
-      **kwargs: T5X's.
+      *args: T5X's arguments.
+      paths: paths of checkpoints by the networks' names; None initializes a network at
+        random.
+      decoder: DECODER, which holds the networks.
+      **kwargs: T5X's arguments.
     """
     super().__init__(*args, **kwargs)
-    networks = decoder.networks
-    self._own = {name: (networks[name], path) for name, path in paths.items() if path}
+    self._paths = {name: path for name, path in paths.items() if path}
+    self._networks = {name: decoder.networks[name] for name in self._paths}
 
   def from_scratch(self, init_rng: jax.Array) -> Any:
-    """Returns the state that training begins with."""
+    """Returns the initial state of training."""
     state = super().from_scratch(init_rng)
-    restored = {
-      name: Checkpoint.open(path).restore(
-        abstract_state(network), self._partitioner, "float32"
-      )
-      for name, (network, path) in self._own.items()
-    }
-    known = {name: one.params for name, one in restored.items()}
-    return state.replace_params(flax.core.freeze(state.params).copy(known))
+    params = {}
+    for name, path in self._paths.items():
+      shapes = abstract_state(self._networks[name])
+      restored = Checkpoint.open(path).restore(shapes, self._partitioner, "float32")
+      params[name] = restored.params
+    return state.replace_params(flax.core.freeze(state.params).copy(params))
 
 
 def tune(
@@ -160,18 +165,22 @@ def tune(
   num_decodes: int,
   lengths: Mapping[str, int],
 ) -> Mapping[str, Any]:
-  """Returns what is made of restored parameters; measures what drafts cost.
+  """Derives parameters from restored parameters, and measures the cost of drafts.
 
-  What is made: rounded networks, and what a decode derives of the target as it was
-  restored. Drafts are measured for the batches that T5X will decode.
+  The derived parameters are those of rounded networks and the arrays of
+  `Decoder.derived`, from the parameters before rounding. The cost of drafts is measured
+  for batches of T5X's size.
 
   Args:
-    params: of the decoder's networks.
+    params: restored parameters of the decoder's networks.
     decoder: DECODER.
     sampling: the adjustment of all distributions.
-    rows: inputs a call.
+    rows: number of inputs per call.
     num_decodes: NUM_DECODES.
     lengths: TASK_FEATURE_LENGTHS.
+
+  Returns:
+    The derived parameters by name.
   """
   derived = {
     name: tuning.made(name, make, params[network], network)
@@ -181,9 +190,14 @@ def tune(
   for name, network in decoder.networks.items():
     if rounded.of_weights(network.config):
       derived[name] = tuning.in_weights(network, params[name])
-  of_run = lengths["inputs"], sampling, lengths["targets"]
-  job = tuning.Job(decoder, rows * num_decodes, *of_run)
-  whole = {**params, **derived}
-  same_bits.find(decoder, job.rows_at_once, whole)
-  tuning.tuned(job, whole)
+  job = tuning.Job(
+    decoder,
+    rows=rows * num_decodes,
+    input_length=lengths["inputs"],
+    sampling=sampling,
+    max_length=lengths["targets"],
+  )
+  all_params = {**params, **derived}
+  same_bits.find(decoder, job.rows_at_once, all_params)
+  tuning.tuned(job, all_params)
   return derived

@@ -1,4 +1,4 @@
-"""Checks of a run before any model work: what is wrong is said in seconds."""
+"""Checks of a run before any model work, so that errors appear in seconds."""
 
 from __future__ import annotations
 
@@ -53,21 +53,23 @@ def check_run(
   partitioner: Any = None,
   quiet: bool = False,
 ) -> None:
-  """Checks task, vocabularies, output directory and checkpoints of a run.
+  """Checks the task, vocabularies, output directory and checkpoints of a run.
 
-  T5X calls it through `infer.verify_matching_vocabs_fn`, before it touches the model,
-  which learns here which examples it will be given.
+  T5X calls this function through `infer.verify_matching_vocabs_fn`, before T5X uses the
+  model. This function also passes the task and the shard to the model
+  (`number_examples`).
 
   Args:
-    dataset_cfg: names the task.
-    model: one of this project's models.
-    output_dir: where results will go.
-    paths: of the networks' checkpoints, by their names.
-    partitioner: the run's; None where the layout on devices is not to be checked.
-    quiet: whether the run prints errors and results alone.
+    dataset_cfg: the dataset's configuration, with the task's name.
+    model: a model of this project.
+    output_dir: directory for results.
+    paths: paths of the networks' checkpoints by the networks' names.
+    partitioner: the run's partitioner; None skips the check of the layout on devices.
+    quiet: whether the run prints only errors and results.
 
   Raises:
-    ValueError: naming what was expected, what came, and what to do.
+    ValueError: if a check fails; the message has the expectation, the value and the
+      fix.
   """
   check_macros()
   if "gin_file" in flags.FLAGS and flags.FLAGS.is_parsed():
@@ -99,10 +101,10 @@ def check_run(
         f"which {type(model.decoder).__name__} needs. Bind it in your gin file."
       )
     shapes = flat_shapes(abstract_state(model.decoder.networks[name]).params)
-    found = Checkpoint.of_network(paths[name], macro, shapes)
-    check_activations(macro, found, model.decoder.networks[name])
+    checkpoint = Checkpoint.of_network(paths[name], macro, shapes)
+    check_activations(macro, checkpoint, model.decoder.networks[name])
     if name == "target":
-      follow_generation(model, found)
+      follow_generation(model, checkpoint)
     check_new_draws(macro, paths[name], learned.Draws.of_run(model, provider))
   examples = count_examples(provider, dataset_cfg.split)
   pace.start(_job(dataset_cfg, model, paths), model.decoder, examples)
@@ -110,14 +112,14 @@ def check_run(
 
 
 def describe_run(dataset_cfg: utils.DatasetConfig, model, params) -> str:
-  """Returns in a line which job a run is.
+  """Returns a one-line description of a run.
 
   Args:
-    dataset_cfg: the task, and the lengths.
-    model: one of this project's models.
+    dataset_cfg: the dataset's configuration, with the task and the lengths.
+    model: a model of this project.
     params: shapes of the networks' parameters.
   """
-  decoder, sampling = model.decoder, model.sampling
+  decoder = model.decoder
   sizes = {
     name: sum(leaf.size for leaf in jax.tree.leaves(params[name])) / 1e6
     for name in decoder.networks
@@ -134,7 +136,7 @@ def describe_run(dataset_cfg: utils.DatasetConfig, model, params) -> str:
     words.append(f"{_spaced(type(drafter).__name__)}{size}")
     words.append(f"rule '{_spaced(type(decoder.rule).__name__)}'")
   words += [
-    f"temperature {sampling.temperature:g}",
+    f"temperature {model.sampling.temperature:g}",
     f"batch size {rows}",
     f"{jnp_name(target.dtype)} on {jax.devices()[0].platform}",
   ]
@@ -148,7 +150,7 @@ def jnp_name(dtype: Any) -> str:
 
 
 def _spaced(name: str) -> str:
-  """Returns a class's name as words.
+  """Returns a class's name in words.
 
   >>> _spaced("DraftModel")
   'draft model'
@@ -157,7 +159,7 @@ def _spaced(name: str) -> str:
 
 
 def count_examples(provider, split: str) -> int | None:
-  """Returns how many examples a task's split has; None where the task can't tell."""
+  """Returns the number of examples in a task's split; None if the number is unknown."""
   try:
     counts = [task.num_input_examples(split) for task in tasks_of(provider)]
   except (KeyError, ValueError, NotImplementedError):
@@ -166,12 +168,12 @@ def count_examples(provider, split: str) -> int | None:
 
 
 def _rows(decoder, dataset_cfg) -> int:
-  """Returns how many rows decode at once; a beam's have no turns."""
+  """Returns the number of rows that decode at once: SLOTS, or the whole batch."""
   return decoder.slots or dataset_cfg.batch_size
 
 
 def _job(dataset_cfg, model, paths) -> dict[str, Any]:
-  """Returns what a plain and a speculative run of the same job have in common."""
+  """Returns the settings common to plain and speculative runs of the same job."""
   decoder = model.decoder
   return {
     "provider": getattr(t5x, "PROVIDER", "upstream"),
@@ -186,22 +188,22 @@ def _job(dataset_cfg, model, paths) -> dict[str, Any]:
 
 
 def check_macros() -> None:
-  """Raises a ValueError where the command line sets a macro that nothing reads or sets.
+  """Raises a ValueError if the command line sets a macro that is unknown to gin files.
 
-  A macro that a gin file sets is known, whether or not this run reads it: the same
-  bindings serve several runs. `t5x_runtime` says so when it parses gin; upstream T5X
-  accepts any name.
+  A macro is known if a binding reads the macro or a gin file sets the macro: the same
+  bindings serve several runs. `t5x_runtime` checks macros in the gin parser. Upstream
+  T5X accepts every name.
   """
   if hasattr(t5x, "PROVIDER") or "gin_bindings" not in flags.FLAGS:
     return
   if not flags.FLAGS.is_parsed():
     return
   names = [text.partition("=")[0].strip() for text in flags.FLAGS.gin_bindings or ()]
-  read = set(re.findall(r"%([\w/]+)", gin.config_str()))
-  read |= macros_of_files(flags.FLAGS.gin_file or ())
-  unknown = [x for x in names if re.fullmatch(r"[\w/]+", x) and x not in read]
+  macros = set(re.findall(r"%([\w/]+)", gin.config_str()))
+  macros |= macros_of_files(flags.FLAGS.gin_file or ())
+  unknown = [x for x in names if re.fullmatch(r"[\w/]+", x) and x not in macros]
   if unknown:
-    close = difflib.get_close_matches(unknown[0].upper(), sorted(read), cutoff=0.5)
+    close = difflib.get_close_matches(unknown[0].upper(), sorted(macros), cutoff=0.5)
     raise ValueError(
       f"--gin.{unknown[0]} sets a macro that nothing reads. Closest are: "
       f"{', '.join(close) or 'none'}."
@@ -209,11 +211,11 @@ def check_macros() -> None:
 
 
 def check_task(dataset_cfg: utils.DatasetConfig) -> None:
-  """Raises a ValueError where the task or its split does not exist."""
+  """Raises a ValueError if the task or the task's split does not exist."""
   name = dataset_cfg.mixture_or_task_name
-  known = task_names()
-  if isinstance(name, str) and name not in known:
-    close = difflib.get_close_matches(name, known) or known
+  names = task_names()
+  if isinstance(name, str) and name not in names:
+    close = difflib.get_close_matches(name, names) or names
     raise ValueError(
       f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. Registered, and closest, are: "
       f"{', '.join(close)}. For your own files bind a function of "
@@ -234,31 +236,33 @@ def check_task(dataset_cfg: utils.DatasetConfig) -> None:
 
 
 def macros_of_files(gin_files: Sequence[str]) -> set[str]:
-  """Returns the macros that gin files, or files that they include, set."""
-  found, names, seen = set(), list(gin_files), set()
+  """Returns the macros that gin files and included files set."""
+  macros = set()
+  seen = set()
+  names = list(gin_files)
   while names:
     name = names.pop()
     if name in seen:
       continue
     seen.add(name)
     text = _gin_text(name)
-    found.update(re.findall(r"^([\w/]+)\s*=", text, re.MULTILINE))
+    macros.update(re.findall(r"^([\w/]+)\s*=", text, re.MULTILINE))
     names += re.findall(r"^include\s+['\"](.+?)['\"]", text, re.MULTILINE)
-  return found
+  return macros
 
 
 def _gin_text(name: str) -> str:
-  """Returns the text of a gin file; none of one that only gin finds."""
+  """Returns the text of a gin file, "" if only gin's own search finds the file."""
   places = (epath.Path(name), epath.Path(specdec_t5x.config_path()) / name)
   file = next((place for place in places if place.exists()), None)
   return file.read_bytes().decode(errors="replace") if file else ""
 
 
 def check_one_job(gin_files: Sequence[str]) -> None:
-  """Raises a ValueError where two gin files each describe a whole run.
+  """Raises a ValueError if two gin files each describe a run.
 
-  The last one would win, and nothing would say so. A file that describes a run includes
-  configs/runs/speculative.gin or baseline.gin.
+  Without this check, the last file would silently win. A file that describes a run
+  includes configs/runs/speculative.gin or baseline.gin.
   """
   jobs = [
     name for name in dict.fromkeys(gin_files) if _WHOLE_RUN.search(_gin_text(name))
@@ -272,10 +276,10 @@ def check_one_job(gin_files: Sequence[str]) -> None:
 
 
 def check_split(task: Any, split: str) -> None:
-  """Raises a ValueError where the task's data or this split of it is not there."""
+  """Raises a ValueError if the task's data or the split is missing."""
   try:
     splits = sorted(task.splits)
-  except Exception as error:  # TFDS raises a dozen types where data is not prepared.
+  except Exception as error:  # TFDS raises a dozen types if data is not prepared.
     raise ValueError(
       f"The data of task {task.name!r} can't be found ({type(error).__name__}: "
       f"{error}). Give --tfds_data_dir, a directory of TFDS that holds it; "
@@ -283,29 +287,31 @@ def check_split(task: Any, split: str) -> None:
     ) from error
   if split in splits:
     return
-  fix, cause = "Set it to one of them", None
+  fix = "Set it to one of them"
+  cause = None
   if _has_parts(task):
     fix += " or parts, as 'test[:100]', which hold an example"
     try:
       if isinstance(split, str) and task.num_input_examples(split):
         return
     except (KeyError, ValueError, NotImplementedError) as error:
-      fix, cause = f"{fix} ({error.args[0]})", error
+      fix += f" ({error.args[0]})"
+      cause = error
   raise ValueError(
     f"SPLIT={split!r} is no split of task {task.name!r}, which has {splits}. {fix}."
   ) from cause
 
 
 def _has_parts(task) -> bool:
-  """Returns whether a task's split may be a part of one, as 'test[:100]'."""
-  if not hasattr(task, "source"):  # A task of texts, of `t5x_runtime`'s own.
+  """Returns whether SPLIT may be a part of a task's split, such as 'test[:100]'."""
+  if not hasattr(task, "source"):  # One of `t5x_runtime`'s own tasks of texts.
     return True
   has_parts = getattr(task.source, "has_parts", False)
   return has_parts or isinstance(task.source, seqio.TfdsDataSource)
 
 
 def check_writable(directory: str) -> None:
-  """Raises a ValueError where no file can be made in `directory`; makes no folder."""
+  """Raises a ValueError if `directory` is not writable; creates no folder."""
   folder = epath.Path(directory)
   if "://" not in str(directory):
     folder = next(p for p in (folder, *folder.absolute().parents) if p.exists())
@@ -321,10 +327,11 @@ def check_writable(directory: str) -> None:
 
 
 def check_same_run(output_dir: str) -> None:
-  """Raises a ValueError where the directory holds a finished run with other settings.
+  """Raises a ValueError if the directory holds a finished run with other settings.
 
-  T5X keeps what is finished, so the new run would silently be the old one. Settings are
-  all that gin binds; what stands in files (inputs, weights) is not compared.
+  T5X keeps finished results, so the new run would silently return the old results. The
+  settings are all of gin's bindings. The contents of files (inputs, weights) are not
+  compared.
   """
   summary = epath.Path(output_dir) / SUMMARY
   if not summary.exists():
@@ -333,16 +340,16 @@ def check_same_run(output_dir: str) -> None:
     contents = json.loads(summary.read_text())
   except (ValueError, RecursionError):
     contents = None
-  found = contents.get("configuration") if isinstance(contents, dict) else None
-  if not isinstance(found, dict):
+  old = contents.get("configuration") if isinstance(contents, dict) else None
+  if not isinstance(old, dict):
     raise ValueError(
       f"{summary} is damaged: expected the configuration of a finished run. Choose "
       "another INFER_OUTPUT_DIR, or remove this one to run again."
     )
-  wanted = configuration()
-  names = [n for n in {**found, **wanted} if found.get(n) != wanted.get(n)]
+  new = configuration()
+  names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
   if names:
-    changes = ", ".join(f"{n}: {found.get(n)} -> {wanted.get(n)}" for n in names)
+    changes = ", ".join(f"{n}: {old.get(n)} -> {new.get(n)}" for n in names)
     raise ValueError(
       f"INFER_OUTPUT_DIR={output_dir} holds a finished run with other settings "
       f"({changes}). Choose another directory, or remove this one to run again."
@@ -350,17 +357,17 @@ def check_same_run(output_dir: str) -> None:
 
 
 def check_new_draws(macro: str, path: str, draws: learned.Draws) -> None:
-  """Raises a ValueError where a network has learned from what this run would draw."""
-  if known := draws.among(learned.read(path) or ()):
+  """Raises a ValueError if a network has learned from the samples of this run."""
+  if chunks := draws.among(learned.read(path) or ()):
     raise ValueError(
-      f"{macro}={path} has learned from {known[0].name}, drawn with SEED={draws.seed}: "
-      "this run would draw by the same random numbers, and outputs would not have the "
-      "target's distribution. Set another SEED."
+      f"{macro}={path} has learned from {chunks[0].name}, drawn with "
+      f"SEED={draws.seed}: this run would draw by the same random numbers, and outputs "
+      "would not have the target's distribution. Set another SEED."
     )
 
 
 def abstract_variables(model, lengths: Mapping[str, int]) -> Mapping[str, Any]:
-  """Returns `params` and `params_axes` of `model`, with shapes for arrays."""
+  """Returns `params` and `params_axes` of `model`, with abstract arrays."""
   input_shapes = {
     "encoder_input_tokens": (1, lengths["inputs"]),
     "decoder_input_tokens": (1, lengths["targets"]),
@@ -373,10 +380,10 @@ def abstract_variables(model, lengths: Mapping[str, int]) -> Mapping[str, Any]:
 
 
 def follow_generation(model, target: Checkpoint) -> None:
-  """Ends outputs as the target's folder says, and prints what is not applied.
+  """Sets the end tokens from the target's folder, and prints settings not applied.
 
   Raises:
-    ValueError: where the folder asks for another distribution than the target's.
+    ValueError: if the folder's settings change the target's distribution.
   """
   model.follow(target.generation)
   if note := target.generation.note():
@@ -384,31 +391,32 @@ def follow_generation(model, target: Checkpoint) -> None:
 
 
 def check_activations(macro: str, checkpoint: Checkpoint, network: Network) -> None:
-  """Raises a ValueError where a Hugging Face folder has another feed-forward layer.
+  """Raises a ValueError if a Hugging Face folder has another feed-forward layer.
 
-  Or what else of a network no shape tells. Of other checkpoints nobody can tell: GELU
-  and SiLU have parameters of one shape.
+  Also checks the other settings that the shapes of parameters do not show. Checkpoints
+  in T5X's or Orbax's format do not record these settings: GELU and SiLU have parameters
+  of the same shape.
   """
   if not isinstance(checkpoint, HuggingFace):
     return
-  theirs, own = checkpoint.settings(), network.config
-  for side in ("", "encoder_side.") if theirs.is_gemma and own.is_gemma else ():
-    told = operator.attrgetter(*(side + name for name in UNTOLD))
-    for name, found, wanted in zip(UNTOLD, told(theirs), told(own), strict=True):
-      if found != wanted:
+  folder = checkpoint.settings()
+  config = network.config
+  for side in ("", "encoder_side.") if folder.is_gemma and config.is_gemma else ():
+    for name in UNTOLD:
+      setting = operator.attrgetter(side + name)
+      if setting(folder) != setting(config):
         raise ValueError(
-          f"{macro}={checkpoint.path} has {side}{name}={found!r}, and the gin file "
-          f"says {wanted!r}. Set it to the folder's."
+          f"{macro}={checkpoint.path} has {side}{name}={setting(folder)!r}, and the "
+          f"gin file says {setting(config)!r}. Set it to the folder's."
         )
-  found, wanted = theirs.mlp_activations, own.mlp_activations
-  if found != wanted:
+  if folder.mlp_activations != config.mlp_activations:
     raise ValueError(
-      f"{macro}={checkpoint.path} has the feed-forward layer {found}, and the gin file "
-      f"says {wanted}. Set mlp_activations to the folder's."
+      f"{macro}={checkpoint.path} has the feed-forward layer {folder.mlp_activations}, "
+      f"and the gin file says {config.mlp_activations}. Set mlp_activations to the "
+      "folder's."
     )
-  found, wanted = theirs.start_token, own.start_token
-  if found != wanted:
+  if folder.start_token != config.start_token:
     raise ValueError(
-      f"{macro}={checkpoint.path} starts decoding from token {found}, and the gin file "
-      f"says {wanted}. Set start_token to the folder's."
+      f"{macro}={checkpoint.path} starts decoding from token {folder.start_token}, and "
+      f"the gin file says {config.start_token}. Set start_token to the folder's."
     )

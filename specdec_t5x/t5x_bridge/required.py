@@ -1,14 +1,14 @@
-"""What a configuration without a pair of its own says when it is run bare."""
+"""The error of a configuration that needs a pair of checkpoints and got none."""
 
 from typing import NoReturn
 
 
 def pair(config: str, example: str) -> NoReturn:
-  """Stands in gin files where a pair's values belong, and says how to give one.
+  """Raises an error that explains how to set a pair; a placeholder in gin files.
 
   Args:
-    config: the gin file that lacks a pair.
-    example: a gin file that has one.
+    config: the gin file without a pair.
+    example: a gin file with a pair.
 
   Raises:
     ValueError: always.

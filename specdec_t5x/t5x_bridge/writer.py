@@ -1,4 +1,4 @@
-"""What a run leaves: T5X's JSONL, and `speculation.json`, its statistics."""
+"""The results of a run: T5X's JSONL, and the statistics in `speculation.json`."""
 
 import dataclasses
 import fnmatch
@@ -37,8 +37,8 @@ COUNTS = (
   "acceptance_mass",
   "acceptance_positions",
 )
-# What another job in the directory may set otherwise: each mode and shard has files of
-# its own.
+# Settings that may differ between jobs in one directory: each mode and shard has
+# separate files.
 _FREE = (
   "INFER_OUTPUT_DIR",
   *(f"infer.{name}" for name in ("output_dir", "mode", "shard_id", "num_shards")),
@@ -49,20 +49,22 @@ PACKAGES = ("jax", "jaxlib", "flax", "seqio", "orbax-checkpoint")
 def write_decoded(
   path: str, inferences, task_ds, mode: str, *args, write_fn: Callable[..., None]
 ) -> None:
-  """Writes a chunk as `write_fn` does, where its logits were numbers.
+  """Writes a chunk by `write_fn` if the decode has no NaNs.
 
-  T5X calls it as `infer.write_fn`. Mode predict has no scores to tell by.
+  T5X calls this function as `infer.write_fn`. Mode predict has no scores, so NaNs are
+  not detected in this mode.
 
   Args:
-    path: of the chunk.
-    inferences: predictions and auxiliary values, an entry an example.
+    path: path of the chunk.
+    inferences: predictions and auxiliary values, with one entry per example.
     task_ds: the examples.
-    mode: of the run.
-    *args: further ones of `write_fn`.
-    write_fn: T5X's.
+    mode: the run's mode.
+    *args: further arguments of `write_fn`.
+    write_fn: T5X's function that writes a chunk.
 
   Raises:
-    ValueError: naming the first example whose score, or acceptance, is NaN.
+    ValueError: if a score or acceptance mass is NaN; the message names the first such
+      example.
   """
   predictions, aux = inferences
   if mode != "predict":
@@ -74,7 +76,7 @@ def write_decoded(
 
 
 def _name(path: str, task_ds, row: int) -> str:
-  """Returns what the example in a row of a chunk is called: its place and texts."""
+  """Returns a description of the example in a row of a chunk: the place and texts."""
   (example,) = itertools.islice(task_ds.as_numpy_iterator(), row, row + 1)
   texts = {k: v.decode() for k, v in example.items() if k.endswith("_pretokenized")}
   return f"Example {row} of {path.rsplit('-', 1)[1]}, {texts}"
@@ -87,26 +89,27 @@ def merge_and_summarize(
   step: int | None,
   model: Any,
 ) -> None:
-  """Merges the chunks as T5X does, then writes the summary of the whole run.
+  """Merges the chunks like T5X, then writes the summary of the run.
 
-  T5X calls it through `infer.merge_fn` when a task is done. The summary covers every
-  finished file of the mode in the directory, so the last of several shards or tasks
-  writes the complete one, even of two that end at once.
+  T5X calls this function through `infer.merge_fn` at the end of a task. The summary
+  covers every finished file of the mode in the directory, so the last of several shards
+  or tasks writes the complete summary, even if two end at the same time.
 
   Args:
     output_dir: INFER_OUTPUT_DIR.
-    output_fname: the merged file's name, `task-mode.jsonl-shard-of-shards`.
-    tmp_dir: where the chunks are.
-    step: the target checkpoint's.
-    model: what decoded, one of this project's T5X models.
+    output_fname: name of the merged file, `task-mode.jsonl-shard-of-shards`.
+    tmp_dir: directory of the chunks.
+    step: step of the target's checkpoint.
+    model: the T5X model of this project that decoded.
   """
   infer.merge_chunks_to_file(output_dir, output_fname, tmp_dir, step)
   mode = output_fname.split(".jsonl")[0].rsplit("-", 1)[1]
   guarantee = model.decoder.guarantee
-  files, found = None, result_files(output_dir, mode)
-  # Files never go, so who writes last has seen all that were there before.
-  while files != found:
-    files = found
+  files = None
+  new_files = result_files(output_dir, mode)
+  # Files are never removed, so the last writer's summary covers all earlier files.
+  while files != new_files:
+    files = new_files
     summary = {
       "guarantee": guarantee.name,
       "guarantee_means": guarantee.value,
@@ -130,7 +133,7 @@ def merge_and_summarize(
     }
     path = epath.Path(output_dir) / SUMMARY
     write_atomically(path, json.dumps(summary, indent=2), output_fname)
-    found = result_files(output_dir, mode)
+    new_files = result_files(output_dir, mode)
   pace.keep()
   for line in closing(summary["statistics"], tuning.outlooks()):
     console.say(line)
@@ -141,7 +144,7 @@ def merge_and_summarize(
 
 
 def what_decodes(target: Network) -> str:
-  """Returns which model a target is, whose outputs a guarantee is about."""
+  """Returns a description of the target, the model behind the guarantee of outputs."""
   if rounding := rounded.of_weights(target.config):
     return (
       f"the checkpoint's network rounded to {rounding.bits} bits "
@@ -154,12 +157,13 @@ def closing(statistics: Mapping[str, Any] | None, outlooks: Sequence[str]) -> li
   """Returns the run's last lines: tokens per call, accepted share, time per token.
 
   Args:
-    statistics: of `summarize`.
-    outlooks: what drafting promised (`tuning.outlooks`).
+    statistics: result of `summarize`.
+    outlooks: predictions of the speed of drafting (`tuning.outlooks`).
   """
   if statistics is None or statistics["tokens_per_target_call"]["value"] is None:
     return []
-  examples, tokens = statistics["examples"], statistics["tokens"]
+  examples = statistics["examples"]
+  tokens = statistics["tokens"]
   seconds = pace.seconds_per_token()
   time = "" if seconds is None else f"{1e3 * seconds:.2f} ms per token"
   if not statistics["drafted"]:
@@ -174,41 +178,43 @@ def closing(statistics: Mapping[str, Any] | None, outlooks: Sequence[str]) -> li
     f"{rate:.2f} tokens per target call ({examples} examples, {tokens} tokens).",
     f"{share:.0%} of the drafted tokens were accepted.",
   ]
-  found = pace.plain_seconds_per_token(statistics)
-  if seconds is not None and found is not None:
-    plain, was_run = found
-    takes = f"{1e3 * plain:.2f} ms on this machine"
+  plain_time = pace.plain_seconds_per_token(statistics)
+  if seconds is not None and plain_time is not None:
+    plain_seconds, was_run = plain_time
+    takes = f"{1e3 * plain_seconds:.2f} ms on this machine"
     if not was_run:
       takes = f"about {takes}, by what its iterations take"
-    lines.append(
-      f"{time}; plain decoding takes {takes}: {plain / seconds:.2f} times as fast."
-    )
+    speed = plain_seconds / seconds
+    lines.append(f"{time}; plain decoding takes {takes}: {speed:.2f} times as fast.")
   elif time:
     lines.append(f"{time}. A baseline_*.gin run measures plain decoding's time.")
   return lines
 
 
 def _counted(decoder) -> dict[str, Any]:
-  """Returns what a drafter counted outside of programs, in this process."""
+  """Returns the drafter's counts from outside of programs, in this process."""
   counted = {} if decoder.drafter is None else decoder.drafter.counted()
   return {"counted": dict(counted)} if counted else {}
 
 
 def result_files(output_dir: str, mode: str) -> list[epath.Path]:
-  """Returns the finished files of a mode, each example once.
+  """Returns the finished files of a mode, with each example once.
 
   Args:
     output_dir: INFER_OUTPUT_DIR.
-    mode: of the run.
+    mode: the run's mode.
   """
-  # Not `glob`, for which brackets in the folder's own name are a pattern.
+  # `glob` would take brackets in the folder's name for a pattern.
   pattern = f"*-{mode}.jsonl-?????-of-?????"
   files = epath.Path(output_dir).iterdir()
   files = sorted(file for file in files if fnmatch.fnmatchcase(file.name, pattern))
-  stem = lambda file: file.name.rsplit("-", 3)[0]
-  in_parts = {stem(file) for file in files if not file.name.endswith(WHOLE)}
-  # Shards that specdec_t5x.merge_shards has joined are there twice.
-  return [f for f in files if not (f.name.endswith(WHOLE) and stem(f) in in_parts)]
+  sharded = {_stem(file) for file in files if not file.name.endswith(WHOLE)}
+  # After specdec_t5x.merge_shards, the folder has the shards and also the merged file.
+  return [f for f in files if not (f.name.endswith(WHOLE) and _stem(f) in sharded)]
+
+
+def _stem(file: epath.Path) -> str:
+  return file.name.rsplit("-", 3)[0]
 
 
 def summarize(
@@ -218,34 +224,44 @@ def summarize(
 
   Args:
     files: outputs of mode predict_with_aux.
-    alpha_is_mass: whether sum min(p, q) estimates alpha.
+    alpha_is_mass: whether the mean of sum min(p, q) estimates alpha.
 
   Returns:
     alpha by counts (accepted / tried) and by mass (sum of min(p, q) / tried; None under
-    rules whose acceptance that is not), tokens per target call, each with a 95%
-    interval, and the totals; of a task whose examples have categories, of each one,
-    too; None where the files carry no statistics (modes predict and score).
+    rules whose alpha is not this mean), and tokens per target call, each with a 95%
+    interval; and the totals. If examples have categories, the result also has the
+    totals and rates of each category. None if the files hold no statistics (modes
+    predict and score).
   """
-  rows, categories = [], {}
+  rows = []
+  categories = {}
   for file in files:
     with file.open() as lines:
-      for found in map(json.loads, lines):
-        rows.append(found.get("aux", {}))
-        category = found.get("inputs", {}).get(CATEGORY)
+      for example in map(json.loads, lines):
+        rows.append(example.get("aux", {}))
+        category = example.get("inputs", {}).get(CATEGORY)
         categories.setdefault(category, []).append(rows[-1])
   if not rows or any(set(COUNTS) - set(row) for row in rows):
     return None
   categories.pop(None, None)
-  of_rows = lambda rows: rates({n: [x[n] for x in rows] for n in COUNTS}, alpha_is_mass)
-  of_each = {name: of_rows(some) for name, some in categories.items()}
-  return of_rows(rows) | ({"categories": of_each} if of_each else {})
+  summary = _rates_of_rows(rows, alpha_is_mass)
+  if categories:
+    summary["categories"] = {
+      name: _rates_of_rows(rows_of_category, alpha_is_mass)
+      for name, rows_of_category in categories.items()
+    }
+  return summary
+
+
+def _rates_of_rows(rows: Sequence[Mapping[str, float]], alpha_is_mass: bool):
+  return rates({name: [row[name] for row in rows] for name in COUNTS}, alpha_is_mass)
 
 
 def rates(aux: Mapping[str, Sequence[float]], alpha_is_mass: bool) -> dict[str, Any]:
-  """Returns totals and rates as `summarize`, of auxiliary values of examples."""
+  """Returns totals and rates of examples' auxiliary values, as in `summarize`."""
   column = {name: np.array(aux[name]) for name in COUNTS}
   tried = column["acceptance_positions"]
-  found = {
+  estimates = {
     "alpha_by_counts": ratio(column["accepted"], tried),
     "alpha_by_mass": ratio(column["acceptance_mass"], tried) if alpha_is_mass else None,
     "tokens_per_target_call": ratio(column["tokens"], column["target_calls"]),
@@ -253,22 +269,23 @@ def rates(aux: Mapping[str, Sequence[float]], alpha_is_mass: bool) -> dict[str, 
   return {
     "examples": len(tried),
     **{name: values.sum().item() for name, values in column.items()},
-    **{name: rate and dataclasses.asdict(rate) for name, rate in found.items()},
+    **{name: rate and dataclasses.asdict(rate) for name, rate in estimates.items()},
   }
 
 
 def configuration() -> dict[str, str]:
-  """Returns gin's bindings by name, all that make a run what it is."""
-  lines = gin.config_str(max_line_length=10**5).splitlines()  # A binding a line.
-  found = (line.split(" = ", maxsplit=1) for line in lines if not line.startswith("#"))
-  bindings = dict(binding for binding in found if len(binding) == 2)
+  """Returns gin's bindings by name, without the settings in `_FREE`."""
+  lines = gin.config_str(max_line_length=10**5).splitlines()  # One binding per line.
+  pairs = (line.split(" = ", maxsplit=1) for line in lines if not line.startswith("#"))
+  bindings = dict(pair for pair in pairs if len(pair) == 2)
   return {name: text for name, text in bindings.items() if not name.endswith(_FREE)}
 
 
 def environment() -> dict[str, Any]:
-  """Returns what the run ran on: versions, the T5X provider, the device, products.
+  """Returns the run's environment: versions, the T5X provider, the device, products.
 
-  The products are those that PRODUCTS = 'auto' has here: 'native', or why they are not.
+  `products` describes PRODUCTS = 'auto' here: 'native', or the reason against native
+  products.
   """
   device = jax.devices()[0]
   return {
@@ -287,12 +304,12 @@ def environment() -> dict[str, Any]:
 
 
 def write_atomically(path: epath.Path, text: str, writer: str) -> None:
-  """Writes a file that is either whole or not there.
+  """Writes a file that is either complete or absent.
 
   Args:
-    path: of the file.
-    text: its content.
-    writer: no one else writes under this name at the same time.
+    path: path of the file.
+    text: content of the file.
+    writer: the writer's name, unique among concurrent writers.
   """
   partial = path.with_name(f"{path.name}.{writer}.tmp")
   try:

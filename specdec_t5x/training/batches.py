@@ -1,8 +1,8 @@
 """Packed batches of a seqio task, as a function of the seed and a position.
 
-The order of an epoch follows from (seed, epoch) alone, and so does how its examples
-are packed into rows. A position (epoch, row) therefore says exactly what has been
-read: a run that goes on from a saved position repeats nothing and loses nothing.
+(seed, epoch) alone determines the order of the epoch's examples and the packing of
+examples into rows. A position (epoch, row) therefore identifies the examples that have
+been read: a run that resumes from a saved position repeats and skips no example.
 
 Shapes: B batch, E encoder length, L decoder length.
 """
@@ -21,7 +21,7 @@ from specdec_t5x.training.checkpoints import START, Position
 Row = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
 
-# What a network reads; positions are implied by its relative attention.
+# The features that a network reads. Relative attention needs no positions.
 DECODER_FEATURES = (
   "decoder_target_tokens",
   "decoder_input_tokens",
@@ -33,19 +33,20 @@ FEATURES = ("encoder_input_tokens", *DECODER_FEATURES, "encoder_segment_ids")
 
 @dataclasses.dataclass(frozen=True)
 class TaskData:
-  """Which examples, how long, how many at once.
+  """The examples of a run, with their lengths and the batch size.
 
   Attributes:
-    task: a registered seqio task or mixture.
-    feature_lengths: tokens of a packed row, of 'inputs' and 'targets'; longer examples
-      are cut. Without 'inputs' the examples are for a decoder-only network: inputs and
-      targets become one text, all of which is learned.
-    batch_size: rows a batch; a row holds as many examples as fit.
-    seed: of the order of examples.
-    split: the split that is trained on.
-    validation_split: the split of validation loss and metrics.
-    shuffle_buffer: examples that are shuffled at once, where the source itself does not
-      shuffle (the user's own files and the demo corpora do).
+    task: name of a registered seqio task or mixture.
+    feature_lengths: numbers of tokens per packed row, for 'inputs' and 'targets';
+      longer examples are truncated. Without 'inputs' the examples are for a
+      decoder-only network: inputs and targets form one text, and every token of the
+      text has a loss.
+    batch_size: number of rows per batch; a row holds several examples if they fit.
+    seed: seed of the order of examples.
+    split: the split for training.
+    validation_split: the split for validation loss and metrics.
+    shuffle_buffer: number of examples in the shuffle buffer, for sources that do not
+      shuffle (the user's own files and the demo corpora shuffle).
   """
 
   task: str
@@ -58,8 +59,8 @@ class TaskData:
 
   def __post_init__(self):
     lengths = self.feature_lengths
-    known = ({"targets"}, {"inputs", "targets"})
-    if set(lengths) not in known or min(lengths.values()) < 1:
+    valid_names = ({"targets"}, {"inputs", "targets"})
+    if set(lengths) not in valid_names or min(lengths.values()) < 1:
       raise ValueError(
         "TASK_FEATURE_LENGTHS must give 'inputs' and 'targets', and nothing else, a "
         f"length of at least 1, got {dict(lengths)}. For a decoder-only network give "
@@ -80,12 +81,12 @@ class TaskData:
 
 
 def get_task(name: str) -> seqio.Task | seqio.Mixture:
-  """Returns a registered task or mixture; a ValueError where there is none."""
-  known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
-  if name not in known:
+  """Returns a registered task or mixture; raises a ValueError if there is none."""
+  names = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+  if name not in names:
     raise ValueError(
       f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. Registered are: "
-      f"{', '.join(sorted(known))}. For your own files bind a function of "
+      f"{', '.join(sorted(names))}. For your own files bind a function of "
       "specdec_t5x.data.tasks."
     )
   return seqio.get_mixture_or_task(name)
@@ -97,14 +98,14 @@ def target_vocabulary(task: str) -> seqio.Vocabulary:
 
 
 def targets_of(task: str, split: str) -> Iterator[np.ndarray]:
-  """Yields the tokens of each target of a split, uncut."""
+  """Yields the tokens of each target of a split, without truncation."""
   lengths = dict.fromkeys(get_task(task).output_features)
   dataset = get_task(task).get_dataset(lengths, split, use_cached=False, shuffle=False)
   return (example["targets"] for example in reading.rows(dataset))
 
 
 def check_splits(data: TaskData, splits: Sequence[str]) -> None:
-  """Raises a ValueError where the task has not all of these splits."""
+  """Raises a ValueError if the task lacks one of these splits."""
   task = get_task(data.task)
   # Slices such as train[:90%] begin with the split's name.
   missing = [s for s in splits if s.split("[")[0] not in task.splits]
@@ -119,11 +120,12 @@ def check_splits(data: TaskData, splits: Sequence[str]) -> None:
 def train_batches(
   data: TaskData, start: Position = START
 ) -> Iterator[tuple[Batch, Position]]:
-  """Yields batches [B, ...] for ever, each with the position after it.
+  """Yields batches [B, ...] without end, each with the position after the batch.
 
-  A batch that an epoch's end leaves incomplete is filled from the next epoch.
+  The next epoch fills a batch that is incomplete at the end of an epoch.
   """
-  batch, first_row = [], start.row
+  batch = []
+  first_row = start.row
   for epoch in itertools.count(start.epoch):
     row_count = first_row
     for row in _rows(data, epoch, first_row):
@@ -141,7 +143,7 @@ def train_batches(
 
 
 def validation_batches(data: TaskData, limit: int) -> Iterator[Batch]:
-  """Yields at most `limit` packed batches in order, the last one filled with zeros."""
+  """Yields at most `limit` packed batches in order; zeros fill up the last batch."""
   dataset = reading.rows(_packed(data, data.validation_split, None))
   for _ in range(limit):
     rows = list(itertools.islice(dataset, data.batch_size))
@@ -157,9 +159,9 @@ def _rows(data: TaskData, epoch: int, first: int) -> Iterator[Row]:
 
 
 def _packed(data: TaskData, split: str, seed: int | None) -> tf.data.Dataset:
-  """One epoch of packed rows, in an order by `seed`, or the source's where None."""
+  """Returns one epoch of packed rows, shuffled by `seed`, or unshuffled if None."""
   dataset = get_task(data.task).get_dataset(
-    # Texts are cut once they are whole.
+    # For a decoder-only network, `prepared` truncates the joined text below.
     None if data.is_decoder_only else data.feature_lengths,
     split,
     use_cached=False,
@@ -168,15 +170,18 @@ def _packed(data: TaskData, split: str, seed: int | None) -> tf.data.Dataset:
     seed=seed,
     num_epochs=1,
   )
-  features, convert = FEATURES, seqio.EncDecFeatureConverter(pack=True)
   if data.is_decoder_only:
-    features, convert = DECODER_FEATURES, seqio.LMFeatureConverter(pack=True)
+    features = DECODER_FEATURES
+    convert = seqio.LMFeatureConverter(pack=True)
+  else:
+    features = FEATURES
+    convert = seqio.EncDecFeatureConverter(pack=True)
 
   def prepared(row):
     if not data.is_decoder_only:
-      # The converter would drop the texts too, with a warning for each dataset.
+      # The converter would also drop the texts, but with a warning for each dataset.
       return {name: row[name] for name in data.feature_lengths}
-    # Inputs, if the task has any, and targets are one text.
+    # Inputs, if the task has inputs, and targets form one text.
     parts = [row[name] for name in ("inputs", "targets") if name in row]
     return {"targets": tf.concat(parts, axis=0)[: data.feature_lengths["targets"]]}
 

@@ -1,9 +1,9 @@
-"""Checkpoints of a training run: parameters, and beside them the optimizer's state.
+"""Checkpoints of a training run: the parameters, and the optimizer's state.
 
-A step has two parts in the run's directory: its parameters, `checkpoint_<step>`, in
-T5X's format, and `optimizer_<step>`, an Orbax checkpoint of the optimizer's state and
-the position in the data. Each part appears whole, by a rename, and a step counts only
-with both: a run may be killed at any moment.
+A step has two parts in the run's directory: `checkpoint_<step>` holds the parameters in
+T5X's format, and `optimizer_<step>` is an Orbax checkpoint of the optimizer's state and
+the position in the data. A rename makes each part appear complete. A step counts only
+with both parts, because a run may be killed at any moment.
 """
 
 import json
@@ -20,12 +20,13 @@ from flax.training.train_state import TrainState
 
 from specdec_t5x.t5x_bridge import preflight
 
-PARAMETERS, OPTIMIZER = "checkpoint", "optimizer"
+PARAMETERS = "checkpoint"
+OPTIMIZER = "optimizer"
 SETTINGS = "training.json"
 
 
 class Position(NamedTuple):
-  """Where the next batch begins: a row of an epoch, both from 0."""
+  """The start of the next batch: an epoch and a row, counted from 0."""
 
   epoch: int = 0
   row: int = 0
@@ -35,7 +36,7 @@ START = Position()
 
 
 class ParameterStore(Protocol):
-  """Writes and reads the parameters alone, as <directory>/checkpoint_<step>."""
+  """Writes and reads parameters in <directory>/checkpoint_<step>."""
 
   def save(self, step: int, params: Any) -> None: ...
 
@@ -45,13 +46,13 @@ class ParameterStore(Protocol):
 class Checkpoints:
   """The checkpoints of one run.
 
-  Orbax's CheckpointManager knows its own part alone. It would count a step without
-  parameters, and keep that one in place of a whole one.
+  Orbax's CheckpointManager would see the optimizer's part only. The manager would count
+  a step without parameters, and keep such a step instead of a complete step.
 
   Args:
-    directory: of the run.
+    directory: the run's directory.
     parameters: writes and reads the parameters.
-    keep: how many of the latest steps stay; 0 keeps all.
+    keep: number of the latest steps to keep; 0 keeps all.
   """
 
   def __init__(self, directory: str, parameters: ParameterStore, keep: int = 0):
@@ -62,13 +63,13 @@ class Checkpoints:
     self._keep = keep
 
   def steps(self) -> list[int]:
-    """The steps that have both parts, in order."""
+    """Returns the steps that have both parts, in order."""
     return sorted(self._steps_of(PARAMETERS) & self._steps_of(OPTIMIZER))
 
   def save(self, state: TrainState, position: Position) -> None:
-    """Writes both parts of a step, over whatever of it is there."""
+    """Writes both parts of a step, and replaces existing parts of the step."""
     step = int(state.step)
-    # Parts of a killed run: writers would refuse them, or leave an old one in place.
+    # Writers would refuse to replace the parts of a killed run, or keep an old part.
     self._remove(step)
     with ocp.StandardCheckpointer() as writer:
       writer.save(self._directory / f"{OPTIMIZER}_{step}", _item(state, position))
@@ -78,23 +79,23 @@ class Checkpoints:
       self._remove(old)
 
   def drop_last(self) -> None:
-    """Removes the last whole step: what is restored then is the one before."""
+    """Removes the last complete step, so that `restore` returns the step before."""
     self._remove(self.steps()[-1])
 
   def restore(self, like: TrainState) -> tuple[TrainState, Position] | None:
-    """Returns the state and position of the last whole step; None before the first.
+    """Returns the state and position of the last complete step; None if there is none.
 
     Args:
-      like: a state with the shapes and shardings that are expected.
+      like: a state with the expected shapes and shardings.
 
     Raises:
-      ValueError: where there are parameters without an optimizer's state alone, or a
-        part can't be read.
+      ValueError: if there are only parameters without an optimizer's state, or a part
+        can't be read.
     """
     steps = self.steps()
     if not steps:
-      if lonely := self._steps_of(PARAMETERS):
-        last = max(lonely)
+      if steps_without_optimizer := self._steps_of(PARAMETERS):
+        last = max(steps_without_optimizer)
         raise ValueError(
           f"{self._directory} holds {PARAMETERS}_{last} but no optimizer state "
           f"({OPTIMIZER}_{last}), so its training can't go on there. To train from its "
@@ -105,8 +106,9 @@ class Checkpoints:
     path = self._directory / f"{OPTIMIZER}_{step}"
     try:
       with ocp.StandardCheckpointer() as reader:
-        found = reader.restore(path, jax.tree.map(_describe, _item(like, Position())))
-    except Exception as error:  # Orbax and tensorstore each raise their own.
+        item = jax.tree.map(_describe, _item(like, Position()))
+        restored = reader.restore(path, item)
+    except Exception as error:  # Orbax and tensorstore raise different types.
       raise ValueError(
         f"{path} can't be read ({type(error).__name__}: {error}). If another optimizer "
         "or network wrote it, choose another OUTPUT_DIR; if it is damaged, delete it "
@@ -117,9 +119,12 @@ class Checkpoints:
       like.params,
       self._parameters.restore(step),
     )
-    counted = jax.device_put(np.int32(step), like.step.sharding)
-    state = like.replace(step=counted, params=params, opt_state=found["optimizer"])
-    return state, Position(int(found["epoch"]), int(found["row"]))
+    state = like.replace(
+      step=jax.device_put(np.int32(step), like.step.sharding),
+      params=params,
+      opt_state=restored["optimizer"],
+    )
+    return state, Position(int(restored["epoch"]), int(restored["row"]))
 
   def _steps_of(self, name: str) -> set[int]:
     paths = self._directory.glob(f"{name}_*")
@@ -127,7 +132,7 @@ class Checkpoints:
     return {int(match[1]) for match in matches if match}
 
   def _remove(self, step: int) -> None:
-    # Parameters first: without them the step does not count any more.
+    # Parameters come first: a step without parameters does not count any more.
     for name in (PARAMETERS, OPTIMIZER):
       part = self._directory / f"{name}_{step}"
       leftovers = self._directory.glob(f"{part.name}.orbax-checkpoint-tmp*")
@@ -137,14 +142,14 @@ class Checkpoints:
 
 
 def claim(directory: str, settings: Mapping[str, Any]) -> None:
-  """Makes a run's directory, and checks that it is the same run's that began there.
+  """Creates a run's directory, or checks that the directory belongs to the same run.
 
   Args:
-    directory: of the run.
-    settings: what the parameters after a given number of steps follow from.
+    directory: the run's directory.
+    settings: the settings that determine the parameters after each step.
 
   Raises:
-    ValueError: where the directory can't be written to, or began with others.
+    ValueError: if the directory is not writable, or holds a run with other settings.
   """
   settings = json.loads(json.dumps(settings, default=str))
   path = epath.Path(directory) / SETTINGS
@@ -154,19 +159,19 @@ def claim(directory: str, settings: Mapping[str, Any]) -> None:
       partial = path.with_name(f"{SETTINGS}.partial")
       partial.write_text(json.dumps(settings, indent=2) + "\n")
       partial.replace(path)
-    known = json.loads(path.read_text())
+    old = json.loads(path.read_text())
   except OSError as error:
     raise ValueError(
       f"OUTPUT_DIR={directory} can't be written to ({error}). Choose a directory that "
       "you may create files in."
     ) from error
-  names = sorted({*settings, *known})
-  changed = [name for name in names if known.get(name) != settings.get(name)]
+  names = sorted({*settings, *old})
+  changed = [name for name in names if old.get(name) != settings.get(name)]
   if changed:
     name = changed[0]
     raise ValueError(
       f"OUTPUT_DIR={directory} holds a run with other settings ({', '.join(changed)} "
-      f"differ): {name} was {known.get(name)} and is now {settings.get(name)}. Choose "
+      f"differ): {name} was {old.get(name)} and is now {settings.get(name)}. Choose "
       "another OUTPUT_DIR, or the settings that the run began with."
     )
 
@@ -186,10 +191,10 @@ def _describe(leaf):
 
 
 def new_checkpoint(output_dir: str) -> str:
-  """Returns the path of a checkpoint_0 that is to be written.
+  """Returns the path of a new checkpoint_0 in `output_dir`.
 
   Raises:
-    ValueError: where there is one, or it can't be written.
+    ValueError: if checkpoint_0 exists, or `output_dir` is not writable.
   """
   path = os.path.join(os.path.abspath(output_dir), "checkpoint_0")
   if os.path.exists(path):

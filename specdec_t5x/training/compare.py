@@ -1,4 +1,4 @@
-"""One command for the drafts that read a target: train each kind, and compare them."""
+"""Trains and compares all kinds of drafts that read a target, in one command."""
 
 import dataclasses
 import os
@@ -28,38 +28,43 @@ def train_heads(
   target_checkpoint: str,
   output_dir: str,
   gamma: int,
+  *,
   lines: int = 100,
 ) -> list[dict[str, Any]]:
-  """Trains each kind of draft that reads a target, prints and returns what they gave.
+  """Trains each kind of draft that reads a target, and prints and returns a table.
 
-  `train` returns at once for a kind that is trained, so a run that was killed goes on.
+  `train` returns at once for a kind whose training is complete, so a killed run can be
+  resumed.
 
   Args:
-    kinds: of `new_heads.new_heads`, one or several.
-    make: from a kind to its network.
-    train: `jobs.train`, given network and output_dir.
-    data: on which examples; the validation split's are decoded.
-    target_checkpoint: of the target.
-    output_dir: gets a folder of a kind's name for each.
-    gamma: tokens of a draft, where they are compared.
-    lines: how many inputs are decoded.
+    kinds: one or several kinds of `new_heads.new_heads`.
+    make: returns the network of a kind.
+    train: `jobs.train`, as a function of network and output_dir.
+    data: the training examples; the drafts are compared on the validation split.
+    target_checkpoint: path of the target's checkpoint.
+    output_dir: folder for one folder per kind, named by the kind.
+    gamma: draft length in the comparison.
+    lines: number of inputs to decode.
   """
   kinds = [kinds] if isinstance(kinds, str) else list(kinds)
-  networks = {kind: make(kind=kind) for kind in kinds}  # What can't be is said at once.
+  # All networks come first, so that an invalid kind raises an error before training.
+  networks = {kind: make(kind=kind) for kind in kinds}
   rows = []
   for kind, network in networks.items():
     directory = os.path.join(output_dir, kind)
     console.stage(f"Heads of kind {kind!r}: {directory}.")
     state = train(network=network, output_dir=directory)
     checkpoint = f"checkpoint_{int(state.step)}"
-    target, draft = target_checkpoint, os.path.join(directory, checkpoint)
-    of_heads = os.path.join(directory, "heads", checkpoint)
-    if os.path.isdir(of_heads):  # The target has learned, too.
-      target, draft = draft, of_heads
+    target_path = target_checkpoint
+    draft_path = os.path.join(directory, checkpoint)
+    heads_path = os.path.join(directory, "heads", checkpoint)
+    if os.path.isdir(heads_path):  # The target was trained together with the heads.
+      target_path = draft_path
+      draft_path = heads_path
     console.stage(f"Decoding {lines} validation inputs with them.")
-    row = _measured(target, draft, data, gamma, lines)
-    rows.append({"kind": kind, **row, "checkpoint": draft})
-  # Texts without inputs do not say where an output begins.
+    row = _measured(target_path, draft_path, data, gamma, lines)
+    rows.append({"kind": kind, **row, "checkpoint": draft_path})
+  # In texts without inputs, the start of an output is unknown.
   if not data.is_decoder_only:
     print(f"Tokens a call of the target, drafts of {gamma}, {lines} validation inputs:")
   print(tables.aligned([list(rows[0]), *(list(row.values()) for row in rows)]))
@@ -67,8 +72,9 @@ def train_heads(
 
 
 def _measured(target_path, draft_path, data, gamma, lines) -> dict[str, Any]:
-  """Returns a draft's parameters, tokens a call, and what decodes with it."""
-  target, draft = api.load_model(target_path), api.load_model(draft_path)
+  """Returns a draft's size, tokens per target call, and gin file for decoding."""
+  target = api.load_model(target_path)
+  draft = api.load_model(draft_path)
   size = sum(leaf.size for leaf in jax.tree.leaves(draft.params))
   row = {"parameters": f"{size / 1e6:.2f}M"}
   if not data.is_decoder_only:
@@ -84,7 +90,7 @@ def _measured(target_path, draft_path, data, gamma, lines) -> dict[str, Any]:
 
 
 def _counting(decoder, sampling, data) -> outputs.DecodeFn:
-  """Returns what counts each output's tokens, and the target's calls for it."""
+  """Returns a decode that counts the tokens and the target calls of each output."""
   end_ids = end_ids_of(batches.target_vocabulary(data.task))
   run = api.compiled(decoder, sampling, data.feature_lengths["targets"], end_ids)
 

@@ -1,7 +1,7 @@
-"""Distilling a draft by T5X's own trainer: `python -m t5x.train` of upstream T5X.
+"""Distillation of a draft by `python -m t5x.train`, the trainer of upstream T5X.
 
-Parameters are {target, draft}, as a speculative model's always are, so what T5X decodes
-to evaluate while it trains is decoded with speculation, by the draft as it is then.
+The parameters are {target, draft}, as in every speculative model, so T5X's evaluations
+during training decode speculatively with the current draft.
 """
 
 import os
@@ -22,10 +22,10 @@ from specdec_t5x.training.objectives import TokenDistillation, check_same_vocabu
 
 
 class DistillationModel(EncoderDecoderModel):
-  """A speculative model whose draft learns its target's distributions.
+  """A speculative model that trains the draft on the target's distributions.
 
   Attributes:
-    optimizer_def: T5X's, of the draft alone.
+    optimizer_def: T5X's optimizer, for the draft's parameters only.
   """
 
   optimizer_def = None
@@ -33,24 +33,24 @@ class DistillationModel(EncoderDecoderModel):
   def __init__(
     self,
     decoder: SpeculativeDecoder,
-    *of_model: Any,
+    *args: Any,
     optimizer_def: Any,
     loss: str = "forward_kl",
-    **more_of_model: Any,
+    **kwargs: Any,
   ):
-    """Creates the model; what is not named here is `EncoderDecoderModel`'s.
+    """Creates the model; the other arguments are those of `EncoderDecoderModel`.
 
     Args:
-      decoder: of a target and a draft model, 'draft'.
-      *of_model: the vocabularies and the sampling.
-      optimizer_def: T5X's; of the draft alone (`of_draft`).
+      decoder: a decoder with a target and a draft model, 'draft'.
+      *args: the vocabularies and the sampling.
+      optimizer_def: T5X's optimizer, for the draft's parameters only (`of_draft`).
       loss: a name in `losses.DISTILLATION_LOSSES`.
-      **more_of_model: its options.
+      **kwargs: options of `EncoderDecoderModel`.
 
     Raises:
-      ValueError: where there is another draft than a model that can learn.
+      ValueError: if the networks are not a target and a draft model.
     """
-    super().__init__(decoder, *of_model, **more_of_model)
+    super().__init__(decoder, *args, **kwargs)
     if set(decoder.networks) != {"target", "draft"}:
       raise ValueError(
         "T5X's trainer distils a draft model, got a decoder of the networks "
@@ -85,25 +85,25 @@ class DistillationModel(EncoderDecoderModel):
 
 
 def of_draft() -> flax.traverse_util.Traversal:
-  """Returns which parameters `optimizers.MultiOptimizer` updates: the draft's."""
+  """Selects the draft's parameters, for T5X's `optimizers.MultiOptimizer`."""
   return flax.traverse_util.ModelParamTraversal(
     lambda path, _: path.startswith("/draft/")
   )
 
 
 class SaveDraft:
-  """T5X's action after each evaluation: the draft as a checkpoint of its own.
+  """T5X's action after each evaluation: writes a checkpoint of the draft alone.
 
-  T5X's checkpoints hold target, draft and the optimizer's state, to go on from.
+  T5X's checkpoints hold target, draft and the optimizer's state, to resume training.
   """
 
   def __init__(self, model: DistillationModel, model_dir: str):
-    """Says which draft is written, and T5X's directory, in which it gets a folder."""
+    """Prepares to write the model's draft to the folder `draft` of `model_dir`."""
     folder = os.path.join(model_dir, "draft")
     self._writer = T5XParameters(model.decoder.networks["draft"], folder)
 
   def run(self, train_state: Any, metrics_by_task: Any) -> bool:
-    """Writes draft/checkpoint_<step>; training goes on."""
+    """Writes draft/checkpoint_<step>, and returns False: training continues."""
     del metrics_by_task
     self._writer.save(int(train_state.step), train_state.params["draft"])
     return False
@@ -113,9 +113,10 @@ def check(dataset_cfg: Any, model: Any, paths: Mapping[str, str | None]) -> None
   """Checks a run before model work, as T5X's `train.verify_matching_vocabs_fn`.
 
   Args:
-    dataset_cfg: of training or evaluation.
+    dataset_cfg: configuration of the dataset for training or evaluation.
     model: a `DistillationModel`.
-    paths: of the networks' checkpoints, by name; None where one begins at random.
+    paths: paths of the networks' checkpoints by name; None for random initial
+      parameters.
   """
   preflight.check_macros()
   preflight.check_task(dataset_cfg)

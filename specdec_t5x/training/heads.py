@@ -1,4 +1,4 @@
-"""What heads learn: the target's probs some tokens ahead, from its own features.
+"""Losses of heads, which predict the target's distributions from target features.
 
 Shapes: B batch, L length, D width, V vocabulary, H heads.
 """
@@ -34,11 +34,11 @@ D_PACE = "d_pace"
 class HeadObjective(Objective):
   """A loss of heads that draft for a target.
 
-  A head has no loss where its token is not of the same example.
+  A head's loss at a position is 0 unless the head's token is of the same example.
 
   Attributes:
-    target: whose features the heads read.
-    decay: weight of a head beside the one before; 'd_pace' is `losses.d_pace`.
+    target: the network whose features the heads read.
+    decay: weight of a head relative to the head before; 'd_pace' means `losses.d_pace`.
   """
 
   target: Network
@@ -53,7 +53,7 @@ class HeadObjective(Objective):
       )
 
   def read(self, network: FeatureDrafter, params: Params, batch: Batch, key=None):
-    """Returns the target's features, and its logits under teacher forcing."""
+    """Returns the target's features and logits under teacher forcing."""
     features = forward(
       self.target, params, batch, key, method="features", taps=network.taps
     )
@@ -66,7 +66,13 @@ class HeadObjective(Objective):
     of_tokens: Sequence[Float[Array, "B L"]],
     batch: Batch,
   ) -> Float[Array, "B L"]:
-    """Returns the weighted sum of the heads' losses, given their cross-entropies."""
+    """Returns the weighted sum of the heads' losses.
+
+    Args:
+      values: each head's loss.
+      of_tokens: each head's cross-entropy with the tokens, which 'd_pace' uses.
+      batch: tokens and segment ids.
+    """
     heads = range(1, len(values) + 1)
     counts = jnp.stack([has_token(batch, i) for i in heads])
     if self.decay == D_PACE:
@@ -85,8 +91,9 @@ class HeadDistillation(HeadObjective):
   """sum_i decay^i D(p_{t+i}, q_i), over the heads i = 1 .. H of each position t.
 
   D is a distance, usually KL(p || q). p_{t+i} is the frozen target's distribution i
-  tokens on, under teacher forcing. (Medusa weights heads so, Hydra learns distributions
-  instead of tokens.) The target's parameters are `frozen`.
+  tokens ahead, under teacher forcing. Medusa uses these weights of heads. Hydra trains
+  on distributions instead of tokens. The argument `frozen` holds the target's
+  parameters.
 
   Attributes:
     loss: a name in `losses.DISTILLATION_LOSSES`.
@@ -100,43 +107,52 @@ class HeadDistillation(HeadObjective):
     losses.get_distillation_loss(self.loss)
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
-    """Judges the heads; `hits` is the first one's, where it has the target's token."""
+    """Returns the heads' losses; `hits` compares argmaxes of the first head and target.
+
+    `hits` is False unless the first head's token is of the same example.
+    """
     del dropout_key
     features, teacher = self.read(network, frozen, batch)
     distance = losses.get_distillation_loss(self.loss)
-    values, of_tokens, hits = [], [], []
+    values = []
+    cross_entropies = []
+    hits = []
     drafted = drafted_ahead(network, params, self.target, frozen, features, batch)
     for i, logits in enumerate(drafted, 1):
-      distribution, tokens = ahead(teacher, i), ahead(batch["decoder_target_tokens"], i)
-      values.append(distance(distribution, logits))
-      of_tokens.append(losses.cross_entropy(logits, tokens))
-      hits.append(logits.argmax(-1) == distribution.argmax(-1))
-    total = self.summed(values, of_tokens, batch)
+      target_logits = ahead(teacher, i)
+      tokens = ahead(batch["decoder_target_tokens"], i)
+      values.append(distance(target_logits, logits))
+      cross_entropies.append(losses.cross_entropy(logits, tokens))
+      hits.append(logits.argmax(-1) == target_logits.argmax(-1))
+    total = self.summed(values, cross_entropies, batch)
     return Judged(total, has_token(batch, 1) & hits[0])
 
 
 @dataclasses.dataclass(frozen=True)
 class JointTraining(HeadObjective):
-  """Cross-entropy of the target and of each head, that both learn (Stern et al.).
+  """Cross-entropy of the target and of each head, trained together (Stern et al.).
 
-  The target is another one afterwards: decoding is exact for what it then is. `params`
-  are {'target', 'heads'}, and nothing is frozen.
+  Training changes the target. Decoding is exact with respect to the trained target.
+  `params` are {'target', 'heads'}, and no parameters are frozen.
   """
 
   decay: float | str = 1.0
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
-    """Judges target and heads; `hits` is the target's own."""
+    """Returns the losses of target and heads; `hits` is about the target's argmax."""
     del frozen
-    own, tokens = params["target"], batch["decoder_target_tokens"]
-    features, logits = self.read(network, own, batch, dropout_key)
-    drafts = drafted_ahead(network, params["heads"], self.target, own, features, batch)
-    of_tokens = [
+    target_params = params["target"]
+    tokens = batch["decoder_target_tokens"]
+    features, logits = self.read(network, target_params, batch, dropout_key)
+    drafts = drafted_ahead(
+      network, params["heads"], self.target, target_params, features, batch
+    )
+    cross_entropies = [
       losses.cross_entropy(drafted, ahead(tokens, i))
       for i, drafted in enumerate(drafts, 1)
     ]
     total = losses.cross_entropy(logits, tokens)
-    total += self.summed(of_tokens, of_tokens, batch)
+    total += self.summed(cross_entropies, cross_entropies, batch)
     return Judged(total, logits.argmax(-1) == tokens)
 
 
@@ -150,11 +166,15 @@ def drafted_ahead(
 ) -> Iterator[Float[Array, "B L V"]]:
   """Yields the logits of each head of `network` at each position.
 
-  `target` has the projection and the embedding that heads share, and `features` of as
+  The heads share the projection and the embedding of `target`. `features` come from as
   many depths as `network` taps.
   """
-  apply = lambda *args, method: network.apply({"params": params}, *args, method=method)
-  project, tokens = logits_fn(target, target_params), batch["decoder_target_tokens"]
+
+  def apply(*args, method):
+    return network.apply({"params": params}, *args, method=method)
+
+  project = logits_fn(target, target_params)
+  tokens = batch["decoder_target_tokens"]
   embedded = embed_fn(target, target_params)(tokens)
   heads = range(network.config.count)
   if network.reads_path:
@@ -163,78 +183,86 @@ def drafted_ahead(
       yield project(apply(features, path[..., : i + 1, :], method="after"))
     return
   if isinstance(network, LayerDrafter):
-    cross = _cross_attention(network, target, target_params, batch)
+    cross, cross_mask = _cross_attention(network, target, target_params, batch)
     segments = batch.get("decoder_segment_ids")
     is_token = input_mask(tokens)
     same = is_token[:, :, None] & is_token[:, None] & same_segment(segments, segments)
-    found = apply(features, embedded, same, *cross, method="everywhere")
+    drafted = apply(features, embedded, same, cross, cross_mask, method="everywhere")
   else:
-    found = apply(features, method="features")
-  # Head i drafts the token after the one that stands i positions on.
+    drafted = apply(features, method="features")
+  # Head i drafts the token after the token that is i positions ahead.
   bias = apply(tokens, method="bias") if network.config.rank else None
   for i in heads:
-    logits = project(found[..., i, :])
+    logits = project(drafted[..., i, :])
     yield logits if bias is None else logits + ahead(bias, i)
 
 
 def _cross_attention(network, target, target_params, batch):
-  """Returns the target's keys and values of the inputs, and who sees them."""
+  """Returns the target's keys and values of the inputs, and the attention mask."""
   if not network.config.cross_attention:
     return None, None
-  inputs, source = batch.get("encoder_input_tokens"), batch.get("encoder_segment_ids")
-  cross = target.apply({"params": target_params}, inputs, source, method="last_cross")
+  inputs = batch.get("encoder_input_tokens")
+  segments = batch.get("encoder_segment_ids")
+  cross = target.apply({"params": target_params}, inputs, segments, method="last_cross")
   is_token = input_mask(batch["decoder_target_tokens"])
   mask = is_token[:, :, None] & input_mask(inputs)[:, None]
-  return cross, mask & same_segment(batch.get("decoder_segment_ids"), source)
+  return cross, mask & same_segment(batch.get("decoder_segment_ids"), segments)
 
 
 def begun(network: Network, params: Params, target: Params) -> Params:
-  """Returns what a draft that is made for a target begins to learn from.
+  """Returns the initial parameters of a draft that is made for a target.
 
-  A parallel drafter and EAGLE's begin as the target's last layer; a draft on the
-  target's encoder as some of its layers, evenly, the last one among them; the rows of a
-  bias as the target's embedding of their tokens, so that tokens that are alike learn
-  alike.
+  A parallel drafter and EAGLE's drafter begin as the target's last layer. A draft on
+  the target's encoder begins as evenly spaced layers of the target's decoder, with the
+  last layer among them. The rows of a bias begin as random projections of the target's
+  embeddings, so that similar tokens learn similar biases.
 
   Args:
     network: the draft.
-    params: as its initialisers give them.
+    params: the draft's parameters from the initialisers.
     target: the target's parameters.
   """
-  decoder, known = target["decoder"], {}
+  decoder = target["decoder"]
+  target_parts = {}
   last = sum(name.startswith("layers_") for name in decoder) - 1
   if isinstance(network, LayerDrafter):
-    known = {
+    target_parts = {
       "layer": decoder[f"layers_{last}"],
       "out_norm": decoder["decoder_norm"],
-      # Of a uMT5, the layer's own.
+      # In a uMT5, each layer has a bias.
       "relpos_bias": {**decoder, **decoder[f"layers_{last}"]}["relpos_bias"],
     }
   elif lacks_encoder(network):
-    evenly = np.linspace(last, 0, network.config.num_decoder_layers)[::-1]
-    taken = enumerate(evenly.round().astype(int))
-    layers = {f"layers_{i}": decoder[f"layers_{layer}"] for i, layer in taken}
-    known = {**target, "decoder": {**decoder, **layers}}
+    depths = np.linspace(last, 0, network.config.num_decoder_layers)[::-1]
+    layers = {
+      f"layers_{i}": decoder[f"layers_{depth}"]
+      for i, depth in enumerate(depths.round().astype(int))
+    }
+    target_parts = {**target, "decoder": {**decoder, **layers}}
   if heads_lib.TOKENS in params:
     rows = {**decoder, **target}["token_embedder"]["embedding"]
     rows = rows / jnp.linalg.norm(rows, axis=-1, keepdims=True)
-    shape = rows.shape[1], params[heads_lib.TOKENS].shape[1]
-    known[heads_lib.TOKENS] = rows @ jax.random.normal(jax.random.key(0), shape)
-  # Of the layer's own parameters alone: its keys of the input are the target's.
-  take = lambda path, own: functools.reduce(
-    lambda tree, key: tree[key.key], path, {**params, **known}
-  )
-  return jax.tree_util.tree_map_with_path(take, params)
+    shape = (rows.shape[1], params[heads_lib.TOKENS].shape[1])
+    projection = jax.random.normal(jax.random.key(0), shape)
+    target_parts[heads_lib.TOKENS] = rows @ projection
+  source = {**params, **target_parts}
+
+  def initial_value(path, _):
+    return functools.reduce(lambda tree, key: tree[key.key], path, source)
+
+  # The draft has only some parameters of the target's layer: the keys of the input, for
+  # example, are the target's.
+  return jax.tree_util.tree_map_with_path(initial_value, params)
 
 
 def ahead(rows: Shaped[Array, "B L *V"], count: int) -> Shaped[Array, "B L *V"]:
-  """Returns what stands `count` positions on; beyond the end zeros."""
+  """Shifts rows by `count` positions to the front, with zeros beyond the end."""
   padding = [(0, 0), (0, count)] + [(0, 0)] * (rows.ndim - 2)
   return jnp.pad(rows, padding)[:, count : count + rows.shape[1]]
 
 
 def has_token(batch: Batch, count: int) -> Bool[Array, "B L"]:
-  """Returns where `count` positions on there is a token of the same example."""
+  """Returns True where the token `count` positions ahead is of the same example."""
   tokens = batch["decoder_target_tokens"]
   segments = batch.get("decoder_segment_ids")
   segments = jnp.ones_like(tokens) if segments is None else segments

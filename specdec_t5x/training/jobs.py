@@ -55,28 +55,30 @@ def train(
   seed: int = 0,
   keep: int = 0,
 ) -> TrainState:
-  """Trains a network, from the last whole checkpoint of a run that was killed.
+  """Trains a network, and resumes from the last complete checkpoint in `output_dir`.
 
   Returns the state after the last step.
 
   Args:
-    network: what is trained.
-    data: on which examples.
-    optimizer: how.
-    loop: for how long, and what happens when.
-    output_dir: gets checkpoint_<step>, optimizer_<step>, metrics.jsonl, training.json.
-    mode: one of `MODES`: 'heads' learn on a target as it is; 'heads_and_target' learn
-      together, the target's new parameters in `output_dir`, theirs in its 'heads'.
+    network: the network to train.
+    data: the examples.
+    optimizer: the optimizer.
+    loop: the number of steps, and the periods of measurements and checkpoints.
+    output_dir: folder for checkpoint_<step>, optimizer_<step>, metrics.jsonl and
+      training.json.
+    mode: one of `MODES`: 'heads' trains heads on a frozen target; 'heads_and_target'
+      trains both, and writes the target's new parameters to `output_dir` and the heads'
+      parameters to the folder 'heads' of `output_dir`.
     supervised: the loss of mode 'supervised'.
-    distill_loss: of 'distill_tokens' and 'heads'; of `losses.DISTILLATION_LOSSES`.
-    head_decay: weight of a head beside the one before; or 'd_pace'.
-    target_checkpoint: of all modes but 'supervised'.
-    init_checkpoint: parameters to begin with; seeded random ones where None.
-    seed: of initialisation and dropout.
-    keep: how many of the latest checkpoints stay; 0 keeps all.
+    distill_loss: one of `losses.DISTILLATION_LOSSES`, for 'distill_tokens' and 'heads'.
+    head_decay: weight of a head relative to the head before; or 'd_pace'.
+    target_checkpoint: path of the target, for all modes but 'supervised'.
+    init_checkpoint: path of the initial parameters; None means seeded random ones.
+    seed: seed of initialisation and dropout.
+    keep: number of the latest checkpoints to keep; 0 keeps all.
 
   Raises:
-    ValueError: where settings do not go together; other jobs raise it, too.
+    ValueError: if settings are incompatible; the other jobs also raise this error.
   """
   _check_mode(network, mode, target_checkpoint)
   target = None if mode == "supervised" else api.load_model(target_checkpoint)
@@ -117,8 +119,9 @@ def train(
       params = begun(network, params, target.params)
   if is_joint:
     params = {"target": target.params.unfreeze(), "heads": params}
-    of_heads = T5XParameters(network, os.path.join(output_dir, "heads"))
-    store = JointParameters(T5XParameters(target.network, output_dir), of_heads)
+    target_store = T5XParameters(target.network, output_dir)
+    head_store = T5XParameters(network, os.path.join(output_dir, "heads"))
+    store = JointParameters(target_store, head_store)
   checkpoints = Checkpoints(output_dir, store, keep)
   claim(output_dir, settings)
   return trainer.run(params, output_dir, checkpoints)
@@ -138,13 +141,15 @@ def decode_task(
   Returns {'written': ..., 'unfinished': ...}, numbers of examples.
 
   Args:
-    data: the task, its lengths and the batch size.
-    target_checkpoint: what decodes; its network is read off the parameters' shapes.
-    output_file: a .jsonl file of 'inputs' (with the task's prefix) and 'targets'.
-    split: whose inputs.
-    sampling: greedy, or one sample an input.
-    limit: decode only so many inputs; all where None.
-    seed: of the sampling.
+    data: the task, the task's lengths and the batch size.
+    target_checkpoint: path of the target; the shapes of the parameters determine the
+      network.
+    output_file: path of a .jsonl file of 'inputs' (with the task's prefix) and
+      'targets'.
+    split: the split of the inputs.
+    sampling: greedy decoding, or one sample per input.
+    limit: maximal number of inputs; None means all.
+    seed: seed of the sampling.
   """
   if not output_file.endswith(".jsonl"):
     raise ValueError(f"OUTPUT_FILE must end in .jsonl, got {output_file!r}.")
@@ -171,13 +176,16 @@ def decode_task(
   settings = repr((data, target_checkpoint, split, sampling, limit, seed, end_ids))
   data = dataclasses.replace(data, split=split)
   decode = _plain_decoder(target.network, sampling, data, end_ids, seed)
-  decoded = lambda first: outputs.decode_split(
-    data, decode, target.params, limit, first
-  )
+
+  def remaining_outputs(first):
+    return outputs.decode_split(data, decode, target.params, limit, first)
+
   os.makedirs(folder, exist_ok=True)
   size = batches.get_task(data.task).num_input_examples(split)
   total = min((n for n in (size, limit) if n is not None), default=None)
-  counts = outputs.write_decoded(output_file, data, decoded, total, settings, end_ids)
+  counts = outputs.write_decoded(
+    output_file, data, remaining_outputs, total, settings, end_ids
+  )
   print(f"{output_file}: {counts['written']} examples")
   if counts["unfinished"]:
     length = data.feature_lengths["targets"]
@@ -188,17 +196,18 @@ def decode_task(
 def written(
   data: TaskData, target_checkpoint: str, output_dir: str, limit: int | None = None
 ) -> str:
-  """Returns a task of what a target writes for the inputs of another, which it writes.
+  """Writes a target's outputs for a task's inputs, and returns a task of the outputs.
 
-  Greedily, once: a run that goes on finds them in its `output_dir`.
+  Decoding is greedy. A resumed run uses the existing files in `output_dir`.
 
   Args:
-    data: the other task, and the lengths and rows of decoding.
-    target_checkpoint: what writes.
-    output_dir: gets written_<limit>_<split>.jsonl of both splits.
-    limit: inputs of a split that it writes for; all where None.
+    data: the task with the inputs, and the lengths and the batch size of decoding.
+    target_checkpoint: path of the target.
+    output_dir: folder for written_<limit>_<split>.jsonl of both splits.
+    limit: maximal number of inputs per split; None means all.
   """
-  count, files = limit or "all", {}
+  count = limit or "all"
+  files = {}
   for split in (data.split, data.validation_split):
     files[split] = os.path.join(output_dir, f"written_{count}_{split}.jsonl")
     if not os.path.exists(files[split]):
@@ -222,16 +231,16 @@ def count_ngrams(
   max_contexts: int,
   split: str = "train",
 ) -> str:
-  """Counts the n-grams of a task's targets into a checkpoint, whose path it returns.
+  """Counts the n-grams of a task's targets into a checkpoint, and returns the path.
 
   Args:
-    task: a registered task.
-    vocab_size: the target model's, padding rows included.
-    output_dir: gets checkpoint_0.
-    order: the longest n-grams: 1 unigrams, 2 bigrams, and so on.
-    width: successors kept a context.
-    max_contexts: contexts kept of each length.
-    split: whose targets.
+    task: name of a registered task.
+    vocab_size: vocabulary size of the target model, including padding rows.
+    output_dir: folder for checkpoint_0.
+    order: length of the longest n-grams: 1 for unigrams, 2 for bigrams, and so on.
+    width: number of successors to keep per context.
+    max_contexts: number of contexts to keep per length.
+    split: the split of the targets.
   """
   path = new_checkpoint(output_dir)
   targets = batches.targets_of(task, split)
@@ -249,19 +258,20 @@ def trim_draft(
   target_checkpoint: str | None = None,
   split: str = "train",
 ) -> str:
-  """Writes a draft of a task's most frequent tokens alone; returns its path.
+  """Trims a draft to a task's most frequent tokens, and returns the checkpoint's path.
 
   Args:
-    task: a registered task; best one of what the target writes (`written`).
-    draft_checkpoint: a draft model, or heads.
-    output_dir: gets checkpoint_0.
-    size: how many tokens it keeps (K).
-    target_checkpoint: of heads, which draft by its projection.
-    split: whose targets are counted.
+    task: name of a registered task, best a task of the target's outputs (`written`).
+    draft_checkpoint: path of a draft model, or of heads.
+    output_dir: folder for checkpoint_0.
+    size: number of tokens to keep (K).
+    target_checkpoint: path of the target, for heads, which use the target's projection.
+    split: the split of the targets to count.
   """
   path = new_checkpoint(output_dir)
   draft = api.load_model(draft_checkpoint)
-  network, params = draft.network, jax.tree.map(np.asarray, draft.params.unfreeze())
+  network = draft.network
+  params = jax.tree.map(np.asarray, draft.params.unfreeze())
   is_heads = isinstance(network, FeatureDrafter)
   if getattr(network.config, "hot", 1):
     raise ValueError(
@@ -269,9 +279,9 @@ def trim_draft(
       f"{type(network).__name__} at {draft_checkpoint}. Trim the one that was trained."
     )
   if is_heads != (target_checkpoint is not None):
-    wanted = "the target's, by whose projection they draft" if is_heads else "left out"
+    fix = "the target's, by whose projection they draft" if is_heads else "left out"
     raise ValueError(
-      f"TARGET_CHECKPOINT_PATH must be {wanted}: {draft_checkpoint} holds "
+      f"TARGET_CHECKPOINT_PATH must be {fix}: {draft_checkpoint} holds "
       f"{'heads' if is_heads else 'a draft model'}; got {target_checkpoint!r}."
     )
   owner = api.load_model(target_checkpoint) if is_heads else draft
@@ -296,7 +306,7 @@ def trim_draft(
 def _plain_decoder(
   network: Network, sampling: Sampling, data: TaskData, end_ids: EndTokens, seed: int
 ) -> outputs.DecodeFn:
-  """Returns compiled plain decoding; each batch samples with a key of its own."""
+  """Returns compiled plain decoding; each batch has another random key."""
   length = data.feature_lengths["targets"]
   run = api.compiled(PlainDecoder(network), sampling, length, end_ids)
 
@@ -309,7 +319,7 @@ def _plain_decoder(
 
 
 def _check_mode(network, mode, target_checkpoint) -> None:
-  """Raises a ValueError where mode, network and target do not go together."""
+  """Raises a ValueError if mode, network and target are incompatible."""
   if mode not in MODES:
     raise ValueError(f"Unknown MODE {mode!r}; expected one of {MODES}.")
   if mode == "supervised" and target_checkpoint:
@@ -338,7 +348,7 @@ def _check_mode(network, mode, target_checkpoint) -> None:
 
 
 def _objective(network, mode, distill_loss, head_decay, target: Network) -> Objective:
-  """Returns what is learned of a target."""
+  """Returns the objective of a network that learns from a target."""
   if mode == "distill_tokens" or lacks_encoder(network):
     check_same_vocabulary(target, network)
     return TokenDistillation(target, distill_loss)

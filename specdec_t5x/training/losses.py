@@ -1,8 +1,8 @@
-"""Losses of single tokens, and their weighted mean.
+"""Losses of single tokens, and the weighted mean of such losses.
 
 p is the target's distribution and q the draft's, both softmax of float32 logits. A
 draft is accepted with probability alpha = sum_x min(p(x), q(x)) (Leviathan et al.,
-2023, Corollary 3.6), so total variation, 1 - alpha, is what speculation pays for.
+2023, Corollary 3.6), so total variation, 1 - alpha, is the probability of a rejection.
 
 Shapes: B batch, L length, V vocabulary, H heads.
 """
@@ -23,69 +23,73 @@ def cross_entropy(
   label_smoothing: float = 0.0,
   z_loss: float = 0.0,
 ) -> PerToken:
-  """Returns the cross-entropy of each token, as T5X computes it.
+  """Computes the cross-entropy of each token, as in T5X.
 
   With confidence c = 1 - s and s spread evenly over the V - 1 other tokens,
 
     -sum_x label(x) log q(x) - entropy(label) + z_loss * log(sum_x exp(logit(x)))^2.
 
-  Subtracting the label's entropy, 0 without smoothing, makes the least loss 0. The
-  last term keeps the logits from drifting away from log-probabilities.
+  The label's entropy is 0 without smoothing. Subtracting the entropy makes the minimum
+  of the loss 0. The last term keeps the logits close to log-probabilities.
 
   Args:
-    logits: of the network.
-    tokens: the right ones.
+    logits: the network's logits.
+    tokens: the labels.
     label_smoothing: s, in [0, 1).
-    z_loss: weight of the last term; T5 pre-training has 1e-4.
+    z_loss: weight of the last term; 1e-4 in T5 pre-training.
   """
   logits = logits.astype(jnp.float32)
   log_total = jax.nn.logsumexp(logits, axis=-1)
   log_probs = logits - log_total[..., None]
   of_token = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
-  confidence, others = 1.0 - label_smoothing, logits.shape[-1] - 1
-  rest = label_smoothing / others
+  confidence = 1.0 - label_smoothing
+  num_others = logits.shape[-1] - 1
+  label_of_other = label_smoothing / num_others
   of_others = log_probs.sum(-1) - of_token
-  # x log x is 0 at 0, which jnp.log alone would make NaN.
+  # x log x is 0 at 0, but jnp.log would give NaN.
   entropy = -confidence * jnp.log(confidence)
   if label_smoothing > 0:
-    entropy -= others * rest * jnp.log(rest)
-  loss = -confidence * of_token - rest * of_others - entropy
+    entropy -= num_others * label_of_other * jnp.log(label_of_other)
+  loss = -confidence * of_token - label_of_other * of_others - entropy
   return loss + z_loss * jnp.square(log_total)
 
 
 def forward_kl(target_logits: Logits, draft_logits: Logits) -> PerToken:
-  """Returns KL(p || q) = sum_x p(x) (log p(x) - log q(x)): q covers all of p."""
+  """Computes KL(p || q) = sum_x p(x) (log p(x) - log q(x)): q covers all of p."""
   log_p, log_q = _log_probs(target_logits, draft_logits)
   return _expected(log_p, log_p - log_q)
 
 
 def reverse_kl(target_logits: Logits, draft_logits: Logits) -> PerToken:
-  """Returns KL(q || p) = sum_x q(x) (log q(x) - log p(x)): q avoids what p avoids."""
+  """Computes KL(q || p) = sum_x q(x) (log q(x) - log p(x)).
+
+  The draft q avoids tokens that p avoids.
+  """
   log_p, log_q = _log_probs(target_logits, draft_logits)
   return _expected(log_q, log_q - log_p)
 
 
 def total_variation(target_logits: Logits, draft_logits: Logits) -> PerToken:
-  """Returns 1/2 sum_x |p(x) - q(x)| = 1 - sum_x min(p(x), q(x)) = 1 - alpha."""
+  """Computes 1/2 sum_x |p(x) - q(x)| = 1 - sum_x min(p(x), q(x)) = 1 - alpha."""
   log_p, log_q = _log_probs(target_logits, draft_logits)
   return 0.5 * jnp.abs(jnp.exp(log_p) - jnp.exp(log_q)).sum(-1)
 
 
 def negative_log_alpha(target_logits: Logits, draft_logits: Logits) -> PerToken:
-  """Returns -log alpha: least where total variation is, at a step of 1 / alpha times.
+  """Computes -log alpha, with the minimum of total variation and a larger gradient.
 
-  So it learns from scratch, too, where alpha is near 0 (Samarin et al., arXiv
-  2602.23881).
+  The gradient is 1 / alpha times total variation's gradient. A draft can therefore
+  learn from scratch, when alpha is near 0 (Samarin et al., arXiv 2602.23881).
   """
   log_p, log_q = _log_probs(target_logits, draft_logits)
   return -jax.nn.logsumexp(jnp.minimum(log_p, log_q), axis=-1)
 
 
 def adaptive(target_logits: Logits, draft_logits: Logits) -> PerToken:
-  """Returns lambda KL(p || q) + (1 - lambda) TV(p, q), lambda = exp(-3 alpha).
+  """Computes lambda KL(p || q) + (1 - lambda) TV(p, q), lambda = exp(-3 alpha).
 
-  No gradient flows through lambda: a bad draft learns all of p, a good one to be
-  accepted (Samarin et al., arXiv 2602.23881).
+  No gradient flows through lambda. A poor draft mostly minimises the KL divergence, and
+  a good draft mostly maximises alpha (Samarin et al., arXiv 2602.23881).
   """
   distance = total_variation(target_logits, draft_logits)
   share = jax.lax.stop_gradient(jnp.exp(-3 * (1 - distance)))
@@ -103,7 +107,7 @@ DISTILLATION_LOSSES: dict[str, DistillationLoss] = {
 
 
 def get_distillation_loss(name: str) -> DistillationLoss:
-  """Returns the distillation loss of that name; a ValueError where there is none."""
+  """Returns the distillation loss of a name; raises a ValueError if there is none."""
   if name not in DISTILLATION_LOSSES:
     raise ValueError(
       f"Unknown distillation loss {name!r}; expected one of "
@@ -115,14 +119,15 @@ def get_distillation_loss(name: str) -> DistillationLoss:
 def d_pace(
   probs: Float[Array, "H *B"], counts: Bool[Array, "H *B"]
 ) -> Float[Array, "H *B"]:
-  """Returns D-PACE's weight of each of H drafted positions, without gradient.
+  """Computes D-PACE's weight of each of H drafted positions, without gradient.
 
-  That of position k is sum_{j >= k} prod_{i <= j} (1 + q_i) / 2: what the draft is
-  likely to gain there, so that a position counts once those before it are learned.
+  The weight of position k is sum_{j >= k} prod_{i <= j} (1 + q_i) / 2, the draft's
+  likely gain at the position. A position's weight is thus large only after the draft
+  has learned the earlier positions.
 
   Args:
-    probs: what the draft gives the token of each position (q_i).
-    counts: whether there is one; where not, there is none at later positions.
+    probs: the draft's probability of the token at each position (q_i).
+    counts: whether a position has a token; no token follows a position without token.
   """
   reached = jnp.cumprod(jnp.where(counts, (1 + probs) / 2, 0.0), axis=0)
   return jax.lax.stop_gradient(jnp.cumsum(reached[::-1], axis=0)[::-1])
@@ -131,19 +136,19 @@ def d_pace(
 def weighted_mean(
   values: Float[Array, "*B"], weights: Float[Array, "*B"] | Int[Array, "*B"]
 ) -> Float[Array, ""]:
-  """Returns sum(values * weights) / sum(weights), and 0 where no weight is."""
-  # `where`, because a padding position's value may be infinite: 0 * inf is NaN.
+  """Computes sum(values * weights) / sum(weights), and 0 if all weights are 0."""
+  # `where` is needed because the value at padding may be infinite: 0 * inf is NaN.
   total = jnp.where(weights > 0, values * weights, 0.0).sum()
   return total / jnp.maximum(weights.sum(), 1)
 
 
 def _log_probs(target_logits, draft_logits):
-  """Returns log p, through which no gradient flows, and log q."""
+  """Returns log p, without gradient, and log q."""
   log_p = jax.nn.log_softmax(target_logits.astype(jnp.float32), axis=-1)
   log_q = jax.nn.log_softmax(draft_logits.astype(jnp.float32), axis=-1)
   return jax.lax.stop_gradient(log_p), log_q
 
 
 def _expected(log_probs, values):
-  # exp(-inf) * (-inf - ...) is NaN; a token without mass adds nothing.
+  # exp(-inf) * (-inf - ...) is NaN, but a token without mass contributes 0.
   return (jnp.exp(log_probs) * jnp.where(log_probs > -jnp.inf, values, 0.0)).sum(-1)

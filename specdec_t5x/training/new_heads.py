@@ -1,4 +1,4 @@
-"""The networks that the training of heads begins with, by the names of their kinds."""
+"""The networks at the start of the training of heads, by the names of the kinds."""
 
 import dataclasses
 from typing import Any
@@ -9,35 +9,37 @@ from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import Network, Settings, network_for
 from specdec_t5x.network.heads import LAYERS, HeadsConfig
 
-_BIASED = "_markov"  # Ends the kinds with a bias of the token before.
+_BIASED = "_markov"  # The suffix of kinds with a bias from the previous token.
 
 
 def new_heads(
   target_path: str, kind: str, count: int, layers: int, rank: int = 64, **knobs: Any
 ) -> Network:
-  """Returns what drafts by reading a target, whose sizes are its checkpoint's.
+  """Returns a network that drafts from a target's features, with the target's sizes.
 
   Args:
-    target_path: of the target.
-    kind: 'parallel', 'eagle', one of `network.heads.KINDS`, or 'shared_encoder'; with
-      '_markov' behind it, one with a bias of the token before (`network.heads`).
-    count: heads, or positions that are drafted.
-    layers: of a head; of a draft on the target's encoder, decoder layers.
-    rank: of that bias.
-    **knobs: of `network.heads.HeadsConfig`; others have none.
+    target_path: path of the target's checkpoint.
+    kind: 'parallel', 'eagle', one of `network.heads.KINDS`, or 'shared_encoder'; the
+      suffix '_markov' adds a bias from the previous token (`network.heads`).
+    count: number of heads, or of drafted positions.
+    layers: number of a head's layers; for a draft on the target's encoder, number of
+      decoder layers.
+    rank: rank of the bias.
+    **knobs: further fields of `network.heads.HeadsConfig`, for heads only.
 
   Raises:
-    ValueError: where there is no target at `target_path`, or a knob is out of range.
+    ValueError: if there is no target at `target_path`, or a knob is out of range.
   """
   target = Checkpoint.open(target_path).settings()
   if kind == "shared_encoder":
     return network_for(_on_encoder(target, layers))
-  plain, of_all = kind.removesuffix(_BIASED), {}
-  if plain != kind:
-    kind, of_all = plain, {"rank": rank, "vocab_size": target.vocab_size}
+  settings = {}
+  if kind.endswith(_BIASED):
+    kind = kind.removesuffix(_BIASED)
+    settings = {"rank": rank, "vocab_size": target.vocab_size}
   if kind not in LAYERS:
-    of_all |= {"layers": layers, **knobs}
-  return network_for(HeadsConfig.of(target, count, kind, **of_all))
+    settings |= {"layers": layers, **knobs}
+  return network_for(HeadsConfig.of(target, count, kind, **settings))
 
 
 def _on_encoder(target: Settings, layers: int) -> T5Config:

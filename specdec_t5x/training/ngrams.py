@@ -1,8 +1,8 @@
-"""Counting the n-grams of a task's targets into a table that drafts.
+"""Counts the n-grams of a task's targets into a table that drafts.
 
-Contexts are counted by their hashes (`network.ngram.context_hash`), a chunk of
-sequences after the other, so that a corpus of any size fits where its distinct n-grams
-do.
+Contexts are counted by hash (`network.ngram.context_hash`), in chunks of sequences.
+The memory therefore depends on the number of distinct n-grams, not on the size of the
+corpus.
 
 Shapes: K tokens of a chunk.
 """
@@ -17,7 +17,7 @@ from specdec_t5x.network.ngram import NgramConfig, NgramTable, context_hash
 
 _CHUNK = 50_000  # sequences
 _DISCOUNT = 0.5
-_START = 0  # The token that decoding starts from.
+_START = 0  # The start token of decoding.
 
 
 def estimate(
@@ -27,25 +27,25 @@ def estimate(
   width: int = 32,
   max_contexts: int = 100_000,
 ) -> tuple[NgramTable, dict]:
-  """Returns the table of n-grams of these sequences, and its parameters.
+  """Returns a table of the sequences' n-grams, and the table's parameters.
 
   Args:
-    sequences: tokens of each target, its end of sequence included.
-    vocab_size: of the target model, padding rows included.
-    order: the longest n-grams: 1 unigrams, 2 bigrams, and so on.
-    width: successors kept a context, the commonest ones.
-    max_contexts: contexts kept of each length, the commonest ones.
+    sequences: tokens of each target, including EOS.
+    vocab_size: vocabulary size of the target model, including padding rows.
+    order: length of the longest n-grams: 1 for unigrams, 2 for bigrams, and so on.
+    width: number of the most frequent successors to keep per context.
+    max_contexts: number of the most frequent contexts to keep per length.
 
   Raises:
-    ValueError: where a number is out of its range, there is no token, or one is beyond
+    ValueError: if a number is out of range, there are no tokens, or a token is not in
       the vocabulary.
   """
   for name, value in (("ORDER", order), ("WIDTH", width), ("CONTEXTS", max_contexts)):
     if value < 1 or value != int(value):
       raise ValueError(f"{name} must be a whole number of at least 1, got {value}.")
   unigrams = np.zeros(vocab_size, np.int64)
-  nothing = np.zeros(0, np.uint64), np.zeros(0, np.int64)
-  counted = [nothing] * (order - 1)  # By the length of the context, from 1.
+  no_grams = (np.zeros(0, np.uint64), np.zeros(0, np.int64))
+  counted = [no_grams] * (order - 1)  # By the length of the context, from 1.
   for tokens, places in _chunks(sequences):
     wrong = tokens[(tokens < 0) | (tokens >= vocab_size)]
     if wrong.size:
@@ -55,8 +55,8 @@ def estimate(
         "with."
       )
     unigrams += np.bincount(tokens[places > 0], minlength=vocab_size)
-    for i, known in enumerate(counted):
-      counted[i] = _merged(known, _grams(tokens, places, i + 1))
+    for i in range(order - 1):
+      counted[i] = _merged(counted[i], _grams(tokens, places, i + 1))
   if not unigrams.sum():
     raise ValueError("There is no token to count: the sequences are empty.")
   params = {"unigram": (unigrams / unigrams.sum()).astype(np.float32)}
@@ -68,32 +68,31 @@ def estimate(
 
 
 def _chunks(sequences) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Yields the tokens of many sequences, and each one's place in its own, from 0.
+  """Yields the tokens of many sequences, and each token's place in the sequence.
 
-  At place 0 stands the start token: it is part of contexts and never predicted.
+  The start token has place 0. Contexts may contain the start token, but no n-gram
+  predicts the start token.
   """
   source = iter(sequences)
   while chunk := list(itertools.islice(source, _CHUNK)):
-    yield (
-      np.concatenate([[_START, *each] for each in chunk]).astype(np.int64),
-      np.concatenate([np.arange(len(each) + 1) for each in chunk]),
-    )
+    tokens = np.concatenate([[_START, *sequence] for sequence in chunk])
+    places = np.concatenate([np.arange(len(sequence) + 1) for sequence in chunk])
+    yield tokens.astype(np.int64), places
 
 
 def _grams(tokens, places, length):
-  """Returns (context hash, successor) of all contexts of that length, as one number."""
-  last = np.flatnonzero(places >= length)  # Where a successor stands.
+  """Returns (context hash, successor) of all contexts of a length, as one integer."""
+  last = np.flatnonzero(places >= length)  # The indices of successors.
   context = tokens[last[:, None] + np.arange(-length, 0)]
   hashes = context_hash(context).astype(np.uint64)
   return (hashes << np.uint64(32)) | tokens[last].astype(np.uint64)
 
 
 def _merged(counted, grams):
-  """Returns distinct n-grams, in order, and their counts, with these n-grams added."""
-  distinct, inverse = np.unique(
-    np.concatenate([counted[0], grams]), return_inverse=True
-  )
-  weights = np.concatenate([counted[1], np.ones(grams.size, np.int64)])
+  """Adds n-grams to (distinct n-grams in order, counts)."""
+  old_grams, old_counts = counted
+  distinct, inverse = np.unique(np.concatenate([old_grams, grams]), return_inverse=True)
+  weights = np.concatenate([old_counts, np.ones(grams.size, np.int64)])
   return distinct, np.bincount(inverse, weights, distinct.size).astype(np.int64)
 
 
@@ -103,21 +102,22 @@ def _contexts(grams, counts, width, max_contexts):
     grams >> np.uint64(32), return_index=True, return_inverse=True
   )
   totals = np.bincount(owner, counts)
-  kept = np.sort(np.argsort(-totals, kind="stable")[:max_contexts])
+  contexts = np.sort(np.argsort(-totals, kind="stable")[:max_contexts])
   row_of = np.full(hashes.size, -1)
-  row_of[kept] = np.arange(kept.size)
-  # The n-grams of a context stand together; this puts the commonest of each first.
+  row_of[contexts] = np.arange(contexts.size)
+  # Sorts by context, and within a context by decreasing count.
   best = np.lexsort((-counts, owner))
   rank = np.arange(best.size) - first[owner[best]]
   is_kept = (rank < width) & (row_of[owner[best]] >= 0)
-  best, rank = best[is_kept], rank[is_kept]
+  best = best[is_kept]
+  rank = rank[is_kept]
   rows = row_of[owner[best]]
-  successors = np.zeros((kept.size, width), np.int32)
-  probs = np.zeros((kept.size, width), np.float32)
+  successors = np.zeros((contexts.size, width), np.int32)
+  probs = np.zeros((contexts.size, width), np.float32)
   successors[rows, rank] = (grams[best] & np.uint64(0xFFFFFFFF)).astype(np.int32)
   probs[rows, rank] = (counts[best] - _DISCOUNT) / totals[owner[best]]
   return {
-    "hashes": hashes[kept].astype(np.uint32),
+    "hashes": hashes[contexts].astype(np.uint32),
     "leftover": np.float32(1) - probs.sum(axis=1),
     "successors": successors,
     "probs": probs,

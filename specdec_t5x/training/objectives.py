@@ -1,4 +1,4 @@
-"""What a training step minimises: the right tokens, or a target's distributions.
+"""The objectives of training: labels, or a target's distributions.
 
 Shapes: B batch, L length, E encoder length, D width, V vocabulary.
 """
@@ -19,7 +19,7 @@ Params = Any
 
 
 class Judged(NamedTuple):
-  """The loss of each token, and whether the right one is held likeliest."""
+  """The loss of each token, and whether the argmax is correct."""
 
   losses: Float[Array, "B L"]
   hits: Bool[Array, "B L"]
@@ -37,24 +37,24 @@ class Objective(abc.ABC):
     frozen: Params,
     dropout_key: Key[Array, ""] | None = None,
   ) -> Judged:
-    """Judges what is trained.
+    """Computes the loss of each token.
 
     Args:
-      network: what is trained.
-      params: its parameters.
-      batch: tokens and, where examples are packed, segment ids.
-      frozen: parameters that this objective reads and nobody trains.
-      dropout_key: turns dropout on; it is consumed.
+      network: the network in training.
+      params: the network's parameters.
+      batch: tokens and, if examples are packed, segment ids.
+      frozen: parameters that this objective reads and that training does not change.
+      dropout_key: key that turns dropout on; the key is consumed.
     """
 
   def reader(self, network: Network) -> Network:
-    """Returns the network that reads a batch's tokens when `network` is trained."""
+    """Returns the network that reads a batch's tokens in the training of `network`."""
     return network
 
 
 @dataclasses.dataclass(frozen=True)
 class Supervised(Objective):
-  """Cross-entropy with the batch's tokens; see `losses.cross_entropy`."""
+  """Cross-entropy with the batch's tokens (`losses.cross_entropy`)."""
 
   label_smoothing: float = 0.0
   z_loss: float = 0.0
@@ -72,7 +72,7 @@ class Supervised(Objective):
       )
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
-    """Judges the logits; see `Objective`."""
+    """Computes the loss of each token; see `Objective`."""
     del frozen
     logits = forward(network, params, batch, dropout_key)
     tokens = batch["decoder_target_tokens"]
@@ -85,7 +85,7 @@ class TokenDistillation(Objective):
   """A distance to a frozen target's distribution at every token, under teacher forcing.
 
   Attributes:
-    target: the network whose distribution is learned; its parameters are `frozen`.
+    target: the network with the target's distribution and the parameters `frozen`.
     loss: a name in `losses.DISTILLATION_LOSSES`.
   """
 
@@ -96,32 +96,39 @@ class TokenDistillation(Objective):
     losses.get_distillation_loss(self.loss)
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
-    """Judges the logits; see `Objective`."""
+    """Computes the loss of each token; see `Objective`."""
     values, logits = self.judged(network, params, batch, frozen, dropout_key)
     return Judged(values, logits.argmax(-1) == batch["decoder_target_tokens"])
 
   def judged(
     self, network, params, batch, frozen, dropout_key=None
   ) -> tuple[Float[Array, "B L"], Float[Array, "B L V"]]:
-    """Returns the loss of each token, and the logits; arguments as `Objective`'s."""
-    distance, known = losses.get_distillation_loss(self.loss), {}
+    """Computes the loss of each token, and the logits, for `Objective`'s arguments."""
+    distance = losses.get_distillation_loss(self.loss)
+    options = {}
     if lacks_encoder(network):
-      inputs = batch["encoder_input_tokens"], batch.get("encoder_segment_ids")
-      read = {"enable_dropout": False, "method": "encode"}
-      known["encoded"] = self.target.apply({"params": frozen}, *inputs, **read)
-    logits = forward(network, params, batch, dropout_key, **known)
-    return distance(forward(self.target, frozen, batch, **known), logits), logits
+      options["encoded"] = self.target.apply(
+        {"params": frozen},
+        batch["encoder_input_tokens"],
+        batch.get("encoder_segment_ids"),
+        enable_dropout=False,
+        method="encode",
+      )
+    logits = forward(network, params, batch, dropout_key, **options)
+    target_logits = forward(self.target, frozen, batch, **options)
+    return distance(target_logits, logits), logits
 
 
 def check_same_vocabulary(target: Network, student: Network) -> None:
-  """Raises a ValueError where the distributions of two networks can't be compared."""
+  """Raises a ValueError if the distributions of two networks can't be compared."""
   if is_decoder_only(target) != is_decoder_only(student):
     raise ValueError(
       "A distillation target and its student must read the same batches, got a "
       f"{type(target).__name__} and a {type(student).__name__}. Use a target of the "
       "student's kind."
     )
-  expected, size = target.config.vocab_size, student.config.vocab_size
+  expected = target.config.vocab_size
+  size = student.config.vocab_size
   if size != expected:
     raise ValueError(
       "A distillation target and its student must share a vocabulary: the target's "
@@ -136,17 +143,17 @@ def forward(
   batch: Batch,
   dropout_key: Key[Array, ""] | None = None,
   method: str = "__call__",
-  **known: Float[Array, "B E D"] | int,
+  **options: Float[Array, "B E D"] | int,
 ) -> Float[Array, "B L _"]:
-  """Returns the logits of a batch under teacher forcing.
+  """Computes the logits of a batch under teacher forcing.
 
   Args:
     network: the network.
-    params: its parameters.
-    batch: tokens and, where examples are packed, segment ids.
-    dropout_key: turns dropout on; it is consumed.
-    method: 'features' returns these instead.
-    **known: `encoded`, the encoded input, where that is known; `taps` of features.
+    params: the network's parameters.
+    batch: tokens and, if examples are packed, segment ids.
+    dropout_key: key that turns dropout on; the key is consumed.
+    method: the network's method; 'features' returns features instead of logits.
+    **options: `encoded`, the encoded input, if available; `taps` of features.
   """
   tokens = [batch["decoder_input_tokens"], batch["decoder_target_tokens"]]
   segments = {"decoder_segment_ids": batch.get("decoder_segment_ids")}
@@ -160,5 +167,5 @@ def forward(
     enable_dropout=dropout_key is not None,
     rngs=None if dropout_key is None else {"dropout": dropout_key},
     method=method,
-    **known,
+    **options,
   )

@@ -11,7 +11,7 @@ SCHEDULES = ("constant", "inverse_sqrt", "cosine")
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-  """A learning rate by step: linear warm-up, then a decay.
+  """A learning-rate schedule with linear warm-up and decay.
 
   In step t = 1, 2, ..., with warm-up W and last step S, the rate is `peak` times
 
@@ -20,15 +20,15 @@ class Schedule:
     sqrt(max(W, 1) / t)                                      inverse_sqrt,
     f + (1 - f) (1 + cos(pi min(1, (t - W) / (S - W)))) / 2  cosine.
 
-  T5 pre-training is inverse_sqrt with W = 10,000 and peak 0.01 (without warm-up:
-  constant up to W), its fine-tuning constant 0.001, both under Adafactor.
+  T5 pre-training uses inverse_sqrt with W = 10,000 and peak 0.01 (without warm-up:
+  constant up to W). T5 fine-tuning uses constant 0.001. Both use Adafactor.
 
   Attributes:
     kind: one of `SCHEDULES`.
-    peak: the highest rate.
+    peak: the maximal rate.
     warmup_steps: W; 0 starts at the peak.
-    decay_steps: S, which only cosine reads.
-    final_fraction: f, which only cosine reads.
+    decay_steps: S, for cosine only.
+    final_fraction: f, for cosine only.
   """
 
   kind: str = "inverse_sqrt"
@@ -53,7 +53,7 @@ class Schedule:
         "share of LEARNING_RATE that is left at the end."
       )
     if self.kind != "cosine":
-      # Other schedules do not know the end, so a longer run is the same run.
+      # Other schedules do not depend on the last step, so a longer run is the same run.
       object.__setattr__(self, "decay_steps", None)
     elif self.decay_steps is None or self.decay_steps <= self.warmup_steps:
       raise ValueError(
@@ -62,7 +62,7 @@ class Schedule:
       )
 
   def __call__(self, count):
-    """Returns the rate after `count` steps were taken."""
+    """Returns the rate of the step after `count` steps."""
     step = jnp.asarray(count, jnp.float32) + 1.0
     warmup = jnp.minimum(1.0, step / max(self.warmup_steps, 1))
     return self.peak * jnp.where(step < self.warmup_steps, warmup, self._decay(step))
@@ -79,18 +79,19 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-  """Which optimizer, and its settings.
+  """The name and the settings of an optimizer.
 
-  Adafactor (Shazeer and Stern, 2018) is optax's, whose defaults are T5's: the second
-  moment is factored where both dimensions reach 128, and decays by beta_t = 1 -
-  t^-0.8; updates are clipped to an RMS of 1 and multiplied by the parameter's own RMS,
+  Adafactor (Shazeer and Stern, 2018) is optax's, with T5's settings as defaults: the
+  second moment is factored if both dimensions are at least 128, and decays by beta_t =
+  1 - t^-0.8; updates are clipped to an RMS of 1 and multiplied by the parameter's RMS,
   of at least 1e-3; there is no momentum.
 
   Attributes:
-    schedule: the learning rate.
+    schedule: the learning-rate schedule.
     name: one of `OPTIMIZERS`.
-    weight_decay: of AdamW, decoupled; Adafactor as T5 uses it has none.
-    max_grad_norm: of AdamW: gradients are scaled down to this global norm.
+    weight_decay: AdamW's decoupled weight decay; T5's Adafactor has no weight decay.
+    max_grad_norm: maximal global norm of AdamW's gradients; larger gradients are scaled
+      down.
   """
 
   schedule: Schedule

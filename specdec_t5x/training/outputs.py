@@ -1,4 +1,4 @@
-"""Decoding a task's examples: metrics of a split, and data for distillation.
+"""Decodes a task's examples, for metrics of a split and for distillation data.
 
 Shapes: R rows, E encoder length, T output length.
 """
@@ -17,7 +17,7 @@ from specdec_t5x.data import reading
 from specdec_t5x.training.batches import TaskData, get_task, target_vocabulary
 from specdec_t5x.training.progress import Progress
 
-# (params, inputs [R, E], number of the batch) -> tokens [R, T], zero-padded.
+# Maps (params, inputs [R, E], number of the batch) to tokens [R, T], zero-padded.
 DecodeFn = Callable[[Any, np.ndarray, int], np.ndarray]
 Output = tuple[Mapping[str, Any], np.ndarray]
 
@@ -29,17 +29,18 @@ def decode_split(
   limit: int | None = None,
   first: int = 0,
 ) -> Iterator[Output]:
-  """Yields the examples of `data.split` in order, each with its decoded tokens [T].
+  """Yields (example, decoded tokens [T]) of `data.split`, in order.
 
   Args:
-    data: which examples; inputs are cut to their length, and decoded a batch at once.
+    data: the examples and the batch size; inputs are truncated to the inputs' length.
     decode: decodes a batch.
-    params: what it decodes with.
-    limit: decode only so many; all where None.
-    first: begin behind so many, whole batches, which count as decoded.
+    params: parameters for `decode`.
+    limit: maximal number of examples, including the first `first`; None means all.
+    first: number of examples to skip, a multiple of the batch size.
   """
-  length, size = data.feature_lengths["inputs"], data.batch_size
-  # Only inputs are cut to a length: a reference is read as text.
+  length = data.feature_lengths["inputs"]
+  size = data.batch_size
+  # Targets are not truncated, because metrics use the references' text.
   dataset = get_task(data.task).get_dataset(
     {"inputs": length, "targets": None}, data.split, use_cached=False, shuffle=False
   )
@@ -51,14 +52,14 @@ def decode_split(
     inputs = np.zeros((size, length), np.int32)
     for row, example in zip(inputs, batch, strict=False):
       row[: len(example["inputs"])] = example["inputs"]
-    # A half-filled batch repeats its first input: no second shape to compile, and no
-    # empty row that decodes to the full length.
+    # A half-filled batch repeats the first input: all batches have one compiled shape,
+    # and no empty row decodes to the full length.
     inputs[len(batch) :] = inputs[0]
     yield from zip(batch, np.asarray(decode(params, inputs, number)), strict=False)
 
 
 def check_metrics(task: str) -> None:
-  """Raises a ValueError where the task has no metric of decoded text."""
+  """Raises a ValueError if the task has no metric of decoded text."""
   source = get_task(task)
   if not isinstance(source, seqio.Task) or not source.predict_metric_fns:
     raise ValueError(
@@ -68,15 +69,17 @@ def check_metrics(task: str) -> None:
 
 
 def text_metrics(task: str, outputs: Iterator[Output]) -> dict[str, float]:
-  """Returns the task's metrics (BLEU, ROUGE) of decoded outputs."""
+  """Computes the task's metrics (BLEU, ROUGE) of decoded outputs."""
   source = get_task(task)
   vocabulary = target_vocabulary(task)
-  finish, references, predictions = source.postprocess_fn, [], []
+  postprocess = source.postprocess_fn
+  references = []
+  predictions = []
   for example, tokens in outputs:
     reference = example["targets_pretokenized"].decode()
     prediction = to_text(vocabulary, tokens)
-    references.append(finish(reference, example=example, is_target=True))
-    predictions.append(finish(prediction, example=example, is_target=False))
+    references.append(postprocess(reference, example=example, is_target=True))
+    predictions.append(postprocess(prediction, example=example, is_target=False))
   return {
     name: float(value)
     for metric in source.predict_metric_fns
@@ -92,29 +95,30 @@ def write_decoded(
   settings: str,
   end_ids: Sequence[int],
 ) -> dict[str, int]:
-  """Writes decoded outputs as training examples, and counts them.
+  """Writes decoded outputs as training examples, and returns the numbers of examples.
 
-  `data.tasks.from_records` reads them with source_field='inputs',
-  target_field='targets' and prefix='' (the inputs hold the task's prefix). An output
-  that did not end in the room it had is left out: a student that learned from it would
-  learn to stop in the middle. What a killed run wrote with the same settings is kept.
+  `data.tasks.from_records` reads the file with source_field='inputs',
+  target_field='targets' and prefix='' (the inputs include the task's prefix). Outputs
+  without an end token are omitted: a student would learn to stop in the middle. Lines
+  that a killed run wrote with the same settings are kept.
 
   Args:
-    path: the .jsonl file; it appears when it is whole.
-    data: where the examples come from.
-    outputs: from how many are decoded already to the rest, as of `decode_split`.
-    total: how many there are, for the progress line; None where nobody knows.
-    settings: what the outputs follow from.
-    end_ids: the tokens that end an output, which are not in its text.
+    path: path of the .jsonl file, which appears only when complete.
+    data: the task and the batch size.
+    outputs: maps the number of decoded examples to the remaining outputs, as in
+      `decode_split`.
+    total: number of examples, for the progress line; None if unknown.
+    settings: the settings that determine the outputs, as text.
+    end_ids: tokens that end an output; the text excludes the end token.
   """
   vocabulary = target_vocabulary(data.task)
   final = epath.Path(path)
   mark = zlib.crc32(settings.encode())
   partial = final.with_name(f"{final.name}.{mark:08x}.partial")
-  kept, first = _kept(partial, data.batch_size)
-  counts = {"written": len(kept), "unfinished": first - len(kept)}
+  old_lines, first = _kept(partial, data.batch_size)
+  counts = {"written": len(old_lines), "unfinished": first - len(old_lines)}
   with partial.open("w") as file, Progress(total, first, unit="example") as progress:
-    file.writelines(kept)
+    file.writelines(old_lines)
     for number, (example, tokens) in enumerate(outputs(first), first + 1):
       progress.after(number)
       is_end = np.isin(tokens, end_ids)
@@ -138,14 +142,14 @@ def write_decoded(
 
 
 def _kept(partial: epath.Path, batch_size: int) -> tuple[list[str], int]:
-  """Returns the lines of the whole batches that a killed run wrote, and their size."""
+  """Returns a killed run's lines of complete batches, and the number of examples."""
   text = partial.read_text() if partial.exists() else ""
-  lines = [f"{line}\n" for line in text.split("\n")[:-1]]  # The last one may be cut.
+  lines = [f"{line}\n" for line in text.split("\n")[:-1]]  # The last line may be cut.
   numbers = [json.loads(line)["number"] for line in lines]
   done = max(numbers, default=0) // batch_size * batch_size
   return [line for line, n in zip(lines, numbers, strict=True) if n <= done], done
 
 
 def to_text(vocabulary: seqio.Vocabulary, tokens: np.ndarray) -> str:
-  """Returns the text before the end of sequence."""
+  """Returns the text of tokens, up to the first EOS."""
   return vocabulary.decode([int(token) for token in tokens])

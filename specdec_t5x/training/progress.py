@@ -1,4 +1,4 @@
-"""How far a run is, how long it still takes, and what it has measured."""
+"""Progress, remaining time and measurements of a run."""
 
 import json
 import time
@@ -8,44 +8,44 @@ from etils import epath
 from tqdm import tqdm
 
 METRICS = "metrics.jsonl"
-_EVERY = 15.0  # Seconds between lines where there is no terminal.
+_EVERY = 15.0  # Seconds between lines if there is no terminal.
 
 
 class MetricsLog:
-  """Appends measurements to <directory>/metrics.jsonl, one JSON object a line.
+  """Appends measurements to <directory>/metrics.jsonl, one JSON object per line.
 
   Args:
-    directory: of the run.
-    step: the step that a run goes on from; lines of later ones are dropped.
+    directory: the run's directory.
+    step: step at which the run resumes; lines of later steps are removed.
   """
 
   def __init__(self, directory: str, step: int):
     self._path = epath.Path(directory) / METRICS
     if not self._path.exists():
       return
-    # A killed run may have left half a line at the end.
-    whole = [x for x in self._path.read_text().splitlines() if x.endswith("}")]
-    kept = [line for line in whole if json.loads(line)["step"] <= step]
+    # A killed run may have written only a part of the last line.
+    lines = [x for x in self._path.read_text().splitlines() if x.endswith("}")]
+    old_lines = [line for line in lines if json.loads(line)["step"] <= step]
     partial = self._path.with_name(f"{METRICS}.partial")
-    partial.write_text("".join(f"{line}\n" for line in kept))
+    partial.write_text("".join(f"{line}\n" for line in old_lines))
     partial.replace(self._path)
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Appends {"step": step, **values}."""
-    # Not epath's open(): buckets can't append, and a run's log is on its machine.
+    # epath's open() can't append in buckets, and the log is a local file anyway.
     with self._path.open("a") as file:
       file.write(json.dumps({"step": step, **values}) + "\n")
 
 
 class Progress:
-  """A bar on a terminal; elsewhere a line from time to time. A context manager.
+  """A progress bar on a terminal, or else periodic lines; a context manager.
 
   Args:
-    total: the run's steps; None where nobody knows.
-    first: those that an earlier run took.
-    clock: tells seconds.
-    report: takes a line.
-    unit: a step's name.
+    total: number of the run's steps; None if unknown.
+    first: number of steps of an earlier run.
+    clock: returns the time in seconds.
+    report: prints a line.
+    unit: name of a step.
   """
 
   def __init__(
@@ -57,11 +57,14 @@ class Progress:
     unit: str = "step",
   ):
     self._bar = tqdm(total=total, initial=first, unit=unit, disable=None)
-    self._total, self._clock, self._report = total, clock, report
+    self._total = total
+    self._clock = clock
+    self._report = report
     self._unit = unit
     self._loss: float | None = None
-    self._begin: tuple[int, float] | None = None  # Behind the step that compiled.
-    self._told = clock()
+    # Step and time after the first step, which includes compilation.
+    self._begin: tuple[int, float] | None = None
+    self._last_report = clock()
 
   def __enter__(self):
     return self
@@ -70,18 +73,19 @@ class Progress:
     self._bar.close()
 
   def show(self, values: Mapping[str, float]) -> None:
-    """Takes the loss that was measured last."""
+    """Shows the last measured loss."""
     self._loss = values["loss"]
     self._bar.set_postfix(loss=f"{self._loss:.4f}", refresh=False)
 
   def after(self, step: int) -> None:
-    """Takes note that a step is done."""
+    """Records the end of a step."""
     self._bar.update()
     now = self._clock()
     if self._begin is None:
-      self._begin = step, now
-    if self._bar.disable and now - self._told >= _EVERY and step != self._total:
-      self._told = now
+      self._begin = (step, now)
+    is_due = now - self._last_report >= _EVERY and step != self._total
+    if self._bar.disable and is_due:
+      self._last_report = now
       self._report(self._line(step, now))
 
   def _line(self, step: int, now: float) -> str:
@@ -96,13 +100,13 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-  """Returns seconds as people say them.
+  """Returns a duration in words.
 
   >>> duration(49), duration(100), duration(1500)
   ('50 s', '1 min 40 s', '25 min')
   """
   seconds = round(seconds, -1)
-  minutes, rest = divmod(int(seconds), 60)
+  minutes, seconds = divmod(int(seconds), 60)
   if not minutes:
-    return f"{rest} s"
-  return f"{minutes} min" + (f" {rest} s" if rest and minutes < 10 else "")
+    return f"{seconds} s"
+  return f"{minutes} min" + (f" {seconds} s" if seconds and minutes < 10 else "")

@@ -1,4 +1,4 @@
-"""The state of training, and one step of it as a compiled program."""
+"""The state of training, and the compiled steps of training and evaluation."""
 
 import functools
 import math
@@ -20,29 +20,32 @@ from specdec_t5x.training.objectives import Batch, Objective, Params
 from specdec_t5x.training.optimizers import Optimizer
 
 Numbers = dict[str, Float[Array, ""]]
-# Returns the next state, and the batch's mean loss and global norm of its gradient.
+# Returns the next state, and the batch's mean loss and the gradient's global norm.
 StepFn = Callable[[TrainState, Batch, Params], tuple[TrainState, Numbers]]
-# Returns sums over a batch's target tokens: the loss, hits of argmax, and tokens.
+# Returns sums over a batch's target tokens: losses, hits of the argmax, and tokens.
 EvalFn = Callable[[Params, Batch, Params], Numbers]
 
 
 class DivergedError(FloatingPointError, ValueError):
-  """A loss or a gradient is not finite."""
+  """Raised if a loss or a gradient is not finite."""
 
 
 def initial_params(network: Network, seed: int) -> Params:
-  """Returns seeded random parameters, as T5X initialises them."""
-  init = lambda key: unfreeze(initial_variables(network, key)["params"])
+  """Returns seeded random parameters, with T5X's initialisation."""
+
+  def init(key):
+    return unfreeze(initial_variables(network, key)["params"])
+
   return jax.jit(init)(jax.random.key(seed))
 
 
 def initial_state(params: Params, optimizer: Optimizer) -> TrainState:
-  """Returns the state before the first step, with a copy of `params`.
+  """Returns the state before the first step.
 
-  A copy, because the first step donates the state's memory.
+  The state has a copy of `params`, because the first step donates the state's memory.
 
   Raises:
-    ValueError: for parameters that are no numbers to learn.
+    ValueError: if some parameters are not floating-point numbers.
   """
   if not all(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(params)):
     raise ValueError(
@@ -56,15 +59,16 @@ def initial_state(params: Params, optimizer: Optimizer) -> TrainState:
 
 @functools.lru_cache(maxsize=8)
 def _transform(optimizer: Optimizer) -> optax.GradientTransformation:
-  """Returns one object for equal settings, because steps are compiled for it."""
+  """Returns one object for equal settings, because steps are compiled per object."""
   return optimizer.make()
 
 
 @functools.lru_cache(maxsize=8)
 def make_train_step(network: Network, objective: Objective, seed: int) -> StepFn:
-  """Returns the step, compiled once a setting; it donates the state it is given.
+  """Returns the training step, compiled once per setting.
 
-  Dropout follows from the seed and the step alone, so a resumed run repeats it.
+  The step donates the input state. Only the seed and the step's number determine
+  dropout, so a resumed run repeats the same dropout.
   """
 
   def step(state, batch, frozen):
@@ -82,10 +86,10 @@ def make_train_step(network: Network, objective: Objective, seed: int) -> StepFn
 
 
 def finite(numbers: Numbers, step: int) -> dict[str, float]:
-  """Returns a step's numbers, read from the device.
+  """Copies a step's numbers from the device, and returns the numbers.
 
   Raises:
-    DivergedError: where one is not finite, before it reaches a checkpoint.
+    DivergedError: if a number is not finite; callers check before each checkpoint.
   """
   values = {name: float(numbers[name]) for name in ("loss", "grad_norm")}
   if not all(map(math.isfinite, values.values())):
@@ -115,7 +119,7 @@ def make_eval_step(network: Network, objective: Objective) -> EvalFn:
 
 
 class Placement:
-  """Data parallelism over this machine's devices: batches split, the rest copied."""
+  """Data parallelism over this machine's devices: splits batches, copies the rest."""
 
   def __init__(self, batch_size: int):
     devices = jax.devices()
@@ -134,9 +138,9 @@ class Placement:
     self._copied = NamedSharding(mesh, PartitionSpec())
 
   def batch(self, batch: Batch) -> Batch:
-    """Puts a batch's rows on the devices, evenly."""
+    """Splits a batch's rows evenly over the devices."""
     return jax.device_put(batch, self._batch)
 
   def copied(self, tree: Any) -> Any:
-    """Puts a whole copy of each array on each device."""
+    """Copies each array to each device."""
     return jax.device_put(tree, self._copied)

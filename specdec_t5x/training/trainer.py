@@ -1,4 +1,4 @@
-"""The training loop: steps, and at their periods measurements and checkpoints."""
+"""The training loop: steps, periodic measurements and periodic checkpoints."""
 
 import dataclasses
 import os
@@ -22,16 +22,18 @@ from specdec_t5x.training.state import TrainState
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-  """How long to train, and what happens when; a period of 0 is never.
+  """The number of steps, and the periods of measurements and checkpoints.
+
+  All periods are numbers of steps. A period of 0 means never.
 
   Attributes:
-    steps: of the whole run, those before a resume included.
-    log_period: steps between lines of training loss.
-    validation_period: between measurements of the validation loss.
-    validation_batches: how many packed batches it is measured on.
-    metric_period: between greedy decodes for BLEU or ROUGE.
-    metric_examples: how many validation examples are decoded.
-    checkpoint_period: between checkpoints; the last step always has one.
+    steps: number of steps of the whole run, including the steps before a resume.
+    log_period: period of lines of training loss.
+    validation_period: period of measurements of the validation loss.
+    validation_batches: number of packed batches for the validation loss.
+    metric_period: period of greedy decodes for BLEU or ROUGE.
+    metric_examples: number of validation examples to decode.
+    checkpoint_period: period of checkpoints; the last step always has a checkpoint.
   """
 
   steps: int
@@ -55,18 +57,18 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-  """A network, what it learns, and from what.
+  """A network in training, with the objective, the optimizer and the data.
 
   Attributes:
-    network: the network that is trained.
-    objective: what is minimised.
-    optimizer: how.
-    data: on which examples.
-    loop: for how long.
-    seed: of dropout.
-    frozen: parameters that the objective reads, as a distillation target's.
-    decode: greedy decoding with the network, for metrics; None where
-      `loop.metric_period` is 0.
+    network: the network to train.
+    objective: the loss to minimise.
+    optimizer: the optimizer.
+    data: the examples.
+    loop: the number of steps, and the periods.
+    seed: seed of dropout.
+    frozen: parameters that the objective reads, such as a distillation target's.
+    decode: greedy decoding with the network, for metrics; None if `loop.metric_period`
+      is 0.
   """
 
   network: Network
@@ -79,8 +81,10 @@ class Trainer:
   decode: DecodeFn | None = None
 
   def check(self) -> None:
-    """Raises a ValueError where task, splits and network do not fit together."""
-    reader, data, loop = self.objective.reader(self.network), self.data, self.loop
+    """Raises a ValueError if task, splits and network are incompatible."""
+    reader = self.objective.reader(self.network)
+    data = self.data
+    loop = self.loop
     kind = type(reader).__name__
     if data.is_decoder_only != is_decoder_only(reader):
       expected = "'targets'" if is_decoder_only(reader) else "'inputs', 'targets'"
@@ -109,27 +113,29 @@ class Trainer:
         )
 
   def run(self, params: Params, directory: str, checkpoints: Checkpoints) -> TrainState:
-    """Trains to the last step, from the last whole checkpoint if there is one.
+    """Trains to the last step, from the last complete checkpoint if there is one.
 
     Args:
-      params: before the first step.
-      directory: of the run, for its log.
-      checkpoints: of the run.
+      params: parameters before the first step.
+      directory: the run's directory, for the log.
+      checkpoints: the run's checkpoints.
 
     Raises:
-      state.DivergedError: where the loss is not finite any more.
+      state.DivergedError: if the loss or the gradient is not finite.
     """
     place = state_lib.Placement(self.data.batch_size)
     state = place.copied(state_lib.initial_state(params, self.optimizer))
     position = START
-    if (found := checkpoints.restore(state)) is not None:
-      state, position = found
-    loop, first = self.loop, int(state.step)
+    if (restored := checkpoints.restore(state)) is not None:
+      state, position = restored
+    loop = self.loop
+    first = int(state.step)
     log = MetricsLog(directory, first)
     take_step = state_lib.make_train_step(self.network, self.objective, self.seed)
     frozen = place.copied(self.frozen)
     source = batches.train_batches(self.data, position)
-    measured, last_logged = {}, None
+    measured = {}
+    last_logged = None
     size = sum(leaf.size for leaf in jax.tree.leaves(state.params)) / 1e6
     where = f" from step {first}" if first else ""
     console.stage(
@@ -145,20 +151,22 @@ class Trainer:
           progress.show(state_lib.finite(numbers, step))
           console.stage("Compiled the training step.")
         if self._is_due(loop.log_period, step):
-          values, now = state_lib.finite(numbers, step), time.monotonic()
-          if last_logged:  # The steps before it include compilation.
-            seconds = max(now - last_logged[1], 1e-9)
-            values["steps_per_second"] = (step - last_logged[0]) / seconds
-          last_logged = step, now
+          values = state_lib.finite(numbers, step)
+          now = time.monotonic()
+          if last_logged:  # The steps before the first log include compilation.
+            last_step, last_time = last_logged
+            seconds = max(now - last_time, 1e-9)
+            values["steps_per_second"] = (step - last_step) / seconds
+          last_logged = (step, now)
           log.write(step, values)
           progress.show(values)
           measured |= values
-        found = []
+        measurements = []
         if self._is_due(loop.validation_period, step):
-          found.append(self._validated(state.params, place, frozen))
+          measurements.append(self._validated(state.params, place, frozen))
         if self._is_due(loop.metric_period, step):
-          found.append(self._decoded_metrics(state.params))
-        for values in found:
+          measurements.append(self._decoded_metrics(state.params))
+        for values in measurements:
           log.write(step, values)
           console.stage(f"Step {step}: {_said(values)}.")
           measured |= values
@@ -174,11 +182,11 @@ class Trainer:
     return bool(period) and (step % period == 0 or step == self.loop.steps)
 
   def _validated(self, params, place, frozen) -> dict[str, float]:
-    """Returns the means of the validation split."""
-    data, loop = self.data, self.loop
+    """Computes the mean loss and the accuracy on the validation split."""
+    data = self.data
     evaluate = state_lib.make_eval_step(self.network, self.objective)
     total = dict.fromkeys(("loss", "correct", "tokens"), 0.0)
-    for batch in batches.validation_batches(data, loop.validation_batches):
+    for batch in batches.validation_batches(data, self.loop.validation_batches):
       sums = evaluate(params, place.batch(batch), frozen)
       total = {name: total[name] + float(sums[name]) for name in total}
     if not total["tokens"]:
@@ -192,7 +200,7 @@ class Trainer:
     }
 
   def _decoded_metrics(self, params) -> dict[str, float]:
-    """Returns the task's metrics of what is decoded for the validation split."""
+    """Decodes the validation split, and returns the task's metrics of the outputs."""
     data = dataclasses.replace(self.data, split=self.data.validation_split)
     examples = self.loop.metric_examples
     decoded = outputs.decode_split(data, self.decode, params, examples)
@@ -200,7 +208,7 @@ class Trainer:
 
 
 def _said(values: Mapping[str, float]) -> str:
-  """Returns measurements as a person reads them.
+  """Returns measurements in words, without the gradient's norm.
 
   >>> _said({"loss": 0.5, "validation_accuracy": 0.93})
   'loss 0.500, validation accuracy 0.930'

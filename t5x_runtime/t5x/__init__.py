@@ -1,6 +1,6 @@
 """The T5X inference contract on machines where upstream T5X is not installed.
 
-docs/t5x_contract.md says what is in it. `PROVIDER` tells the two apart.
+docs/t5x_contract.md describes the contract. Upstream T5X has no `PROVIDER`.
 """
 
 from t5x.quiet_start import load_triton

@@ -1,4 +1,4 @@
-"""Beam search, reached as `decoding.beam_search`."""
+"""Beam search, exported as `decoding.beam_search`."""
 
 import functools
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from t5x.beams import (
 
 
 def brevity_penalty(alpha: float, length: int | jax.Array) -> jax.Array:
-  """((5 + length) / 6) ** alpha, what a log probability is divided by.
+  """Computes ((5 + length) / 6) ** alpha, the divisor of log probabilities.
 
   Wu et al. 2016 (https://arxiv.org/abs/1609.08144), equation 14.
   """
@@ -33,12 +33,12 @@ class BeamState:
   """State of `beam_search`; K = num_decodes.
 
   Attributes:
-    cur_index: () index of the token that is fed now.
-    live_logprobs: [B, K] log probabilities of the open hypotheses, increasing.
-    finished_scores: [B, K] scores of the closed ones, increasing.
-    live_seqs: [B, K, L + 1] tokens of the open hypotheses.
-    finished_seqs: [B, K, L + 1] tokens of the closed ones.
-    finished_flags: [B, K] which closed slots are taken.
+    cur_index: () index of the current token.
+    live_logprobs: [B, K] log probabilities of open hypotheses, in increasing order.
+    finished_scores: [B, K] scores of closed hypotheses, in increasing order.
+    live_seqs: [B, K, L + 1] tokens of open hypotheses.
+    finished_seqs: [B, K, L + 1] tokens of closed hypotheses.
+    finished_flags: [B, K] whether a slot holds a closed hypothesis.
     cache: the model's cache, [B, K, ...].
   """
 
@@ -62,18 +62,18 @@ def beam_search(
   cache_offset: int = 0,
   initial_index: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """The `num_decodes` best hypotheses by log probability over brevity penalty.
+  """Returns the `num_decodes` best hypotheses by log probability / brevity penalty.
 
   Args:
-    inputs: [B, L] prescribed tokens, 0 where free; column 0 is the start token.
+    inputs: [B, L] forced tokens, 0 at free positions; column 0 is the start token.
     cache: the model's cache for B rows.
     tokens_to_logits: one step of the model.
     eos_id: token that closes a hypothesis.
     num_decodes: K, the width of the beam.
     alpha: exponent of the brevity penalty.
-    decode_rng: ignored, beam search is deterministic.
-    cache_offset: dimensions before the batch in cache leaves.
-    initial_index: must be None: prefill is not in the contract for beam search.
+    decode_rng: ignored, because beam search is deterministic.
+    cache_offset: number of dimensions before the batch in cache leaves.
+    initial_index: must be None: the contract has no prefill for beam search.
 
   Returns:
     Decodes [B, K, L] and scores [B, K], by increasing score.
@@ -106,7 +106,8 @@ def beam_search(
 
 def _beam_init(batch, beam, length, cache, offset) -> BeamState:
   empty = jnp.zeros((batch, beam, length + 1), jnp.int32)
-  # Only one hypothesis is open at first, else the beam would hold K equal ones.
+  # At first, only one hypothesis is open. Otherwise the beam would hold K equal
+  # hypotheses.
   only_last = jnp.where(jnp.arange(beam) == beam - 1, 0.0, NEG_INF_VALUE)
   return BeamState(
     cur_index=jnp.zeros((), jnp.int32),
@@ -120,9 +121,9 @@ def _beam_init(batch, beam, length, cache, offset) -> BeamState:
 
 
 def _beam_continues(state: BeamState, *, length, alpha) -> jax.Array:
-  """Whether an open hypothesis can still displace a closed one."""
-  # Log probabilities only fall and the penalty grows with length, so the best an open
-  # hypothesis can reach is its present log probability at the full length.
+  """Returns whether an open hypothesis can still displace a closed hypothesis."""
+  # Log probabilities only fall and the penalty grows with length, so the best possible
+  # score of an open hypothesis is the current log probability at the full length.
   best_open = state.live_logprobs[:, -1] / brevity_penalty(alpha, length)
   worst_closed = jnp.min(state.finished_scores, axis=1)
   return (state.cur_index < length) & jnp.any(worst_closed <= best_open)
@@ -137,44 +138,44 @@ def _beam_step(
   alpha,
   cache_offset,
 ) -> BeamState:
-  """Extends every open hypothesis, keeps the K best open and the K best closed."""
+  """Extends every open hypothesis; keeps the K best open and the K best closed."""
   beam = state.live_logprobs.shape[1]
   log_probs, cache = _beam_logprobs(state, prompts, tokens_to_logits, cache_offset)
-  # 2K candidates hold at least K that do not end in EOS.
+  # Among 2K candidates, at least K do not end in EOS.
   vocab = log_probs.shape[-1]
   top, flat_index = jax.lax.top_k(log_probs.reshape(log_probs.shape[0], -1), 2 * beam)
   parents = flat_index // vocab
   tokens = (flat_index % vocab).astype(jnp.int32)
   seqs = beams.gather_beams(state.live_seqs, parents)
   seqs = seqs.at[:, :, state.cur_index + 1].set(tokens)
-  # While a prompt runs, EOS is among the ruled-out tokens and closes nothing.
+  # Within a prompt, EOS is masked or forced, and closes no hypothesis.
   ends = (tokens == eos_id) & (prompts[:, state.cur_index + 1, None] == 0)
 
-  live, live_from = _best(jnp.where(ends, NEG_INF_VALUE, top), beam)
-  kept_parents = jnp.take_along_axis(parents, live_from, axis=1)
+  live, live_index = _best(jnp.where(ends, NEG_INF_VALUE, top), beam)
+  live_parents = jnp.take_along_axis(parents, live_index, axis=1)
   scores = jnp.where(
     ends, top / brevity_penalty(alpha, state.cur_index + 1), NEG_INF_VALUE
   )
   pool_seqs = jnp.concatenate([state.finished_seqs, seqs], axis=1)
   pool_flags = jnp.concatenate([state.finished_flags, ends], axis=1)
-  finished, finished_from = _best(
+  finished, finished_index = _best(
     jnp.concatenate([state.finished_scores, scores], axis=1), beam
   )
   return BeamState(
     cur_index=state.cur_index + 1,
     live_logprobs=live,
     finished_scores=finished,
-    live_seqs=beams.gather_beams(seqs, live_from),
-    finished_seqs=beams.gather_beams(pool_seqs, finished_from),
-    finished_flags=beams.gather_beams(pool_flags, finished_from),
+    live_seqs=beams.gather_beams(seqs, live_index),
+    finished_seqs=beams.gather_beams(pool_seqs, finished_index),
+    finished_flags=beams.gather_beams(pool_flags, finished_index),
     cache=cache_map(
-      lambda leaf: beams.gather_beams(leaf, kept_parents, cache_offset), cache
+      lambda leaf: beams.gather_beams(leaf, live_parents, cache_offset), cache
     ),
   )
 
 
 def _beam_logprobs(state, prompts, tokens_to_logits, offset):
-  """[B, K, V] log probabilities of all extensions, and the cache after the step."""
+  """Returns [B, K, V] log probabilities of all extensions, and the new cache."""
   batch, beam = state.live_logprobs.shape
   sequences = flatten_beam_dim(state.live_seqs)
   logits, cache = tokens_to_logits(
@@ -185,17 +186,17 @@ def _beam_logprobs(state, prompts, tokens_to_logits, offset):
       cache=cache_map(lambda x: flatten_beam_dim(x, offset), state.cache),
     )
   )
-  new = unflatten_beam_dim(jax.nn.log_softmax(logits), batch, beam)
+  log_probs = unflatten_beam_dim(jax.nn.log_softmax(logits), batch, beam)
   prompt = prompts[:, state.cur_index + 1]
-  # A prescribed token costs nothing and leaves no other choice.
-  is_prompt = jax.nn.one_hot(prompt, new.shape[-1], dtype=jnp.bool_)[:, None]
+  # A forced token has log probability 0, and masks the other tokens.
+  is_prompt = jax.nn.one_hot(prompt, log_probs.shape[-1], dtype=jnp.bool_)[:, None]
   forced = jnp.where(is_prompt, 0.0, NEG_INF_VALUE)
-  new = jnp.where((prompt != 0)[:, None, None], forced, new)
+  log_probs = jnp.where((prompt != 0)[:, None, None], forced, log_probs)
   cache = cache_map(lambda x: unflatten_beam_dim(x, batch, beam, offset), cache)
-  return state.live_logprobs[:, :, None] + new, cache
+  return state.live_logprobs[:, :, None] + log_probs, cache
 
 
 def _best(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-  """The `count` largest of each row in increasing order, and their indices."""
+  """Returns the `count` largest values per row in increasing order, and the indices."""
   top, index = jax.lax.top_k(values, count)
   return jnp.flip(top, axis=1), jnp.flip(index, axis=1)

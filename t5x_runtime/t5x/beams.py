@@ -1,6 +1,6 @@
-"""What both decode functions share: a step's state, and the shapes of beams.
+"""The state of a decoding step, and functions between shapes of beams.
 
-Arrays and caches go between [batch, ...] and [batch * beam, ...].
+Functions convert arrays and caches between [batch, ...] and [batch * beam, ...].
 """
 
 from collections.abc import Callable, Mapping
@@ -14,21 +14,21 @@ import numpy as np
 PyTree = Any
 
 _INDEX_LEAF = "cache_index"
-# A log probability that stands for "impossible", yet survives float32 sums.
+# The log probability of impossible events; finite, so that float32 sums stay valid.
 NEG_INF_VALUE = -1.0e7
 NEG_INF = np.array(NEG_INF_VALUE)
-# Temperatures below this mean greedy decoding.
+# Lower temperatures mean greedy decoding.
 MIN_TEMPERATURE = np.array(1e-4)
 
 
 @flax.struct.dataclass
 class DecodingState:
-  """What the model sees at one decoding step.
+  """The model's input at one decoding step.
 
   Attributes:
-    cur_index: index of the token that is fed now, per row.
+    cur_index: index of the current token, per row.
     sequences: [rows, length] tokens so far.
-    cur_token: [rows, 1] the token that is fed now.
+    cur_token: [rows, 1] the current token.
     cache: the model's cache.
   """
 
@@ -44,12 +44,12 @@ TokensToLogits = Callable[[DecodingState], tuple[jax.Array, Mapping[str, Any]]]
 def cache_map(
   fn: Callable[..., jax.Array], cache: Mapping, apply_to_index: bool = False
 ) -> Mapping:
-  """Maps `fn` over a cache, leaving leaves named `cache_index` alone.
+  """Maps `fn` over a cache, except for leaves with the name `cache_index`.
 
   Args:
-    fn: what is applied to each leaf.
+    fn: function of a leaf.
     cache: nested mapping from names to arrays.
-    apply_to_index: whether the index leaves are mapped too.
+    apply_to_index: whether `fn` also maps the index leaves.
   """
 
   def visit(path, leaf):
@@ -61,12 +61,12 @@ def cache_map(
 
 
 def add_beam_dim(x: jax.Array, beam_size: int, offset: int = 0) -> jax.Array:
-  """[..., batch, rest] -> [..., batch, beam, rest], each row repeated."""
+  """Repeats each row: [..., batch, rest] -> [..., batch, beam, rest]."""
   return jnp.repeat(jnp.expand_dims(x, offset + 1), beam_size, axis=offset + 1)
 
 
 def flatten_beam_dim(x: jax.Array, offset: int = 0) -> jax.Array:
-  """[..., batch, beam, rest] -> [..., batch * beam, rest]."""
+  """Merges batch and beam: [..., batch, beam, rest] -> [..., batch * beam, rest]."""
   shape = x.shape
   if len(shape) < offset + 2:
     raise ValueError(
@@ -80,7 +80,7 @@ def flatten_beam_dim(x: jax.Array, offset: int = 0) -> jax.Array:
 def unflatten_beam_dim(
   x: jax.Array, batch_size: int, beam_size: int, offset: int = 0
 ) -> jax.Array:
-  """[..., batch * beam, rest] -> [..., batch, beam, rest]."""
+  """Splits batch and beam: [..., batch * beam, rest] -> [..., batch, beam, rest]."""
   if x.shape[offset] != batch_size * beam_size:
     raise ValueError(
       f"Expected dimension {offset} to be batch_size * beam_size = "
@@ -90,12 +90,12 @@ def unflatten_beam_dim(
 
 
 def flat_batch_beam_expand(x: jax.Array, beam_size: int, offset: int = 0) -> jax.Array:
-  """[..., batch, rest] -> [..., batch * beam, rest], copies of a row adjacent."""
+  """Repeats rows adjacently: [..., batch, rest] -> [..., batch * beam, rest]."""
   return jnp.repeat(x, beam_size, axis=offset)
 
 
 def gather_beams(nested: PyTree, beam_indices: jax.Array, offset: int = 0) -> PyTree:
-  """Picks beams of [batch, beam, ...] leaves by `beam_indices` [batch, new_beam]."""
+  """Gathers beams of [batch, beam, ...] leaves by `beam_indices` [batch, new_beam]."""
 
   def pick(leaf):
     rows = jnp.arange(leaf.shape[offset])[:, None]
@@ -113,16 +113,16 @@ def cache_gather_beams(
   one_hot: bool = True,
   offset: int = 0,
 ) -> PyTree:
-  """`gather_beams` for a cache whose index leaves carry no batch.
+  """Gathers beams like `gather_beams`, in a cache with index leaves without a batch.
 
   Args:
     nested: cache with [batch, old_beam, ...] leaves.
     beam_indices: [batch, new_beam] indices into the old beams.
-    batch_size: checked against `beam_indices`.
-    old_beam_size: the number of beams in `nested`.
-    new_beam_size: checked against `beam_indices`.
-    one_hot: accepted for compatibility; the values are the same either way.
-    offset: dimensions before the batch (1 for scanned layers).
+    batch_size: batch, checked against `beam_indices`.
+    old_beam_size: number of beams in `nested`, unused.
+    new_beam_size: new_beam, checked against `beam_indices`.
+    one_hot: unused, accepted for compatibility.
+    offset: number of dimensions before the batch (1 for scanned layers).
   """
   del old_beam_size, one_hot
   if beam_indices.shape != (batch_size, new_beam_size):

@@ -1,8 +1,8 @@
 """T5X's own checkpoint format: a msgpack index and one zarr array per parameter.
 
 The index, a file `checkpoint`, is {'version': 3, 'optimizer': {'target': ...,
-'state': ...}}. A leaf is either an array (inline) or a tensorstore spec whose kvstore
-path is relative to the checkpoint's directory.
+'state': ...}}. A leaf is either an array (inline) or a tensorstore spec with a kvstore
+path relative to the checkpoint's directory.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from t5x import checkpoint_memory
 
 INDEX_FILE = "checkpoint"
 VERSION = 3
-# Files larger than this are split, so that reading a shard does not read them whole.
+# Maximal bytes of a file, so that reading a shard does not read the whole array.
 _CHUNK_BYTES = 64 * 1024 * 1024
 _CONCURRENT_READS = 8
 # Parameters are float32 or narrower.
@@ -33,15 +33,16 @@ _ALIGNMENT = 64
 
 @dataclasses.dataclass(frozen=True)
 class StoredArray:
-  """One entry of an index.
+  """An array in an index.
 
   Attributes:
-    name: its path in the state, as in target/decoder/logits_dense/kernel.
-    shape: of the whole array.
-    directory: the checkpoint.
-    folder: the zarr array, relative to it; None where `value` is inline.
+    name: path of the array in the state, as in target/decoder/logits_dense/kernel.
+    shape: shape of the whole array.
+    directory: directory of the checkpoint.
+    folder: folder of the zarr array, relative to `directory`; None if `value` is
+      inline.
     value: the inline array.
-    dtype: of a zarr array, as the index names it; None where it does not.
+    dtype: dtype of a zarr array in the index; None if the index has no dtype.
   """
 
   name: str
@@ -53,18 +54,19 @@ class StoredArray:
 
   @property
   def nbytes(self) -> int:
-    """What reading it takes at most, whatever the stored type is."""
+    """An upper bound of the bytes to read, for all stored dtypes."""
     return ITEM_BYTES * math.prod(self.shape)
 
   def read(self, sharding: Sharding | None, dtype=None) -> jax.Array | np.ndarray:
-    """The array in its sharding, shard by shard, or on the host where None.
+    """Reads the array shard by shard.
 
     Args:
-      sharding: where it goes; no device gets more than its shard of it.
-      dtype: of the result; as stored where None.
+      sharding: sharding of the result; each device gets only the device's shard. None
+        means a host array.
+      dtype: dtype of the result; None keeps the stored dtype.
 
     Raises:
-      ValueError: where the file is missing, damaged or of another array.
+      ValueError: if the file is missing, damaged or of another array.
     """
     try:
       if self.folder is None:
@@ -73,8 +75,8 @@ class StoredArray:
       if sharding is None:
         return store.read().result()
       return _place(store, self.shape, sharding)
-    # tensorstore reports damage through several types (ValueError, OSError and
-    # jaxlib's wrapper of either); all mean that this file can't be read.
+    # tensorstore reports an unreadable file by several types (ValueError, OSError, and
+    # jaxlib's wrappers of ValueError and OSError).
     except Exception as error:
       raise ValueError(
         f"Checkpoint {self.directory}: parameter {self.name} could not be read. "
@@ -87,7 +89,7 @@ class StoredArray:
     spec = {
       "driver": "zarr",
       "kvstore": kvstore(self.directory / self.folder),
-      # A lost file must not read as zeros.
+      # A missing file must not read as zeros.
       "fill_missing_data_reads": False,
     }
     store = ts.open(spec, read=True).result()
@@ -99,26 +101,30 @@ class StoredArray:
 
 
 def _check_layout(store, name: str) -> None:
-  """Raises a ValueError where the bytes would be read as other numbers."""
+  """Raises a ValueError if dtype or order on disk differ from the index."""
   expected = name if name == "bfloat16" else np.dtype(name).newbyteorder("<").str
   metadata = store.spec().to_json()["metadata"]
-  found, order = metadata["dtype"], metadata["order"]
-  if (found, order) != (expected, "C"):
-    raise ValueError(f"the array on disk is {found} in order {order}, not {expected} C")
+  dtype = metadata["dtype"]
+  order = metadata["order"]
+  if (dtype, order) != (expected, "C"):
+    raise ValueError(f"the array on disk is {dtype} in order {order}, not {expected} C")
 
 
 def kvstore(path: epath.Path) -> dict[str, Any]:
-  """Tensorstore's address of a local or gs:// folder."""
+  """Returns tensorstore's address of a local or gs:// folder."""
   if str(path).startswith("gs://"):
-    bucket, _, rest = str(path).removeprefix("gs://").partition("/")
-    return {"driver": "gcs", "bucket": bucket, "path": f"{rest}/"}
+    bucket, _, folder = str(path).removeprefix("gs://").partition("/")
+    return {"driver": "gcs", "bucket": bucket, "path": f"{folder}/"}
   return {"driver": "file", "path": f"{path.absolute()}/"}
 
 
 def read_index(directory: epath.Path) -> dict[str, StoredArray]:
-  """The entries of a checkpoint's index, by path (target/..., state/...)."""
+  """Returns the entries of a checkpoint's index, by path (target/..., state/...)."""
   contents = _unpack(directory)
-  is_spec = lambda _, leaf: isinstance(leaf, Mapping) and "driver" in leaf
+
+  def is_spec(_, leaf):
+    return isinstance(leaf, Mapping) and "driver" in leaf
+
   flat = traverse_util.flatten_dict(contents["optimizer"], sep="/", is_leaf=is_spec)
   return {name: _entry(directory, name, leaf) for name, leaf in flat.items()}
 
@@ -127,18 +133,18 @@ def _unpack(directory: epath.Path) -> Mapping[str, Any]:
   index = directory / INDEX_FILE
   try:
     contents = serialization.msgpack_restore(index.read_bytes())
-  # msgpack has a dozen exception types for damaged input, some of them builtins.
+  # msgpack has a dozen exception types for damaged input, including builtins.
   except Exception as error:
     raise ValueError(
       f"Checkpoint {directory}: the index {index} could not be read. Expected a "
       f"msgpack file written by T5X; got {type(error).__name__}: {first_line(error)}. "
       "Copy the checkpoint again."
     ) from error
-  found = sorted(map(str, contents)) if isinstance(contents, Mapping) else contents
-  if "optimizer" not in found or not isinstance(contents["optimizer"], Mapping):
+  keys = sorted(map(str, contents)) if isinstance(contents, Mapping) else contents
+  if "optimizer" not in keys or not isinstance(contents["optimizer"], Mapping):
     raise ValueError(
       f"Checkpoint {directory}: expected an index with 'version' and 'optimizer', got "
-      f"{str(found)[:200]}. This is not a T5X checkpoint, or it is damaged."
+      f"{str(keys)[:200]}. This is not a T5X checkpoint, or it is damaged."
     )
   if contents.get("version", VERSION) > VERSION:
     raise ValueError(
@@ -153,8 +159,9 @@ def _entry(directory: epath.Path, name: str, leaf: Any) -> StoredArray:
     value = np.asarray(leaf)
     return StoredArray(name, value.shape, directory, value=value)
   shape = tuple(leaf["metadata"]["shape"])
-  # Checkpoints written to a bucket name it in kvstore and the folder beside it; either
-  # way the folder lies in the checkpoint's directory, wherever that was copied to.
+  # In a checkpoint from a bucket, kvstore names the bucket, and `path` beside kvstore
+  # names the folder. In both layouts, the folder is in the checkpoint's directory, also
+  # after a copy of the directory.
   folder = leaf.get("path") or leaf["kvstore"]["path"]
   folder = folder.strip("/").split("/")[-1]
   return StoredArray(name, shape, directory, folder, dtype=leaf.get("dtype"))
@@ -165,24 +172,26 @@ def read_arrays(
   shardings: Mapping[str, Sharding | None],
   dtypes: Mapping[str, Any],
 ) -> dict[str, Any]:
-  """Reads several entries at once, each into its sharding and dtype.
+  """Reads several entries at once, with the given shardings and dtypes.
 
-  Host memory holds little besides them meanwhile: see `checkpoint_memory`.
+  Host memory holds little besides the results: see `checkpoint_memory`.
 
   Args:
-    entries: what to read.
-    shardings: where each goes; on the host where there is none.
-    dtypes: of each; as stored where there is none.
+    entries: the entries to read, by name.
+    shardings: shardings by name; arrays without a sharding stay on the host.
+    dtypes: dtypes by name; arrays without a dtype keep the stored dtype.
 
   Returns:
     The arrays by name.
 
   Raises:
-    ValueError: naming the first array that can't be read.
+    ValueError: if an array can't be read; the message names the first such array.
   """
-  read = lambda name: jax.block_until_ready(
-    entries[name].read(shardings.get(name), dtypes.get(name))
-  )
+
+  def read(name):
+    array = entries[name].read(shardings.get(name), dtypes.get(name))
+    return jax.block_until_ready(array)
+
   values = {}
   with futures.ThreadPoolExecutor(_CONCURRENT_READS) as pool:
     for group in checkpoint_memory.groups({n: x.nbytes for n, x in entries.items()}):
@@ -193,16 +202,17 @@ def read_arrays(
 def write_checkpoint(
   directory: epath.Path, state: Mapping[str, Any], is_first: bool
 ) -> None:
-  """Writes a checkpoint; every process writes the shards that it holds.
+  """Writes a checkpoint; every process writes the process's shards.
 
-  Where it fails, too, nothing is written once it has ended.
+  All writes have ended when this function returns or raises an error.
 
   Args:
-    directory: the checkpoint, which must not exist or be empty.
-    state: arrays by path (target/..., and state/..., which go into the index).
-    is_first: whether this process writes the index and creates the arrays.
+    directory: directory of the checkpoint, which must not exist or be empty.
+    state: arrays by path; target/... become zarr arrays, state/... go into the index.
+    is_first: whether this process writes the index and arrays without shards.
   """
-  index, stores = {}, {}
+  index = {}
+  stores = {}
   for name, array in state.items():
     if name.startswith("state/"):
       index[name] = np.asarray(array)
@@ -238,7 +248,7 @@ def write_checkpoint(
 
 
 def _ended(pending: Iterable[ts.Future]) -> list:
-  """Returns the results of all, or raises an error of one, once all have ended."""
+  """Waits for all futures, and returns the results or raises the first error."""
   pending = list(pending)
   for error in [future.exception() for future in pending]:
     if error is not None:
@@ -249,7 +259,8 @@ def _ended(pending: Iterable[ts.Future]) -> list:
 def _write_shards(store, array, is_first: bool) -> list:
   if not isinstance(array, jax.Array):
     return [store.write(array)] if is_first else []
-  # Each piece of the array is written once, by whoever holds its first replica.
+  # The holder of a shard's first replica writes the shard, so each shard is written
+  # once.
   return [
     store[shard.index].write(np.asarray(shard.data))
     for shard in array.addressable_shards
@@ -258,7 +269,10 @@ def _write_shards(store, array, is_first: bool) -> list:
 
 
 def _chunks(array) -> list[int]:
-  """Chunks that no two processes share, halved until they are small enough."""
+  """Returns the shape of chunks: a shard, halved until chunks are small enough.
+
+  No two processes share a chunk.
+  """
   if isinstance(array, jax.Array):
     chunks = list(array.sharding.shard_shape(array.shape))
   else:
@@ -273,18 +287,19 @@ def _chunks(array) -> list[int]:
 
 
 def _place(store, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
-  """Reads each shard once, and gives it to all devices of this process that hold it."""
+  """Reads each shard once, and copies the shard to all its devices in this process."""
   devices: dict[tuple, list[jax.Device]] = {}
   for device, index in sharding.addressable_devices_indices_map(shape).items():
     devices.setdefault(tuple((i.start, i.stop) for i in index), []).append(device)
-  # Asked for together, shards that lie in one file share its decompression.
-  pending = [
-    (*_start_reading(store[tuple(slice(*bounds) for bounds in index)]), holders)
-    for index, holders in devices.items()
-  ]
+  # All reads start together, so that shards in the same file are decompressed once.
+  pending = []
+  for index, holders in devices.items():
+    shard = store[tuple(slice(start, stop) for start, stop in index)]
+    value, is_read = _start_reading(shard)
+    pending.append((value, is_read, holders))
   shards = []
   while pending:
-    # What was read is let go of as soon as the devices have it.
+    # `pop` frees each host array as soon as the devices have a copy.
     value, is_read, holders = pending.pop()
     is_read.result()
     shards += jax.block_until_ready([jax.device_put(value, d) for d in holders])
@@ -292,9 +307,9 @@ def _place(store, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
 
 
 def _start_reading(store) -> tuple[np.ndarray, ts.Future]:
-  """A host array that a read fills, and the read.
+  """Returns a host array, and the read that fills the array.
 
-  It is aligned as JAX wants arrays on a CPU, which then takes it without a copy.
+  The alignment is JAX's on a CPU, so that JAX uses the array without a copy.
   """
   dtype = store.dtype.numpy_dtype
   size = store.size * dtype.itemsize
@@ -312,5 +327,5 @@ def _place_inline(value: np.ndarray, sharding, dtype):
 
 
 def first_line(error: Exception) -> str:
-  """What tensorstore says, without the specification that it appends."""
+  """Returns the first line of an error, without tensorstore's specification."""
   return str(error).split(" [tensorstore_spec")[0].strip().split("\n")[0][:300]

@@ -1,30 +1,35 @@
-"""How much of a checkpoint is on its way through host memory at once.
+"""Limits the host memory of reading and writing checkpoints.
 
-Arrays go in groups, the largest first: what is on its way beside the restored
-parameters then shrinks while they grow, and the most that is ever held is little more
-than they are.
+Arrays pass through host memory in groups, with the largest arrays first. The groups
+shrink while the restored parameters grow, so the peak is little more than the size of
+the parameters.
 """
 
 import math
 from collections.abc import Mapping
 
-# What goes at once: this part of all, which reading holds two or three times
-# (compressed, decompressed, cast), but enough to keep a disk and some cores busy.
+# A group is this part of all bytes, because reading holds two or three copies of the
+# group (compressed, decompressed, cast). `_LEAST` bytes keep a disk and several cores
+# busy.
 _PART = 1 / 64
 _LEAST = 32 * 1024 * 1024
 
 
 def groups(sizes: Mapping[str, int]) -> list[list[str]]:
-  """Returns the names of arrays of these bytes in groups, the largest first.
+  """Groups the names of arrays by size, with the largest arrays first.
 
-  A group holds as much as may be on its way at once, but at least one array.
+  A group has at least one array, and further arrays up to the limit of bytes.
+
+  Args:
+    sizes: bytes of arrays by name.
   """
-  most, held = max(_LEAST, int(_PART * sum(sizes.values()))), math.inf
+  limit = max(_LEAST, int(_PART * sum(sizes.values())))
+  group_size = math.inf
   grouped = []
   for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
-    if held + sizes[name] > most:
+    if group_size + sizes[name] > limit:
       grouped.append([])
-      held = 0
+      group_size = 0
     grouped[-1].append(name)
-    held += sizes[name]
+    group_size += sizes[name]
   return grouped

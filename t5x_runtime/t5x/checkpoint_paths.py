@@ -1,4 +1,4 @@
-"""Finding checkpoints on disk: folders `checkpoint_<step>` of either format."""
+"""Finds checkpoints on disk: folders `checkpoint_<step>` in T5X's or Orbax's format."""
 
 import re
 
@@ -12,7 +12,7 @@ _STEP_DIR = re.compile(rf"{_PREFIX}_(\d+)$")
 
 
 def all_steps(checkpoints_dir: str) -> list[int]:
-  """The steps of the complete checkpoints (of either format) in a directory."""
+  """Returns the steps of a directory's complete checkpoints, in both formats."""
   directory = epath.Path(checkpoints_dir)
   if not directory.is_dir():
     return []
@@ -25,26 +25,26 @@ def all_steps(checkpoints_dir: str) -> list[int]:
 
 
 def latest_step(checkpoints_dir: str) -> int | None:
-  """The highest of `all_steps`, None where there is none."""
+  """Returns the last of `all_steps`, or None without checkpoints."""
   return max(all_steps(checkpoints_dir), default=None)
 
 
 def is_t5x_format(path: epath.PathLike) -> bool:
-  """Whether a directory is a checkpoint in T5X's own format."""
+  """Returns whether a directory is a checkpoint in T5X's own format."""
   return (epath.Path(path) / INDEX_FILE).is_file()
 
 
 def step_dir(checkpoints_dir: epath.PathLike, step: int) -> epath.Path:
-  """Where the checkpoint of a step is, or would be."""
+  """Returns the path of a step's checkpoint."""
   return epath.Path(checkpoints_dir) / f"{_PREFIX}_{step}"
 
 
 def find_checkpoint(path: epath.PathLike, step: int | None = None) -> epath.Path:
-  """The index file of a T5X checkpoint.
+  """Returns the path of the index file of a T5X checkpoint.
 
   Args:
-    path: the index, the checkpoint, or the directory of checkpoints.
-    step: which one of the latter; the latest where None.
+    path: path of the index, of the checkpoint, or of a directory of checkpoints.
+    step: step of a checkpoint in a directory of checkpoints; None means the latest.
   """
   directory = resolve_checkpoint(path, step)
   if not is_t5x_format(directory):
@@ -58,12 +58,12 @@ def find_checkpoint(path: epath.PathLike, step: int | None = None) -> epath.Path
 def resolve_checkpoint(
   path: epath.PathLike, step: int | None = None, latest: bool = True
 ) -> epath.Path:
-  """The directory of one checkpoint, of either format.
+  """Returns the directory of a checkpoint in T5X's or Orbax's format.
 
   Args:
-    path: the checkpoint, its index, or a directory of checkpoints.
-    step: which one of the latter.
-    latest: whether, without a step, a directory of checkpoints means its latest.
+    path: path of the checkpoint, of the index, or of a directory of checkpoints.
+    step: step of a checkpoint in a directory of checkpoints.
+    latest: whether `step=None` means the latest checkpoint of a directory.
   """
   if not str(path):
     raise ValueError("Expected the path of a checkpoint, got ''. Set CHECKPOINT_PATH.")

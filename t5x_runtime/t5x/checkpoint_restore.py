@@ -1,4 +1,4 @@
-"""Restoring a train state from a checkpoint of either format."""
+"""Restores a train state from a checkpoint in T5X's or Orbax's format."""
 
 import functools
 from collections.abc import Mapping
@@ -20,21 +20,21 @@ def restore(
   """Returns a train state with a checkpoint's parameters and step.
 
   Args:
-    directory: of the checkpoint.
+    directory: directory of the checkpoint.
     train_state: names, shapes and logical axes of the parameters.
-    partitioner: says where each goes.
-    restore_dtype: of the parameters; as stored where None.
-    fallback_state: values of what the checkpoint lacks, {'target': ...}.
+    partitioner: the layout of parameters on the devices.
+    restore_dtype: dtype of the parameters; None keeps the stored dtype.
+    fallback_state: values for parameters missing in the checkpoint, {'target': ...}.
 
   Raises:
-    ValueError: naming a parameter that is missing, of another shape or damaged.
+    ValueError: if a parameter is missing, has another shape or is damaged.
   """
   if is_t5x_format(directory):
     stored = checkpoint_arrays.read_index(directory)
-    read = checkpoint_arrays.read_arrays
+    read_arrays = checkpoint_arrays.read_arrays
   else:
     stored = orbax_format.read_index(directory)
-    read = functools.partial(orbax_format.read_arrays, directory)
+    read_arrays = functools.partial(orbax_format.read_arrays, directory)
   expected = flatten(train_state.state_dict())
   fallback = flatten(fallback_state or {})
   _check_complete(directory, expected, stored, fallback)
@@ -46,15 +46,15 @@ def restore(
     for name in expected
   }
   dtypes = {name: restore_dtype for name in expected if name.startswith("target/")}
-  wanted = {name: stored[name] for name in expected if name in stored}
-  state = read(wanted, shardings, dtypes)
-  for name in expected.keys() - wanted.keys():
+  entries = {name: stored[name] for name in expected if name in stored}
+  state = read_arrays(entries, shardings, dtypes)
+  for name in expected.keys() - entries.keys():
     state[name] = jax.device_put(fallback[name], shardings[name])
   return train_state.restore_state(traverse_util.unflatten_dict(state, sep="/"))
 
 
 def _check_complete(directory, expected, stored, fallback) -> None:
-  """Raises a ValueError where a parameter is missing or has another shape."""
+  """Raises a ValueError if a parameter is missing or has another shape."""
   for name, leaf in expected.items():
     if name in stored and tuple(stored[name].shape) != tuple(leaf.shape):
       raise ValueError(
@@ -74,5 +74,5 @@ def _check_complete(directory, expected, stored, fallback) -> None:
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
-  """Leaves of nested dicts by path, as in target/decoder/..."""
+  """Returns the leaves of nested dicts by path, as in target/decoder/..."""
   return traverse_util.flatten_dict(flax.core.unfreeze(tree), sep="/")

@@ -1,7 +1,8 @@
-"""Saving and restoring checkpoints in T5X's own format and in Orbax's.
+"""Saves and restores checkpoints in T5X's own format and in Orbax's format.
 
-`Checkpointer` reads and writes T5X's; `OrbaxCheckpointManagerInterface` writes Orbax's
-and restores either. Arrays go straight into their sharding and dtype.
+`Checkpointer` reads and writes T5X's format. `OrbaxCheckpointManagerInterface` writes
+Orbax's format and restores both formats. Arrays are read directly into the final
+sharding and dtype.
 """
 
 import dataclasses
@@ -30,12 +31,12 @@ from t5x.hosts import sync
 def load_t5x_checkpoint(
   path: str, step: int | None = None, *, restore_dtype: Any = None
 ) -> Mapping[str, Any]:
-  """Everything in a T5X checkpoint as host arrays, {'target': ..., 'state': ...}.
+  """Returns all arrays of a T5X checkpoint on the host, {'target': ..., 'state': ...}.
 
   Args:
-    path: of the checkpoint, or of a directory of checkpoints.
-    step: which one of the latter; the latest where None.
-    restore_dtype: dtype of the floating-point parameters; the stored one where None.
+    path: path of the checkpoint, or of a directory of checkpoints.
+    step: step of a checkpoint in a directory of checkpoints; None means the latest.
+    restore_dtype: dtype of the parameters; None keeps the stored dtypes.
   """
   entries = checkpoint_arrays.read_index(find_checkpoint(path, step).parent)
   targets = [name for name in entries if name.startswith("target/")]
@@ -45,7 +46,7 @@ def load_t5x_checkpoint(
 
 
 class _Manager:
-  """Checkpoints `checkpoint_<step>` of a directory; subclasses have the fields."""
+  """Manages the checkpoints of a directory; subclasses define the fields."""
 
   def __post_init__(self):
     if self.dataset_iterator is not None:
@@ -68,12 +69,12 @@ class _Manager:
     state_transformation_fns: Sequence[Any] = (),
     lazy_parameters: bool = False,
   ) -> Any:
-    """The train state with a checkpoint's parameters and step.
+    """Returns the train state with a checkpoint's parameters and step.
 
     Args:
-      step: which checkpoint of the directory; the latest where None.
-      path: a checkpoint, instead of `step`.
-      fallback_state: values of what the checkpoint lacks, {'target': ...}.
+      step: step of a checkpoint in the directory; None means the latest.
+      path: path of a checkpoint, instead of `step`.
+      fallback_state: values for parameters missing in the checkpoint, {'target': ...}.
       state_transformation_fns: must be empty.
       lazy_parameters: must be False.
     """
@@ -95,15 +96,15 @@ class _Manager:
     raise NotImplementedError
 
   def _flat(self, train_state) -> dict[str, Any]:
-    """The arrays to save by path, floating-point parameters in their dtype on disk."""
-    flat = flatten(train_state.state_dict())
+    """Returns the arrays to save by path, floating-point parameters in `save_dtype`."""
+    arrays = flatten(train_state.state_dict())
     if self.save_dtype is None:
-      return flat
-    is_cast = lambda name, leaf: (
-      name.startswith("target/") and jnp.issubdtype(leaf.dtype, jnp.floating)
-    )
+      return arrays
     dtype = jnp.dtype(self.save_dtype)
-    return {n: x.astype(dtype) if is_cast(n, x) else x for n, x in flat.items()}
+    for name, array in arrays.items():
+      if name.startswith("target/") and jnp.issubdtype(array.dtype, jnp.floating):
+        arrays[name] = array.astype(dtype)
+    return arrays
 
 
 @dataclasses.dataclass(eq=False)
@@ -112,12 +113,12 @@ class Checkpointer(_Manager):
 
   Attributes:
     train_state: names, shapes and logical axes of the parameters.
-    partitioner: says where each parameter lives.
-    checkpoints_dir: where `checkpoint_<step>` directories are.
+    partitioner: the layout of parameters on the devices.
+    checkpoints_dir: directory of the `checkpoint_<step>` directories.
     dataset_iterator: must be None: training is not in the contract.
-    keep: how many checkpoints stay; all where None.
-    save_dtype: dtype of floating-point parameters on disk; as they are where None.
-    restore_dtype: their dtype after restoring; as stored where None.
+    keep: number of checkpoints to keep; None keeps all.
+    save_dtype: dtype of floating-point parameters on disk; None changes no dtype.
+    restore_dtype: dtype of parameters after restoring; None keeps the stored dtype.
   """
 
   train_state: Any
@@ -134,7 +135,7 @@ class Checkpointer(_Manager):
     return self.checkpoints_dir
 
   def save(self, train_state: Any) -> None:
-    """Writes `checkpoint_<step>`; an existing one of that step is left as it is."""
+    """Writes `checkpoint_<step>`; keeps an existing checkpoint of the step."""
     final = step_dir(self.directory, int(train_state.step))
     if final.exists():
       return
@@ -161,17 +162,17 @@ class Checkpointer(_Manager):
 
 @dataclasses.dataclass(eq=False)
 class OrbaxCheckpointManagerInterface(_Manager):
-  """Writes Orbax's format as T5X lays it out and restores either format.
+  """Writes Orbax's format in T5X's layout, and restores T5X's and Orbax's format.
 
   Attributes:
-    directory: where `checkpoint_<step>` directories are.
+    directory: directory of the `checkpoint_<step>` directories.
     train_state: names, shapes and logical axes of the parameters.
-    partitioner: says where each parameter lives.
+    partitioner: the layout of parameters on the devices.
     dataset_iterator: must be None: training is not in the contract.
-    save_dtype: dtype of floating-point parameters on disk; as they are where None.
-    restore_dtype: their dtype after restoring; as stored where None.
-    keep: how many checkpoints stay; all where None.
-    period: of training's own saving; `save` writes whatever the step is.
+    save_dtype: dtype of floating-point parameters on disk; None changes no dtype.
+    restore_dtype: dtype of parameters after restoring; None keeps the stored dtype.
+    keep: number of checkpoints to keep; None keeps all.
+    period: unused period of saving in training; `save` writes at every step.
   """
 
   directory: str
@@ -184,7 +185,7 @@ class OrbaxCheckpointManagerInterface(_Manager):
   period: int | None = 1
 
   def save(self, train_state: Any) -> bool:
-    """Writes `checkpoint_<step>`; returns that it did."""
+    """Writes `checkpoint_<step>`, and returns True."""
     state = traverse_util.unflatten_dict(self._flat(train_state), sep="/")
     orbax_format.save(
       epath.Path(self.directory), int(train_state.step), state, self.keep
@@ -192,10 +193,10 @@ class OrbaxCheckpointManagerInterface(_Manager):
     return True
 
   def wait_until_finished(self) -> None:
-    """Does nothing: saving is synchronous."""
+    """Does nothing, because saving is synchronous."""
 
   def close(self) -> None:
-    """Does nothing: no thread or file is held."""
+    """Does nothing, because no thread or file is open."""
 
   def _find(self, step: int | None, path: str | None) -> epath.Path:
     if path is not None:

@@ -1,4 +1,4 @@
-"""What `python -m t5x.infer` and `python -m t5x.eval` share: flags, gin, messages."""
+"""Flags, gin and messages of `python -m t5x.infer` and `python -m t5x.eval`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from t5x import gin_utils, hosts, kept_programs, platforms, quiet_start
 with epy.lazy_imports():
   import seqio
 
-# gin files are found relative to the folder that holds the t5x package, too.
+# The parent folder of the t5x package, where gin files are also searched.
 _PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Other packages name folders of gin files by functions under these entry points.
+# Entry points in other packages: functions that return a folder of gin files.
 _FOLDERS = "t5x.gin_search_paths"
 
 
 def define_flags() -> None:
-  """Defines the flags that both commands have."""
+  """Defines the flags of both commands."""
   flags.DEFINE_multi_string("gin_file", None, "A gin file; later ones win.")
   flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=VALUE.")
   flags.DEFINE_list("gin_search_paths", ["."], "Where relative gin files are sought.")
@@ -34,21 +34,21 @@ def define_flags() -> None:
 
 
 def start(main: Callable[[Sequence[str]], None]) -> None:
-  """Runs `main` as a command, which says no more than it has to."""
+  """Runs `main` as a command, with warnings and errors as the only log messages."""
   logging.set_verbosity(logging.WARNING)
   gin_utils.run(main)
 
 
 def run(
-  name: str, work: Callable[..., None], argv: Sequence[str], **given: Any
+  name: str, work: Callable[..., None], argv: Sequence[str], **flag_values: Any
 ) -> None:
-  """Parses gin and runs `work` with what it binds; a ValueError is a short message.
+  """Parses gin and runs `work` with gin's bindings; prints a ValueError in short.
 
   Args:
-    name: of the command.
-    work: a gin configurable of the program.
-    argv: what is left of the command line.
-    **given: arguments of `work` that flags set; None leaves gin's.
+    name: the command's name.
+    work: the command's function, a gin configurable.
+    argv: the command line without flags.
+    **flag_values: arguments of `work` from flags; None keeps gin's binding.
   """
   if len(argv) > 1:
     sys.exit(
@@ -72,13 +72,14 @@ def run(
       values.gin_file,
       values.gin_bindings,
     )
-    set_by_flags = {key: value for key, value in given.items() if value is not None}
-    # Networks rely on JAX's usual promotion; settings of JAX's are for other code.
+    set_by_flags = {name: x for name, x in flag_values.items() if x is not None}
+    # Networks rely on JAX's default promotion, so the user's settings of promotion do
+    # not apply here.
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
       work(**{**gin_utils.bound_arguments(work), **set_by_flags})
-    gc.freeze()  # Python ends now, and would look through all that there is.
+    gc.freeze()  # Avoids a search for garbage at the end of Python.
   except ValueError as error:
-    # Bad input, most often: say what is wrong, and the trace to who asks for it.
+    # The cause is usually invalid input: print the message, and the trace on request.
     if logging.get_verbosity() >= logging.INFO:
       raise
     message = gin_utils.one_line(error)
@@ -94,6 +95,6 @@ def run(
 
 
 def _folders() -> list[str]:
-  """Returns the folders of gin files that installed packages name."""
-  named = importlib.metadata.entry_points(group=_FOLDERS)
-  return [entry.load()() for entry in named]
+  """Returns the folders of gin files from the entry points of installed packages."""
+  entry_points = importlib.metadata.entry_points(group=_FOLDERS)
+  return [entry_point.load()() for entry_point in entry_points]

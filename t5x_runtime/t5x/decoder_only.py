@@ -1,4 +1,4 @@
-"""The decoder-only model of inference; reached as `models.DecoderOnlyModel`."""
+"""The decoder-only model of inference, exported as `models.DecoderOnlyModel`."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _PROMPT_MASK = "decoder_causal_attention"
 class DecoderOnlyModel(BaseTransformerModel):
   """A decoder-only module with T5X's network interface.
 
-  The feature converter joins inputs and targets to one sequence; the inputs are the
-  prompt. The training arguments (optimizer_def, label_smoothing, z_loss,
-  loss_normalizing_factor) have no effect.
+  The feature converter concatenates inputs and targets. The inputs are the prompt. The
+  training arguments (optimizer_def, label_smoothing, z_loss, loss_normalizing_factor)
+  have no effect.
   """
 
   FEATURE_CONVERTER_CLS = SeqioConverter("DecoderFeatureConverter")
@@ -59,7 +59,7 @@ class DecoderOnlyModel(BaseTransformerModel):
     return {**super()._optional_inputs(batch), _PROMPT_MASK: mask}
 
   def _bidirectional(self, prompt_mask: jax.Array | None) -> jax.Array | None:
-    """Where the module attends both ways; None for a causal prompt."""
+    """Returns the mask of bidirectional attention; None for a causal prompt."""
     if not self._inputs_bidirectional_attention:
       return None
     if prompt_mask is None:
@@ -75,26 +75,27 @@ class DecoderOnlyModel(BaseTransformerModel):
     params: PyTree,
     max_decode_length: int,
   ) -> tuple[jax.Array, PyTree]:
-    """One decoder step: the logits [rows, V] after `cur_token`, and the cache."""
+    """Returns the logits [rows, V] after `cur_token`, and the new cache."""
     return self._one_token(decoding_state, params, max_decode_length)
 
   def _compute_kv_cache(
     self, params: PyTree, inputs: jax.Array, prompt_mask: jax.Array
   ) -> tuple[PyTree, jax.Array]:
-    """The cache with each row's prompt but for its last token, and that token's index.
+    """Returns a cache of the prompts without the last tokens, and the lengths.
 
-    The token at the index, the start token where a prompt is empty, is fed first: its
-    logits are what the first output is drawn from.
+    The prompt's length is the index of the last token of the prompt (of the start token
+    if the prompt is empty). Decoding feeds this token first, and draws the first output
+    from the resulting logits.
     """
     lengths = jnp.sum(inputs[:, 1:] != 0, axis=1)
     run = functools.partial(self.module.apply, enable_dropout=False, mutable=["cache"])
-    # In its first call with a mutable cache the module only creates the cache.
+    # The module's first call with a mutable cache only creates the cache.
     ones = jnp.ones_like(inputs)
     _, variables = run({"params": params}, ones, ones, decode=True)
     _, variables = run(
       {"params": params, "cache": variables["cache"]},
       inputs,
-      # As targets the mask lets attention reach the start token, which is 0 itself.
+      # With the mask as targets, attention includes the start token, which has id 0.
       prompt_mask,
       decoder_causal_attention=self._bidirectional(prompt_mask),
       prefill=True,
@@ -117,18 +118,19 @@ class DecoderOnlyModel(BaseTransformerModel):
     Args:
       params: the parameters.
       batch: converted features; decoder_causal_attention marks the start token and the
-        prompt in decoder_input_tokens [B, L]. What follows there is not read.
-      rng: passed to the decode function as decode_rng.
-      return_all_decodes: all hypotheses, by increasing score, or the best.
-      num_decodes: hypotheses per row.
+        prompt in decoder_input_tokens [B, L]. Later tokens are not used.
+      rng: key for the decode function's decode_rng.
+      return_all_decodes: whether to return all hypotheses, by increasing score, or the
+        best.
+      num_decodes: number of hypotheses per row.
       decoder_params: further arguments of the decode function.
 
     Returns:
-      Tokens [B, L] of the best hypothesis, without the prompt and then zeros, and
+      Tokens [B, L] of the best hypothesis, without the prompt and zero-padded, and
       {'scores': [B]}; with `return_all_decodes` [B, N, L] and {'scores': [B, N]}.
 
     Raises:
-      ValueError: where the batch marks no prompts.
+      ValueError: if the batch marks no prompts.
     """
     if _PROMPT_MASK not in batch:
       raise ValueError(
@@ -154,14 +156,14 @@ class DecoderOnlyModel(BaseTransformerModel):
 
 
 def remove_prefix(sequences: jax.Array, lengths: jax.Array) -> jax.Array:
-  """Drops the first `lengths` [B] tokens of each row and fills up with zeros.
+  """Removes the first `lengths` [B] tokens of each row, and pads with zeros.
 
   Args:
-    sequences: [B, ..., L].
-    lengths: [B].
+    sequences: [B, ..., L] tokens.
+    lengths: [B] number of tokens to remove.
   """
   size = sequences.shape[-1]
   places = jnp.arange(size) + lengths.reshape(-1, *[1] * (sequences.ndim - 1))
   places = jnp.broadcast_to(places, sequences.shape)
-  kept = jnp.take_along_axis(sequences, jnp.minimum(places, size - 1), axis=-1)
-  return jnp.where(places < size, kept, 0)
+  tokens = jnp.take_along_axis(sequences, jnp.minimum(places, size - 1), axis=-1)
+  return jnp.where(places < size, tokens, 0)

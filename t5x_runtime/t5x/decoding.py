@@ -1,9 +1,9 @@
 """Autoregressive decoding: temperature sampling and beam search.
 
-A decode function turns `inputs` [B, L] (0 where free, a token where the output is
-prescribed, column 0 being the start token) into `(decodes [B, N, L], scores [B, N])`
-with the N hypotheses of a row sorted by increasing score. The model is reached only
-through `tokens_to_logits(DecodingState) -> (logits [B * N, V], cache)`.
+A decode function maps `inputs` [B, L] to `(decodes [B, N, L], scores [B, N])`. Column 0
+of `inputs` is the start token; further tokens are forced, and 0 means a free position.
+The N hypotheses of a row are sorted by increasing score. A decode function calls the
+model only through `tokens_to_logits(DecodingState) -> (logits [B * N, V], cache)`.
 """
 
 import functools
@@ -31,13 +31,14 @@ class SamplingLoopState:
   """State of `temperature_sample`; R = batch * num_decodes.
 
   Attributes:
-    cur_index: [R] where each row's current token sits.
-    sequences: [R, L + 2] tokens; column 0 is the start token, the last is spill.
+    cur_index: [R] index of each row's current token.
+    sequences: [R, L + 2] tokens; column 0 is the start token, and the last column
+      receives the writes of ended rows.
     cache: the model's cache.
     cur_token: [R, 1] the current token.
     ended: [R] whether the row has finished.
-    rng: key that the next step splits.
-    log_prob: [R] log probability of what was sampled.
+    rng: key for the next step, which splits the key.
+    log_prob: [R] log probability of the sampled tokens.
   """
 
   cur_index: jax.Array
@@ -65,25 +66,28 @@ def temperature_sample(
   """Samples `num_decodes` continuations per row, sorted by log probability.
 
   Args:
-    inputs: [B, L] prescribed tokens, 0 where free; column 0 is the start token.
+    inputs: [B, L] forced tokens, 0 at free positions; column 0 is the start token.
     cache: the model's cache for B rows.
     tokens_to_logits: one step of the model.
-    eos_id: token that ends a row; what follows is 0.
-    decode_rng: key, consumed; PRNGKey(0) where None.
-    num_decodes: independent samples per row.
-    temperature: below MIN_TEMPERATURE decoding is greedy.
-    topk: keep the k best tokens; 1 is greedy, 0 keeps all.
-    topp: keep the smallest set whose probability reaches this; 0 keeps all.
-    cache_offset: dimensions before the batch in cache leaves.
-    initial_index: [B] tokens that the cache already holds (prefill).
+    eos_id: token that ends a row; later tokens are 0.
+    decode_rng: key, consumed; None means PRNGKey(0).
+    num_decodes: number of independent samples per row.
+    temperature: temperature; values below MIN_TEMPERATURE mean greedy decoding.
+    topk: number of the most likely tokens to keep; 1 is greedy, 0 keeps all.
+    topp: minimal probability of the smallest set of tokens to keep; 0 keeps all.
+    cache_offset: number of dimensions before the batch in cache leaves.
+    initial_index: [B] number of tokens in the cache (prefill).
 
   Returns:
-    Decodes [B, num_decodes, L] and log probabilities [B, num_decodes], of the
-    distribution that was sampled from.
+    Decodes [B, num_decodes, L] and log probabilities [B, num_decodes] under the
+    sampling distribution.
   """
   expand = functools.partial(flat_batch_beam_expand, beam_size=num_decodes)
   prompts = jnp.pad(expand(jnp.asarray(inputs)), ((0, 0), (0, 2)))
-  expand_leaf = lambda x: expand(x, offset=cache_offset) if x.ndim > cache_offset else x
+
+  def expand_leaf(x):
+    return expand(x, offset=cache_offset) if x.ndim > cache_offset else x
+
   step_fn = functools.partial(
     _sample_step,
     prompts=prompts,
@@ -94,15 +98,15 @@ def temperature_sample(
   )
   state = _sampling_init(
     prompts,
-    # A prefilled cache has an index a row, any other one for all.
+    # A prefilled cache has one index per row, other caches have one index in total.
     cache_map(expand_leaf, cache, apply_to_index=initial_index is not None),
     jax.random.PRNGKey(0) if decode_rng is None else decode_rng,
     None if initial_index is None else expand(jnp.asarray(initial_index)),
   )
   final = jax.lax.while_loop(lambda state: ~jnp.all(state.ended), step_fn, state)
-  shape = inputs.shape[0], num_decodes
-  decodes = unflatten_beam_dim(final.sequences[:, 1:-1], *shape)
-  scores = unflatten_beam_dim(final.log_prob, *shape)
+  batch = inputs.shape[0]
+  decodes = unflatten_beam_dim(final.sequences[:, 1:-1], batch, num_decodes)
+  scores = unflatten_beam_dim(final.log_prob, batch, num_decodes)
   order = jnp.argsort(scores, axis=-1)
   return (
     jnp.take_along_axis(decodes, order[..., None], axis=1),
@@ -113,9 +117,11 @@ def temperature_sample(
 def _sampling_init(prompts, cache, rng, initial_index) -> SamplingLoopState:
   count = prompts.shape[0]
   if initial_index is None:
-    # A decoder starts from token 0 whatever the caller put in column 0.
-    prompts, initial_index = jnp.zeros_like(prompts), jnp.zeros(count)
-  sequences, cur_index = prompts.astype(jnp.int32), initial_index.astype(jnp.int32)
+    # Decoding starts from token 0, for every token in column 0 of `inputs`.
+    prompts = jnp.zeros_like(prompts)
+    initial_index = jnp.zeros(count)
+  sequences = prompts.astype(jnp.int32)
+  cur_index = initial_index.astype(jnp.int32)
   return SamplingLoopState(
     cur_index=cur_index,
     sequences=sequences,
@@ -136,7 +142,7 @@ def _sample_step(
   pick,
   last_index,
 ) -> SamplingLoopState:
-  """Feeds the current token, then takes the prompt's next token or samples one."""
+  """Feeds the current token, then takes the next token of the prompt or samples."""
   logits, cache = tokens_to_logits(
     DecodingState(
       cur_index=state.cur_index,
@@ -147,15 +153,15 @@ def _sample_step(
   )
   sample_rng, rng = jax.random.split(state.rng)
   sampled, log_prob = pick(logits, sample_rng)
-  # Ended rows keep counting while others finish; clamping keeps their writes in the
-  # spill column.
+  # The index of ended rows still increases. Clamping the index puts the writes of ended
+  # rows into the last column.
   index = jnp.minimum(state.cur_index + 1, prompts.shape[1] - 1)
   prompt = jnp.take_along_axis(prompts, index[:, None], axis=1)[:, 0]
   forced = prompt != 0
   token = jnp.where(state.ended, 0, jnp.where(forced, prompt, sampled)).astype(
     jnp.int32
   )
-  # A prompt may hold EOS (as separator); only a sampled one ends the row.
+  # A prompt may contain EOS (as separator); only a sampled EOS ends the row.
   closes = (token == eos_id) & ~forced
   rows = jnp.arange(token.shape[0])
   return SamplingLoopState(
@@ -172,7 +178,7 @@ def _sample_step(
 def sample_token(
   logits: jax.Array, rng: jax.Array, *, temperature: float, topk: int, topp: float
 ) -> tuple[jax.Array, jax.Array]:
-  """One token per row of `logits` [R, V], and its log probability."""
+  """Samples one token per row of `logits` [R, V]; returns tokens, log probabilities."""
   if topk and topp:
     raise ValueError(
       f"Expected at most one of topk and topp to be non-zero, got topk={topk} and "
@@ -181,20 +187,20 @@ def sample_token(
   if temperature < MIN_TEMPERATURE:
     return jnp.argmax(logits, axis=-1), jnp.zeros(logits.shape[0])
   scaled = logits / temperature
-  kept = _k_best(scaled, topk) if topk else _nucleus(scaled, topp)
-  token = jax.random.categorical(rng, kept)
-  log_probs = jax.nn.log_softmax(kept)
+  masked = _k_best(scaled, topk) if topk else _nucleus(scaled, topp)
+  token = jax.random.categorical(rng, masked)
+  log_probs = jax.nn.log_softmax(masked)
   return token, jnp.take_along_axis(log_probs, token[:, None], axis=-1)[:, 0]
 
 
 def _k_best(logits: jax.Array, k: int) -> jax.Array:
-  """Masks all but the k largest logits of each row."""
+  """Masks the logits of each row below the k largest logits."""
   best, _ = jax.lax.top_k(logits, min(k, logits.shape[-1]))
   return jnp.where(logits < best[:, -1:], NEG_INF_VALUE, logits)
 
 
 def _nucleus(logits: jax.Array, topp: float) -> jax.Array:
-  """Masks what lies outside the smallest set of probability >= topp (0: nothing)."""
+  """Masks the tokens outside the smallest set of probability >= topp; 0 masks none."""
   if not topp:
     return logits
   ordered = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)

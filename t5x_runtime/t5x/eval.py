@@ -27,7 +27,7 @@ from t5x import (
 )
 from t5x.inference_checks import check_dataset, check_writable
 
-# What seqio asks of a model, and the step that answers.
+# seqio's names of model functions, and the model's methods.
 _STEPS = {
   "predict_fn": "predict_batch",
   "predict_with_aux_fn": "predict_batch_with_aux",
@@ -50,23 +50,24 @@ def evaluate(
 ) -> None:
   """Computes the metrics of a task, or of each task of a mixture.
 
-  They are appended to `output_dir`/inference_eval by the evaluator's loggers, and said.
+  The evaluator's loggers append the metrics to `output_dir`/inference_eval. The metrics
+  are also printed.
 
   Args:
-    model: what to evaluate.
-    dataset_cfg: what to evaluate it on.
-    restore_checkpoint_cfg: its parameters; in mode all those of each checkpoint of the
-      folder `path` that no run in `output_dir` has evaluated yet.
-    partitioner: how parameters and batches lie on the devices.
-    output_dir: where results go.
-    inference_evaluator_cls: makes the evaluator.
+    model: the model to evaluate.
+    dataset_cfg: the dataset to evaluate on.
+    restore_checkpoint_cfg: the model's checkpoint; in mode all, every checkpoint of the
+      folder `path` that runs in `output_dir` have not evaluated yet.
+    partitioner: the layout of parameters and batches on the devices.
+    output_dir: directory for results.
+    inference_evaluator_cls: class of the evaluator.
     summarize_config_fn: records the configuration in `output_dir`.
-    train_state_initializer_cls: gives the shapes to restore into.
+    train_state_initializer_cls: class that gives the shapes of the train state.
     fallback_init_rng: as for `infer.infer`.
     use_orbax: as for `infer.infer`.
 
   Raises:
-    ValueError: where the configuration can't be run, or the task has no metrics.
+    ValueError: if the configuration can't be run, or the task has no metrics.
   """
   log_dir = epath.Path(output_dir) / "inference_eval"
   evaluator = _checked(model, dataset_cfg, output_dir, log_dir, inference_evaluator_cls)
@@ -77,29 +78,32 @@ def evaluate(
     input_shapes={k: (dataset_cfg.batch_size, *v) for k, v in shapes.items()},
     partitioner=partitioner,
   )
-  log_dir.mkdir(parents=True, exist_ok=True)  # seqio's JSONLogger makes none.
+  log_dir.mkdir(parents=True, exist_ok=True)  # seqio's JSONLogger creates no folder.
   summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
   log_file = os.path.join(output_dir, "model-info.txt")
   utils.log_model_info(log_file, initializer.global_train_state_shape, partitioner)
-  answers = _answers(model, dataset_cfg.batch_size, initializer, partitioner)
+  model_fns = _model_fns(model, dataset_cfg.batch_size, initializer, partitioner)
   done = _Evaluated(output_dir, dataset_cfg.mixture_or_task_name)
   rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
   for path in _checkpoints(restore_checkpoint_cfg, done.paths()):
     state, _ = utils.create_checkpoint_manager_and_restore(
       initializer, partitioner, restore_checkpoint_cfg, path, rng, use_orbax=use_orbax
     )
-    found, _ = evaluator.evaluate(
+    metrics, _ = evaluator.evaluate(
       compute_metrics=jax.process_index() == 0,
       step=int(state.step),
-      **{name: functools.partial(run, train_state=state) for name, run in answers},
+      **{
+        name: functools.partial(model_fn, train_state=state)
+        for name, model_fn in model_fns.items()
+      },
     )
-    _say(int(state.step), found.result())
+    _say(int(state.step), metrics.result())
     hosts.sync(f"step_{int(state.step)}:complete")
     done.add(path)
 
 
 def _checked(model, dataset_cfg, output_dir, log_dir, evaluator_cls) -> seqio.Evaluator:
-  """Returns the evaluator of a task that has metrics, of a run that can be."""
+  """Returns the task's evaluator, after checks of the run and of the task's metrics."""
   check_dataset(dataset_cfg)
   check_writable(output_dir, "EVAL_OUTPUT_DIR")
   utils.verify_matching_vocabs(dataset_cfg, model)
@@ -122,9 +126,9 @@ def _checked(model, dataset_cfg, output_dir, log_dir, evaluator_cls) -> seqio.Ev
   return evaluator
 
 
-def _answers(model, batch_size, initializer, partitioner):
-  """Returns, by seqio's name, what runs each of the model's steps over a dataset."""
-  answers = []
+def _model_fns(model, batch_size, initializer, partitioner) -> dict[str, Callable]:
+  """Returns functions that run the model's methods over a dataset, by seqio's names."""
+  model_fns = {}
   for name, method in _STEPS.items():
     has_aux = name == "predict_with_aux_fn"
     run = utils.get_infer_fn(
@@ -135,15 +139,15 @@ def _answers(model, batch_size, initializer, partitioner):
       nothing_known=getattr(model, "nothing_known", None) if has_aux else None,
     )
     key = {} if name == "score_fn" else {"rng": jax.random.PRNGKey(0)}
-    answers.append((name, functools.partial(run, **key)))
-  return answers
+    model_fns[name] = functools.partial(run, **key)
+  return model_fns
 
 
 def _checkpoints(cfg: utils.RestoreCheckpointConfig, done: set[str]) -> Sequence[str]:
   """Returns the checkpoints to evaluate, by increasing step.
 
   Raises:
-    ValueError: where a folder of checkpoints was asked for and has none.
+    ValueError: if mode is all and the folder has no checkpoints.
   """
   if cfg.mode != "all":
     return [cfg.path]
@@ -158,27 +162,27 @@ def _checkpoints(cfg: utils.RestoreCheckpointConfig, done: set[str]) -> Sequence
 
 
 class _Evaluated:
-  """The file that lists the checkpoints that were evaluated."""
+  """The file with the list of evaluated checkpoints."""
 
   def __init__(self, output_dir: str, task: str):
     self._file = epath.Path(output_dir) / f"eval.{task}.ckpt"
 
   def paths(self) -> set[str]:
-    """Returns what it lists."""
+    """Returns the paths of evaluated checkpoints."""
     return set(self._file.read_text().split("\n")) if self._file.exists() else set()
 
   def add(self, path: str) -> None:
-    """Adds a checkpoint, from the first process."""
+    """Adds a checkpoint to the file, in the first process only."""
     if jax.process_index() == 0:
       self._file.write_text("\n".join(sorted(self.paths() | {path})))
 
 
 def _say(step: int, metrics: Any) -> None:
-  """Prints the metrics that are numbers; loggers write all."""
+  """Prints the numeric metrics; loggers write all metrics."""
   for task, values in (metrics or {}).items():
     numbers = {k: v for k, v in values.items() if isinstance(v, Real)}
-    found = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
-    print(f"{task}, step {step}: {found}", file=sys.stderr, flush=True)
+    text = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
+    print(f"{task}, step {step}: {text}", file=sys.stderr, flush=True)
 
 
 def _main(argv: Sequence[str]) -> None:

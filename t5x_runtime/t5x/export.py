@@ -1,4 +1,4 @@
-"""Export to TensorFlow is upstream T5X's alone."""
+"""A message for `python -m t5x.export`: only upstream T5X exports to TensorFlow."""
 
 import sys
 

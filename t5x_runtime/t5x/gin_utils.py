@@ -1,7 +1,7 @@
 """gin on the command line, and a record of the configuration in the output.
 
-Whatever a configuration gets wrong becomes a ValueError of one line: gin itself raises
-a dozen types, over several lines.
+All errors of a configuration become a ValueError with a one-line message. gin itself
+raises a dozen types, with messages of several lines.
 """
 
 import difflib
@@ -21,9 +21,9 @@ from etils import epath
 from gin import resource_reader
 
 _MACRO = "gin.macro"
-# What gin adds to an error at each configurable that it passes on its way out.
+# gin's additions to an error, one per configurable in the trace.
 _CALLS = re.compile(r"\n  In call to configurable '[^\n]*")
-# What to do about an error of gin's, by its type; the first that fits.
+# The fixes of gin's errors, by type; the first matching type counts.
 _FIXES = (
   (SyntaxError, "Values are Python's: text in quotes, as in --gin.NAME=\"'text'\"."),
   (ImportError, "Check the name, or install what the gin file imports."),
@@ -38,16 +38,16 @@ def parse_gin_flags(
   gin_files: Sequence[str],
   gin_bindings: Sequence[str],
 ) -> None:
-  """Parses gin files in order, then bindings; later ones win. Then all is locked.
+  """Parses gin files in order, then bindings, and locks gin; later bindings win.
 
   Args:
-    gin_search_paths: prefixes that relative file names are tried under, in order.
-    gin_files: files.
+    gin_search_paths: folders of relative file names, in the order of the search.
+    gin_files: paths of gin files.
     gin_bindings: single bindings, `NAME = value`.
 
   Raises:
-    ValueError: in one line, where a file or binding can't be parsed, a macro has no
-      value, or a binding sets a macro that no file sets or reads.
+    ValueError: with a one-line message, if a file or binding can't be parsed, a macro
+      has no value, or a binding sets a macro that no file sets or reads.
   """
   for path in gin_search_paths:
     gin.add_config_file_search_path(path)
@@ -56,15 +56,15 @@ def parse_gin_flags(
     for file in gin_files:
       where = f"--gin_file={file}: "
       gin.parse_config_file(file)
-    of_files = {*macros(), *_macros_read()}
+    file_macros = {*macros(), *_macros_read()}
     where = "--gin.NAME=VALUE: "
     gin.parse_config(gin_bindings)
-    _check_known(gin_bindings, of_files, gin_files)
+    _check_known(gin_bindings, file_macros, gin_files)
     where = ""
     _check_set()
     gin.finalize()
     logging.info("gin configuration:\n%s", gin.config_str())
-  # gin files import modules and bind whatever these hold: anything may be raised.
+  # gin files import modules and bind their contents, so errors may have any type.
   except Exception as error:
     if missing := _missing_file(error):
       raise ValueError(
@@ -76,17 +76,18 @@ def parse_gin_flags(
 
 
 def bound_arguments(function: Callable[..., Any]) -> dict[str, Any]:
-  """Returns the arguments that gin binds to a configurable, evaluated.
+  """Returns the evaluated arguments that gin binds to a configurable.
 
   Args:
     function: the configurable.
 
   Raises:
-    ValueError: in one line, where they can't be evaluated or one is missing.
+    ValueError: with a one-line message, if arguments can't be evaluated, or an argument
+      is missing.
   """
   try:
     bound = gin.get_bindings(function)
-  # Evaluating calls what the gin files name, with values of any type.
+  # The evaluation calls functions of gin files, so errors may have any type.
   except Exception as error:
     raise _explained(error) from error
   parameters = inspect.signature(function).parameters.values()
@@ -101,7 +102,7 @@ def bound_arguments(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def one_line(error: BaseException) -> str:
-  """Returns an error's message in one line, without gin's trace of configurables."""
+  """Returns a one-line message of an error, without gin's trace of configurables."""
   text = str(error)
   if isinstance(error, SyntaxError) and error.text:
     text += f": {error.text.strip()[:200]}"
@@ -109,9 +110,9 @@ def one_line(error: BaseException) -> str:
 
 
 def _explained(error: Exception, where: str = "") -> ValueError:
-  """Returns an error of gin's as a ValueError of one line that says what to do."""
+  """Converts an error of gin's to a ValueError with a one-line message and the fix."""
   if isinstance(error, RecursionError):
-    # Its text, an addition for each level, may recurse too deep itself.
+    # The error's text has an addition per level, and may itself recurse too deep.
     return ValueError(
       f"{where}gin goes round in a circle: a gin file includes itself, or a macro "
       "reads itself. Take the `include` or the macro out."
@@ -132,16 +133,17 @@ def _explained(error: Exception, where: str = "") -> ValueError:
 
 
 def _missing_file(error: Exception) -> str | None:
-  """Returns the gin file that gin can't find; None where the error is another."""
-  found = re.match(r"Unable to open file: (.*)\. Searched config paths", str(error))
-  return found[1] if found and isinstance(error, OSError) else None
+  """Returns the gin file that gin can't find; None for other errors."""
+  match = re.match(r"Unable to open file: (.*)\. Searched config paths", str(error))
+  return match[1] if match and isinstance(error, OSError) else None
 
 
 def _is_resource(path: str) -> bool:
   """Returns whether a gin file is in a package, by the package's name.
 
-  gin's own function raises a TypeError for a folder that is no package, as `configs`,
-  and so no other place is tried; it also logs each place without the file.
+  For a folder that is not a package, such as `configs`, gin's own function raises a
+  TypeError, which stops the search in other folders. gin's function also logs each
+  folder without the file.
   """
   folder, name = os.path.split(path)
   try:
@@ -161,27 +163,31 @@ gin.config._FILE_READERS = [
 
 
 def _closest_file(missing: str, folders: Iterable[str]) -> str:
-  """Suggests gin files with names like that of a missing one."""
+  """Returns a suggestion of gin files with names similar to a missing file's name."""
   file = pathlib.Path(missing)
-  # The folder that the name begins with and, of a name without one, `configs`.
+  # The first folder of the path; `configs` if the path has no folder.
   top = "configs" if len(file.parts) == 1 else file.parts[0]
   patterns = ["*.gin", *(f"{top}/{'*/' * depth}*.gin" for depth in range(3))]
   places = [(pathlib.Path(folder), patterns) for folder in folders]
   if file.is_absolute():
     places = [(file.parent, ["*.gin"])]
-  found = {}
-  for folder, names in places:
-    for other in (other for name in names for other in folder.glob(name)):
-      path = other if file.is_absolute() else other.relative_to(folder)
-      found.setdefault(other.name, str(path))
-  close = difflib.get_close_matches(file.name, found, n=2, cutoff=0.7)
-  suggested = " or ".join(found[name] for name in close)
-  fix = f" Did you mean {suggested}?" if close else ""
-  return fix or " Check the name, `include` and --gin_search_paths."
+  paths = {}
+  for folder, folder_patterns in places:
+    for pattern in folder_patterns:
+      for other in folder.glob(pattern):
+        path = other if file.is_absolute() else other.relative_to(folder)
+        paths.setdefault(other.name, str(path))
+  close = difflib.get_close_matches(file.name, paths, n=2, cutoff=0.7)
+  if not close:
+    return " Check the name, `include` and --gin_search_paths."
+  return f" Did you mean {' or '.join(paths[name] for name in close)}?"
 
 
 def _is_gins(error: ValueError) -> bool:
-  """Returns whether gin's own code or its reading, no function it calls, raised it."""
+  """Returns whether gin's code or gin's reading of a file has raised an error.
+
+  Errors of functions that gin calls are not gin's.
+  """
   if isinstance(error, UnicodeError):
     return True
   trace = error.__traceback__
@@ -191,8 +197,8 @@ def _is_gins(error: ValueError) -> bool:
 
 
 def macros() -> dict[str, Any]:
-  """Returns the macros that are set, with their values as they are."""
-  # gin has no public way to list what is bound.
+  """Returns the macros with values, without evaluating the values."""
+  # gin has no public function that lists bindings.
   config = gin.config._CONFIG
   return {
     name: values.get("value")
@@ -202,41 +208,42 @@ def macros() -> dict[str, Any]:
 
 
 def _macros_read() -> set[str]:
-  """Returns the macros that some binding reads."""
+  """Returns the macros that bindings read."""
   references = gin.config.iterate_references(gin.config._CONFIG)
   keys = [reference.config_key for reference in references]
   return {name for name, selector in keys if selector == _MACRO}
 
 
 def _check_known(
-  gin_bindings: Sequence[str], of_files: Iterable[str], gin_files: Sequence[str]
+  gin_bindings: Sequence[str], file_macros: Iterable[str], gin_files: Sequence[str]
 ) -> None:
-  """Raises a ValueError where a binding sets a macro that has no effect."""
+  """Raises a ValueError if a binding sets a macro without an effect."""
   names = [binding.partition("=")[0].strip() for binding in gin_bindings]
-  known = {*of_files, *_macros_read()}
+  known_macros = {*file_macros, *_macros_read()}
   for name in names:
-    if re.fullmatch(r"[\w/]+", name) and name not in known:
+    if re.fullmatch(r"[\w/]+", name) and name not in known_macros:
       raise ValueError(
         f"--gin.{name} sets a macro that no gin file sets or reads."
-        f"{_beside(name, gin_files) or _closest(name, known)}"
+        f"{_beside(name, gin_files) or _closest(name, known_macros)}"
       )
 
 
 def _beside(name: str, gin_files: Sequence[str]) -> str:
-  """Says which gin files, in folders beside those given, set a macro."""
+  """Suggests gin files that set a macro, in folders beside `gin_files`."""
   folders = {pathlib.Path(file).parent for file in gin_files}
-  found = [file for folder in folders for file in folder.glob("*/*.gin")]
-  found.sort(key=lambda file: (len(file.name), file))  # The plainest first.
-  sets = re.compile(rf"^{name} *=", re.MULTILINE)
-  is_setter = lambda file: (
-    os.access(file, os.R_OK) and sets.search(file.read_text(errors="replace"))
-  )
-  files = [f"--gin_file={file}" for file in found if is_setter(file)]
-  return f" Add {' or '.join(files[:2])}, which sets it." if files else ""
+  files = [file for folder in folders for file in folder.glob("*/*.gin")]
+  files.sort(key=lambda file: (len(file.name), file))  # Short names come first.
+  sets_macro = re.compile(rf"^{name} *=", re.MULTILINE)
+  setters = []
+  for file in files:
+    is_readable = os.access(file, os.R_OK)
+    if is_readable and sets_macro.search(file.read_text(errors="replace")):
+      setters.append(f"--gin_file={file}")
+  return f" Add {' or '.join(setters[:2])}, which sets it." if setters else ""
 
 
 def _check_set() -> None:
-  """Raises a ValueError where a macro that is to be given was not."""
+  """Raises a ValueError if a required macro, or a macro in a binding, has no value."""
   values = macros()
   required = [name for name, value in values.items() if repr(value) == "%gin.REQUIRED"]
   if required:
@@ -259,10 +266,10 @@ def _closest(name: str, known: Iterable[str]) -> str:
 
 
 def rewrite_gin_args(args: Sequence[str]) -> list[str]:
-  """Returns the arguments with `--gin.NAME=VALUE` as `--gin_bindings=NAME = VALUE`.
+  """Converts arguments `--gin.NAME=VALUE` to `--gin_bindings=NAME = VALUE`.
 
   Raises:
-    ValueError: where such an argument has no value.
+    ValueError: if an argument `--gin.NAME` has no value.
   """
   rewritten = []
   for arg in args:
@@ -275,11 +282,11 @@ def rewrite_gin_args(args: Sequence[str]) -> list[str]:
 
 
 def summarize_gin_config(model_dir: str, summary_writer, step: int) -> None:
-  """Writes the configuration to `model_dir`/config.gin, from the first process.
+  """Writes the configuration to `model_dir`/config.gin, in the first process only.
 
   Args:
-    model_dir: a directory, made if need be.
-    summary_writer: must be None: TensorBoard is a matter of training.
+    model_dir: a directory, created if missing.
+    summary_writer: must be None: only training writes to TensorBoard.
     step: unused.
   """
   del step
@@ -292,7 +299,7 @@ def summarize_gin_config(model_dir: str, summary_writer, step: int) -> None:
 
 
 def run(main: Callable[[Sequence[str]], None]) -> None:
-  """Runs `main` as a command whose flags may be gin bindings."""
+  """Runs `main` as a command with gin bindings among the flags."""
   app.run(main, flags_parser=_parse_flags)
 
 
@@ -303,7 +310,7 @@ def _parse_flags(args):
     sys.exit(f"{args[0]}: {one_line(error)} --helpfull lists all flags.")
 
 
-# Small functions for gin files, registered because gin has no expressions.
+# Functions for gin files, because gin has no expressions.
 
 
 @gin.configurable
@@ -314,12 +321,12 @@ def sum_fn(var1=gin.REQUIRED, var2=gin.REQUIRED):
 
 @gin.configurable
 def bool_fn(var1=gin.REQUIRED):
-  """Returns the truth of var1."""
+  """Returns bool(var1)."""
   return bool(var1)
 
 
 @gin.configurable
 def string_split_fn(text=gin.REQUIRED, separator=gin.REQUIRED, maxsplit=-1, index=None):
-  """Returns the parts of `text`, or the one at `index`."""
+  """Returns the parts of `text`, or the part at `index`."""
   parts = text.split(separator, maxsplit)
   return parts if index is None else parts[index]

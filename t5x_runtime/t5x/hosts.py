@@ -1,4 +1,4 @@
-"""Connecting the processes of one job, on one host or several."""
+"""Connects the processes of a job, on one host or several hosts."""
 
 import jax
 from absl import flags
@@ -6,7 +6,7 @@ from jax.experimental import multihost_utils
 
 
 def define_flags() -> None:
-  """Defines the flags that say which process of which job this is."""
+  """Defines the flags about the job and the index of this process."""
   flags.DEFINE_bool(
     "multi_host",
     False,
@@ -21,18 +21,18 @@ def define_flags() -> None:
 
 
 def connect() -> None:
-  """Joins the job that the flags describe, before anything runs on a device.
+  """Joins the job in the flags, before the first use of a device.
 
   Raises:
-    ValueError: where the flags don't go together, or the job can't be joined.
+    ValueError: if the flags are incompatible, or this process can't join the job.
   """
   values = flags.FLAGS
   names = ("coordinator_address", "process_count", "process_index")
-  given = {name: getattr(values, name) for name in names}
-  if not values.multi_host and not any(x is not None for x in given.values()):
+  settings = {name: getattr(values, name) for name in names}
+  if not values.multi_host and not any(x is not None for x in settings.values()):
     return
-  lacking = [f"--{name}" for name, value in given.items() if value is None]
-  if lacking and not (values.multi_host and len(lacking) == len(given)):
+  lacking = [f"--{name}" for name, value in settings.items() if value is None]
+  if lacking and not (values.multi_host and len(lacking) == len(settings)):
     raise ValueError(
       f"--coordinator_address, --process_count and --process_index go together; "
       f"{', '.join(lacking)} missing. Give all three, or --multi_host alone where JAX "
@@ -42,7 +42,7 @@ def connect() -> None:
     jax.distributed.initialize(
       values.coordinator_address, values.process_count, values.process_index
     )
-  # Of RuntimeErrors, and ValueErrors of the cluster that JAX looked for.
+  # JAX raises a RuntimeError, or a ValueError about the cluster.
   except (RuntimeError, ValueError) as error:
     raise ValueError(
       f"Process {values.process_index} could not join its job "
@@ -52,13 +52,13 @@ def connect() -> None:
 
 
 def from_first(value: int) -> int:
-  """Returns the first process's value, so that all do the same."""
+  """Returns the first process's value in all processes."""
   if jax.process_count() == 1:
     return value
   return int(multihost_utils.broadcast_one_to_all(value))
 
 
 def sync(name: str) -> None:
-  """Waits for all processes; nothing to do where there is one."""
+  """Waits for all processes; does nothing in a job of one process."""
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices(name)

@@ -65,40 +65,40 @@ def infer(
   keep_aux_as_numpy: bool = False,
   use_orbax: bool = True,
 ) -> None:
-  """Runs a model over a task and writes one JSON line an example.
+  """Runs a model over a task and writes one JSON line per example.
 
   Results go to `<task>-<mode>.<extension>-<shard>-of-<shards>`, in the dataset's order.
-  They are written in chunks; a run that was killed goes on after its whole chunks,
-  which must be as they were written. A finished run is left alone, and must have had
-  the settings of this one. One job at a time writes a file of results.
+  Results are written in chunks. A killed run resumes after the complete chunks, which
+  must be unchanged. A finished run is kept, and must have the same settings as this
+  run. Only one job at a time writes a file of results.
 
   Args:
     mode: predict, predict_with_aux or score.
-    model: what to run.
-    dataset_cfg: what to run it on.
-    restore_checkpoint_cfg: its parameters.
-    partitioner: how parameters and batches lie on the devices.
-    output_dir: where results go.
-    checkpoint_period: batches a chunk.
-    shard_id: which part of the dataset is this job's.
-    num_shards: how many jobs share the dataset.
-    merge_chunked_results: whether chunks are joined at the end.
+    model: the model to run.
+    dataset_cfg: the dataset to run on.
+    restore_checkpoint_cfg: the model's checkpoint.
+    partitioner: the layout of parameters and batches on the devices.
+    output_dir: directory for results.
+    checkpoint_period: number of batches per chunk.
+    shard_id: index of this job's shard of the dataset.
+    num_shards: number of shards of the dataset, one per job.
+    merge_chunked_results: whether to merge the chunks at the end.
     write_fn: writes a chunk.
-    checkpoint_ds_iter: accepted; finished chunks are skipped either way.
-    train_state_initializer_cls: gives the shapes to restore into.
-    fallback_init_rng: seed of parameters that the checkpoint lacks, where
-      restore_checkpoint_cfg.fallback_to_scratch allows it.
-    merge_fn: joins the chunks.
+    checkpoint_ds_iter: unused; finished chunks are always skipped.
+    train_state_initializer_cls: class that gives the shapes of the train state.
+    fallback_init_rng: seed of parameters missing in the checkpoint, if
+      restore_checkpoint_cfg.fallback_to_scratch is True.
+    merge_fn: merges the chunks.
     summarize_config_fn: records the configuration in `output_dir`.
-    verify_matching_vocabs_fn: checks dataset and model against each other first.
-    output_vocab_feature_name: the feature whose vocabulary decodes predictions.
-    file_extension: of the results.
+    verify_matching_vocabs_fn: checks that dataset and model are compatible.
+    output_vocab_feature_name: name of the feature with the predictions' vocabulary.
+    file_extension: extension of the results' file.
     keep_aux_as_numpy: whether auxiliary values stay arrays.
-    use_orbax: whether checkpoints are managed by
-      restore_checkpoint_cfg.checkpoint_manager_cls.
+    use_orbax: whether restore_checkpoint_cfg.checkpoint_manager_cls restores the
+      checkpoint.
 
   Raises:
-    ValueError: where the configuration can't be run or is not that of what is there,
+    ValueError: if the configuration can't be run or differs from existing results,
       another job writes the same results, a chunk is damaged, or the file system
       refuses a write.
   """
@@ -112,7 +112,7 @@ def infer(
   outputs = {
     task: ChunkFiles(output_dir, task.name, suffix, settings) for task in examples.tasks
   }
-  # Held from before anything is written: a job that is refused has changed nothing.
+  # The locks come before all writes, so that a refused job has changed no file.
   with contextlib.ExitStack() as locks:
     with writing("the lock", output_dir):
       for files in outputs.values():
@@ -135,7 +135,7 @@ def infer(
     train_state = _restore(
       initializer, partitioner, restore_checkpoint_cfg, fallback_init_rng, use_orbax
     )
-    # Nothing in the directory changes before all is there to run.
+    # No file in the directory changes before the checkpoint is restored.
     if shard_id == 0:
       _record(output_dir, summarize_config_fn, initializer, partitioner)
     has_aux = mode == "predict_with_aux"
@@ -145,22 +145,29 @@ def infer(
       train_state_axes=initializer.train_state_axes,
       partitioner=partitioner,
       keep_aux_as_numpy=keep_aux_as_numpy,
-      # Batches learn of each other through auxiliary values.
+      # State passes from batch to batch among the auxiliary values.
       nothing_known=getattr(model, "nothing_known", None) if has_aux else None,
     )
     run = functools.partial(_inferences, infer_fn, train_state)
-    merge = lambda *names: merge_fn(*names, int(train_state.step))
+
+    def merge(output_dir, output_fname, tmp_dir):
+      merge_fn(output_dir, output_fname, tmp_dir, int(train_state.step))
+
     for task, files in outputs.items():
       vocabulary = task.output_features[output_vocab_feature_name].vocabulary
-      write = lambda path, *args, vocab=vocabulary: write_fn(path, *args, mode, vocab)
+      write = functools.partial(_write, write_fn, mode, vocabulary)
       chunks = functools.partial(examples.chunks, task, checkpoint_period)
       count = examples.count(task)
       merge_task = merge if merge_chunked_results else None
       _infer_task(files, chunks, count, run, write, merge_task)
 
 
+def _write(write_fn, mode, vocabulary, path, inferences, task_ds) -> None:
+  write_fn(path, inferences, task_ds, mode, vocabulary)
+
+
 def _settings(mode, dataset_cfg, restore_cfg, checkpoint_period) -> dict[str, Any]:
-  """What chunks must have in common to make one result, and a rerun with a result."""
+  """Returns the settings that all chunks and reruns of a result must share."""
   return {
     "mode": mode,
     "split": dataset_cfg.split,
@@ -175,7 +182,7 @@ def _settings(mode, dataset_cfg, restore_cfg, checkpoint_period) -> dict[str, An
 
 
 def _record(output_dir: str, summarize_config_fn, initializer, partitioner) -> None:
-  """Writes what ran beside its results."""
+  """Writes the configuration and the model's parameters' shapes beside the results."""
   with writing("config.gin or model-info.txt", output_dir):
     summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
     log_file = os.path.join(output_dir, "model-info.txt")
@@ -183,7 +190,7 @@ def _record(output_dir: str, summarize_config_fn, initializer, partitioner) -> N
 
 
 def _is_open(files: ChunkFiles) -> bool:
-  """Whether there is something to do, which is said where there is not."""
+  """Returns whether the task has unfinished chunks; prints a message otherwise."""
   if not files.is_finished():
     files.find_done()
     return True
@@ -195,7 +202,7 @@ def _is_open(files: ChunkFiles) -> bool:
 def _infer_task(
   files: ChunkFiles, chunks, total: int | None, infer_fn, write_fn, merge
 ) -> None:
-  """Runs one task of this shard, from its first chunk that is not done."""
+  """Runs a task of this shard, from the first unfinished chunk on."""
   count = _write_chunks(chunks, total, files, infer_fn, write_fn)
   if jax.process_index() == 0:
     files.finish(count, merge)
@@ -204,7 +211,7 @@ def _infer_task(
 
 
 def _restore(initializer, partitioner, cfg, fallback_init_rng, use_orbax):
-  """The train state of the configured checkpoint."""
+  """Returns the train state of the configured checkpoint."""
   if cfg.mode == "all":
     raise ValueError(
       "RestoreCheckpointConfig.mode = 'all' is for t5x.eval: a folder of results is of "
@@ -220,16 +227,18 @@ def _restore(initializer, partitioner, cfg, fallback_init_rng, use_orbax):
 def _write_chunks(
   chunks, total: int | None, files: ChunkFiles, infer_fn, write_fn
 ) -> int:
-  """Runs and writes each chunk that is not done yet; returns how many there are."""
-  # What is done is for the first process to say: others may not see its files yet.
-  first = count = hosts.from_first(files.first_open())
+  """Runs and writes each unfinished chunk; returns the number of chunks."""
+  # The first process decides which chunks are finished, because other processes may not
+  # see the files yet.
+  first = hosts.from_first(files.first_open())
+  count = first
   on_terminal = sys.stderr.isatty() and jax.process_index() == 0 and not _is_quiet()
   with Progress(total, shown=on_terminal) as progress:
     for chunk, (texts, features) in enumerate(chunks(first), start=first):
       count = chunk + 1
       if hosts.from_first(files.is_done(chunk)):
         continue
-      # The key depends on the chunk alone, so a resumed run draws the same samples.
+      # The key depends only on the chunk, so a resumed run draws the same samples.
       rng = jax.random.fold_in(jax.random.PRNGKey(0), chunk)
       inferences = infer_fn(features.enumerate(), rng, progress.report)
       if jax.process_index() == 0:
@@ -241,7 +250,7 @@ def _write_chunks(
 
 
 def _inferences(infer_fn, train_state, features, rng, report) -> Inferences:
-  """Predictions and auxiliary values, in the examples' order."""
+  """Returns predictions and auxiliary values, in the examples' order."""
   result = infer_fn(features, train_state, rng=rng, report=report)
   numbered, aux = result if isinstance(result, tuple) else (result, {})
   return [prediction for _, prediction in numbered], aux

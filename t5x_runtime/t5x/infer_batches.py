@@ -1,4 +1,4 @@
-"""Running a step over the batches of a dataset; reached as `utils.get_infer_fn`."""
+"""Runs a step over the batches of a dataset; exported as `utils.get_infer_fn`."""
 
 import functools
 import inspect
@@ -12,7 +12,7 @@ import numpy as np
 from t5x import train_state
 from t5x.inference_files import plain
 
-# The feature, and the auxiliary value, that goes from each batch to the next.
+# The feature, and the auxiliary value, with the state from batch to batch.
 KNOWN = "known"
 
 
@@ -27,20 +27,20 @@ def get_infer_fn(
   """Returns a function that runs `infer_step` over a numbered dataset.
 
   Args:
-    infer_step: (params, batch) or (params, batch, rng) -> predictions, or those and a
-      dict of auxiliary values.
-    batch_size: over all devices.
-    train_state_axes: how the parameters lie on them.
+    infer_step: maps (params, batch) or (params, batch, rng) to predictions, or to
+      (predictions, dict of auxiliary values).
+    batch_size: number of examples per batch, over all devices.
+    train_state_axes: layout of the parameters on the devices.
     partitioner: compiles the step.
     keep_aux_as_numpy: whether auxiliary values stay arrays.
-    nothing_known: from a number of examples to arrays that the step knows of batches
-      before the first; it is given them as the feature `KNOWN`, and has what it knows
-      then among the auxiliary values, for the next batch of the dataset.
+    nothing_known: maps a number of examples to the state before the first batch. The
+      step gets the state as the feature `KNOWN`, and returns the new state, for the
+      next batch, as the auxiliary value `KNOWN`. None means no state.
 
   Returns:
     (dataset, train_state, rng, report) -> [(number, prediction)] by increasing number,
-    with auxiliary values, if any, as a second element. `report` is called with the
-    number of examples of each finished batch, and with their auxiliary values.
+    with auxiliary values, if any, as a second element. The function calls `report` for
+    each finished batch, with the number of examples and the auxiliary values.
   """
   spec = partitioner.data_partition_spec
   run = partitioner.partition(
@@ -55,7 +55,8 @@ def get_infer_fn(
 
   def infer_fn(ds, train_state, rng=None, report=lambda count, aux: None):
     """Runs the step over all batches."""
-    numbered, columns = [], []
+    numbered = []
+    columns = []
     placed = map(to_global, _batches(ds, layout))
     following = next(placed, None)
     count = layout.batch_size // layout.num_shards
@@ -64,7 +65,7 @@ def get_infer_fn(
       step_rng, rng = (None, None) if rng is None else jax.random.split(rng)
       numbers, batch = following
       *running, known = run(train_state.params, batch, step_rng, numbers, known)
-      # While the devices are busy the next batch is made ready.
+      # The next batch is prepared while the devices compute.
       following = next(placed, None)
       numbers, result = jax.device_get(running)
       predictions, aux = result if isinstance(result, tuple) else (result, {})
@@ -78,18 +79,20 @@ def get_infer_fn(
 
 
 def _step(infer_step):
-  """Returns what is compiled: the step, with what goes along with each batch."""
+  """Returns the function to compile: `infer_step` with numbers and state of a batch."""
   takes_rng = "rng" in inspect.signature(infer_step).parameters
 
   def step(params, batch, rng, numbers, known):
-    """Returns numbers, the step's result, and what it knows then."""
-    # The numbers go along, so that they come back in whatever order devices give.
+    """Returns numbers, the step's result, and the new state."""
+    # The program returns the numbers too, because devices may return rows in another
+    # order.
     batch = batch if known is None else {**batch, KNOWN: known}
-    result = infer_step(params, batch, *([rng] if takes_rng else []))
+    result = infer_step(params, batch, rng) if takes_rng else infer_step(params, batch)
     if known is not None:
       predictions, aux = result
       aux = dict(aux)
-      known, result = aux.pop(KNOWN), (predictions, aux)
+      known = aux.pop(KNOWN)
+      result = (predictions, aux)
     return numbers, result, known
 
   return step
@@ -108,11 +111,12 @@ def _joined(numbered, columns, keep_aux_as_numpy):
 def _batches(ds, layout):
   """Yields this process's rows of each batch.
 
-  The last batch is filled with copies of the first example, numbered -1.
+  Copies of the first example, with the number -1, fill up the last batch.
   """
-  rows, filler = ds.as_numpy_iterator(), None
+  rows = ds.as_numpy_iterator()
+  filler = None
   while batch := list(itertools.islice(rows, layout.batch_size)):
     filler = filler or (np.int64(-1), batch[0][1])
     batch += [filler] * (layout.batch_size - len(batch))
-    own = batch[layout.shard_id :: layout.num_shards]
-    yield jax.tree.map(lambda *values: np.stack(values), *own)
+    process_rows = batch[layout.shard_id :: layout.num_shards]
+    yield jax.tree.map(lambda *values: np.stack(values), *process_rows)

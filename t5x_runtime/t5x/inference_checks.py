@@ -1,4 +1,4 @@
-"""What is wrong with an inference job, said before any work."""
+"""Checks of an inference job before any work."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def check_inference(
   shard_id: int,
   num_shards: int,
 ) -> None:
-  """Checks the arguments of `infer.infer`; imports the module of its task.
+  """Checks the arguments of `infer.infer`, and imports the task's module.
 
   Raises:
-    ValueError: naming what was expected, what came, and what to do.
+    ValueError: if a check fails; the message has the expectation, the value and the
+      fix.
   """
   if not isinstance(output_dir, str) or not output_dir:
     raise ValueError(
@@ -49,7 +50,7 @@ def check_inference(
 
 
 def check_dataset(cfg: utils.DatasetConfig) -> None:
-  """Raises a ValueError where the task is unknown, or what is read of it is not set."""
+  """Raises a ValueError if the task is unknown, or the configuration is invalid."""
   if cfg.module:
     try:
       utils.import_module(cfg.module)
@@ -71,9 +72,9 @@ def check_dataset(cfg: utils.DatasetConfig) -> None:
       "Results are in the order of the dataset."
     )
   name = cfg.mixture_or_task_name
-  known = plain_tasks.known_names()
-  if isinstance(name, str) and name not in known:
-    close = difflib.get_close_matches(name, known) or sorted(known)
+  names = plain_tasks.known_names()
+  if isinstance(name, str) and name not in names:
+    close = difflib.get_close_matches(name, names) or sorted(names)
     raise ValueError(
       f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. Known, and closest: "
       f"{', '.join(close[:8]) or 'none at all'}. Import the module that registers it "
@@ -82,7 +83,7 @@ def check_dataset(cfg: utils.DatasetConfig) -> None:
 
 
 def check_writable(output_dir: str, macro: str = "INFER_OUTPUT_DIR") -> None:
-  """Raises a ValueError where no file can be made; makes no folder."""
+  """Raises a ValueError if `output_dir` is not writable; creates no folder."""
   directory = epath.Path(output_dir)
   if "://" not in output_dir:
     directory = next(

@@ -1,4 +1,4 @@
-"""The chunks of an inference run, which a killed run goes on from."""
+"""The chunks of an inference run, from which a killed run resumes."""
 
 import contextlib
 import glob
@@ -13,18 +13,18 @@ from etils import epath
 
 from t5x.inference_safety import digest, files_named, only_job, whole_file, writing
 
-# May change when a run is called again: the directory may have been moved.
+# Settings that may differ in a rerun, because the directory may have been moved.
 _FREE = ("INFER_OUTPUT_DIR", "infer.output_dir")
 
 
 class ChunkFiles:
-  """The files of one task's run: a chunk counts once its marker says what it holds.
+  """The files of a task's run; a chunk counts when the marker records the contents.
 
   Args:
-    output_dir: of the results.
-    task: its name.
+    output_dir: directory for results.
+    task: name of the task.
     suffix: `<mode>.<extension>-<shard>-of-<shards>`.
-    settings: what must stay the same when a run is called again.
+    settings: settings that must be the same in a rerun.
   """
 
   def __init__(
@@ -32,7 +32,7 @@ class ChunkFiles:
   ):
     self._fname = f"{task}-{suffix}"
     self.output_dir = epath.Path(output_dir)
-    # Other modes of the task share it.
+    # Other modes of the task share this directory.
     self.directory = self.output_dir / f"tmp-{task}-{suffix[-len('00000-of-00000') :]}"
     self.result = self.output_dir / self._fname
     self.marker = self.output_dir / f"{self._fname}.COMPLETED"
@@ -40,13 +40,13 @@ class ChunkFiles:
     self._done: set[int] = set()
 
   def lock(self) -> contextlib.AbstractContextManager:
-    """Keeps other jobs from these files; of several processes the first one does."""
+    """Locks the files against other jobs, in the first process only."""
     if jax.process_index() != 0:
       return contextlib.nullcontext()
     return only_job(self.directory / f".{self._fname}.lock", self._fname)
 
   def is_done(self, chunk: int) -> bool:
-    """Whether the chunk was whole when `find_done` looked, or was written since."""
+    """Returns whether `find_done` found the chunk complete, or `write` wrote it."""
     return chunk in self._done
 
   def first_open(self) -> int:
@@ -54,18 +54,17 @@ class ChunkFiles:
     return next(i for i in range(len(self._done) + 1) if i not in self._done)
 
   def is_finished(self) -> bool:
-    """Whether the task is done.
+    """Returns whether the task is done.
 
     Raises:
-      ValueError: where its result is not what was written, or was made under other
-        settings.
+      ValueError: if the result differs from the marker, or has other settings.
     """
     if not self.marker.exists():
       return False
     recorded = _recorded(self.marker)
     if "sha256" in recorded:
       _check(self.result, self.marker, "to run again")
-      # A run killed after its marker may have left them.
+      # A run that was killed after writing the marker may have left chunks.
       if jax.process_index() == 0 and self.directory.exists():
         self.remove()
     if changes := self.has_settings() and self._changes(recorded["settings"]):
@@ -77,22 +76,22 @@ class ChunkFiles:
     return True
 
   def has_settings(self) -> bool:
-    """Whether the marker of the finished task says under which settings it was made."""
+    """Returns whether the finished task's marker records the settings."""
     return "settings" in _recorded(self.marker)
 
   def find_done(self) -> None:
     """Finds the chunks that are done.
 
     Raises:
-      ValueError: where one is damaged, or was made under other settings.
+      ValueError: if a chunk is damaged, or has other settings.
     """
     self._done = self._completed()
 
   def write(self, chunk: int, write_fn: Callable[..., None], *args) -> None:
-    """Writes a chunk by `write_fn(path, *args)`; a kill leaves all of it or nothing.
+    """Writes a chunk atomically by `write_fn(path, *args)`.
 
     Raises:
-      ValueError: where the file system refuses.
+      ValueError: if the file system refuses a write.
     """
     path = self.directory / f"{self._fname}-chunk{chunk:05}"
     with self._writing(f"chunk {chunk}"):
@@ -104,22 +103,23 @@ class ChunkFiles:
     self._done.add(chunk)
 
   def finish(self, count: int, merge_fn: Callable[..., None] | None) -> None:
-    """Joins the chunks, says that the task is done, and removes the chunks.
+    """Merges the chunks, marks the task as done, and removes the chunks.
 
     Args:
-      count: of chunks.
-      merge_fn: (output_dir, fname, directory) -> None; None where chunks stay apart.
+      count: number of chunks.
+      merge_fn: (output_dir, fname, directory) -> None; None keeps the chunks.
 
     Raises:
-      ValueError: where a chunk is missing or damaged, or the file system refuses.
+      ValueError: if a chunk is missing or damaged, or the file system refuses a write.
     """
-    found, expected = self._completed(), set(range(count))
-    if found != expected:
+    chunks = self._completed()
+    expected = set(range(count))
+    if chunks != expected:
       raise ValueError(
         f"{self.directory}: expected chunks 0 to {count - 1}, lacks "
-        f"{sorted(expected - found)} and has {sorted(found - expected)} besides: files "
-        "or the input changed during the run. Run the same command again for chunks it "
-        "lacks; delete the directory where it has too many."
+        f"{sorted(expected - chunks)} and has {sorted(chunks - expected)} besides: "
+        "files or the input changed during the run. Run the same command again for "
+        "chunks it lacks; delete the directory where it has too many."
       )
     with self._writing("the merged result"):
       if merge_fn is None:
@@ -127,31 +127,32 @@ class ChunkFiles:
         return
       merge_fn(str(self.output_dir), self._fname, str(self.directory))
       self._mark(self.marker, digest(self.result) if self.result.exists() else {})
-    # After the marker: a run killed between the two has its results.
+    # The removal comes after the marker, so that a run killed in between has results.
     self.remove()
 
   def remove(self) -> None:
-    """Removes what belongs to this run; another mode's chunks stay.
+    """Removes this run's chunks, but not the chunks of other modes.
 
-    The directory holds the lock still, and goes with it if it is empty then.
+    The directory still holds the lock. Releasing the lock removes the directory if the
+    directory is empty.
     """
     for file in self.directory.iterdir():
       if file.name.startswith((f"{self._fname}-", f".partial-{self._fname}-")):
         file.unlink()
 
   def _completed(self) -> set[int]:
-    """Returns the chunks that are whole, as their markers say.
+    """Returns the complete chunks, after a comparison with the markers.
 
     Raises:
-      ValueError: where a chunk is not what its marker says, or has other settings.
+      ValueError: if a chunk differs from the marker, or has other settings.
     """
     done = set()
     pattern = f"{glob.escape(self._fname)}-chunk*.COMPLETED"
     for marker in files_named(self.directory, pattern):
       path = marker.with_name(marker.name.removesuffix(".COMPLETED"))
       recorded = _recorded(marker) if path.exists() else {}
-      # Upstream T5X and early versions left markers without. What such a chunk should
-      # hold is not known, so it is decoded again, to the same lines.
+      # Markers of upstream T5X and of early versions record no settings and no digest.
+      # A chunk with such a marker is decoded again, to the same lines.
       if "settings" not in recorded:
         continue
       _check(path, marker, "to decode that chunk again")
@@ -164,17 +165,19 @@ class ChunkFiles:
     return done
 
   def _changes(self, before: Mapping[str, Any]) -> str:
-    """Returns what is set otherwise than `before`, in words; '' where nothing is."""
+    """Returns the changes since the settings `before`, in words; '' means no change."""
     now = self._settings
     names = [n for n in {**before, **now} if before.get(n) != now.get(n)]
     return "; ".join(f"{n} was {before.get(n)}, is {now.get(n)}" for n in names)
 
   def _writing(self, what: str) -> contextlib.AbstractContextManager:
     count = len(self._done)
-    kept = {0: "", 1: "The chunk before it is kept"}
-    return writing(
-      what, self.output_dir, kept.get(count, f"The {count} chunks before it are kept")
-    )
+    kept = f"The {count} chunks before it are kept"
+    if count == 0:
+      kept = ""
+    elif count == 1:
+      kept = "The chunk before it is kept"
+    return writing(what, self.output_dir, kept)
 
   def _partial(self, path: epath.Path) -> epath.Path:
     suffix = path.name.removeprefix(f"{self._fname}-")
@@ -186,10 +189,10 @@ class ChunkFiles:
 
 
 def configuration() -> dict[str, str]:
-  """Returns gin's bindings by name, but for those that name the output directory."""
-  lines = gin.config_str(max_line_length=10**5).splitlines()  # A binding a line.
-  found = (line.split(" = ", maxsplit=1) for line in lines if not line.startswith("#"))
-  bindings = dict(binding for binding in found if len(binding) == 2)
+  """Returns gin's bindings by name, except for the output directory."""
+  lines = gin.config_str(max_line_length=10**5).splitlines()  # One binding per line.
+  pairs = (line.split(" = ", maxsplit=1) for line in lines if not line.startswith("#"))
+  bindings = dict(pair for pair in pairs if len(pair) == 2)
   return {name: text for name, text in bindings.items() if not name.endswith(_FREE)}
 
 
@@ -198,7 +201,7 @@ def _marker(path: epath.Path) -> epath.Path:
 
 
 def _recorded(marker: epath.Path) -> dict[str, Any]:
-  """Returns what a marker records, which may be nothing."""
+  """Returns the record in a marker, which may be empty."""
   text = marker.read_bytes()
   with contextlib.suppress(ValueError, RecursionError):
     recorded = json.loads(text or "{}")
@@ -212,11 +215,11 @@ def _recorded(marker: epath.Path) -> dict[str, Any]:
 
 
 def _check(path: epath.Path, marker: epath.Path, purpose: str) -> None:
-  """Raises a ValueError where `path` is not what its marker says."""
+  """Raises a ValueError if a file differs from the marker's size and SHA-256."""
   expected = {n: x for n, x in _recorded(marker).items() if n != "settings"}
-  found = digest(path) if path.exists() else "no file"
-  if found != expected:
+  actual = digest(path) if path.exists() else "no file"
+  if actual != expected:
     raise ValueError(
-      f"{path} is damaged: {marker.name} says {expected}, found {found}. Nothing was "
+      f"{path} is damaged: {marker.name} says {expected}, found {actual}. Nothing was "
       f"overwritten. Delete {path} and {marker} {purpose}."
     )

@@ -1,4 +1,4 @@
-"""A task's examples in chunks, as texts and as the model's features."""
+"""Reads a task's examples in chunks, as texts and as the model's features."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ with epy.lazy_imports():
 def open_examples(
   cfg: utils.DatasetConfig, model: Any, shard_id: int, num_shards: int
 ) -> PlainExamples | SeqioExamples:
-  """Returns what reads the examples of one shard of a task or mixture.
+  """Returns a reader of the examples of a shard of a task or mixture.
 
   Args:
-    cfg: names the task.
-    model: says which features it takes.
-    shard_id: which part of the dataset is this job's.
-    num_shards: how many jobs share the dataset.
+    cfg: the dataset's configuration, with the task's name.
+    model: the model, which converts examples to features.
+    shard_id: index of this job's shard of the dataset.
+    num_shards: number of shards of the dataset.
   """
   task = plain_tasks.find(cfg.mixture_or_task_name)
   is_plain = task is not None and not cfg.use_cached and model.takes_plain_features()
@@ -41,7 +41,7 @@ class PlainExamples:
   """Reads a shard of a task of texts, without TensorFlow.
 
   Attributes:
-    tasks: the task alone.
+    tasks: a list with the task.
   """
 
   def __init__(
@@ -53,8 +53,10 @@ class PlainExamples:
     num_shards: int,
   ):
     self.tasks = [task]
-    self._cfg, self._model = cfg, model
-    self._shard_id, self._num_shards = shard_id, num_shards
+    self._cfg = cfg
+    self._model = model
+    self._shard_id = shard_id
+    self._num_shards = num_shards
 
   def input_spec(self) -> dict[str, Any]:
     """Returns shapes and types of a batch of the model's features."""
@@ -67,7 +69,7 @@ class PlainExamples:
     }
 
   def count(self, task: plain_tasks.PlainTask) -> int:
-    """Returns how many examples this shard has."""
+    """Returns the number of examples in this shard."""
     total = task.num_input_examples(self._cfg.split)
     return len(range(self._shard_id, total, self._num_shards))
 
@@ -79,12 +81,14 @@ class PlainExamples:
     shard = itertools.islice(
       enumerate(task.read(self._cfg.split)), self._shard_id, None, self._num_shards
     )
-    rest = itertools.islice(shard, first * size, None)
-    while chunk := list(itertools.islice(rest, size)):
-      examples, features = [], []
+    unfinished = itertools.islice(shard, first * size, None)
+    while chunk := list(itertools.islice(unfinished, size)):
+      examples = []
+      features = []
       for place, texts in chunk:
-        examples.append(task.example(texts, self._cfg.task_feature_lengths))
-        features.append(self._features(examples[-1], place))
+        example = task.example(texts, self._cfg.task_feature_lengths)
+        examples.append(example)
+        features.append(self._features(example, place))
       yield Rows(examples), Rows(features)
 
   def _features(self, example: dict[str, Any], place: int) -> dict[str, np.ndarray]:
@@ -97,7 +101,7 @@ class SeqioExamples:
   """Reads a shard of a seqio task or mixture, in order.
 
   Attributes:
-    tasks: of the mixture, or the task alone.
+    tasks: the mixture's tasks, or a list with the task.
   """
 
   def __init__(
@@ -105,16 +109,17 @@ class SeqioExamples:
   ):
     self._provider = seqio.maybe_get_mixture_or_task(cfg.mixture_or_task_name)
     self.tasks = seqio.get_subtasks(self._provider)
-    self._cfg, self._model = cfg, model
+    self._cfg = cfg
+    self._model = model
     self._shard = seqio.ShardInfo(index=shard_id, num_shards=num_shards)
     self._read = functools.cache(self._pipeline)
 
   def _pipeline(self, provider) -> tuple[tf.data.Dataset, tf.data.Dataset]:
-    """Returns the examples, and the model's features of each.
+    """Returns the examples, and the model's features of each example.
 
-    First without AutoGraph, which takes two seconds to translate functions of seqio
-    that have no need of it. A task's own function that has, one with an `if` of a
-    tensor, raises a TypeError without.
+    The first attempt disables AutoGraph, which takes two seconds to translate functions
+    of seqio without need. A task's function that needs AutoGraph (for an `if` of a
+    tensor) raises a TypeError in the first attempt.
     """
     try:
       return tf.autograph.experimental.do_not_convert(self._datasets)(provider)
@@ -133,7 +138,7 @@ class SeqioExamples:
     )
     lengths = self._cfg.task_feature_lengths
     converter = self._model.FEATURE_CONVERTER_CLS(pack=False)
-    if hasattr(converter, "of_shard"):  # It wants to know what it converts.
+    if hasattr(converter, "of_shard"):  # The converter numbers a shard's examples.
       converter = converter.of_shard(provider.name, self._shard)
     return examples, converter(examples, task_feature_lengths=lengths)
 
@@ -146,7 +151,7 @@ class SeqioExamples:
     return {"input_shapes": shapes, "input_types": types}
 
   def count(self, task: seqio.Task) -> int | None:
-    """Returns how many examples this shard has; None where the task can't tell."""
+    """Returns the number of examples in this shard; None if the number is unknown."""
     if self._shard.num_shards > 1:
       return None
     try:
@@ -159,29 +164,33 @@ class SeqioExamples:
   ) -> Iterator[tuple[tf.data.Dataset, tf.data.Dataset]]:
     """Yields (texts, features) of each chunk of `period` batches, from `first` on.
 
-    The chunks before it are read, too, but not inferred on.
+    Earlier chunks are also read, but not yielded.
     """
     size = period * self._cfg.batch_size
     examples, features = self._read(task)
-    both = tf.data.Dataset.zip((examples, features))
-    both = _untuned(both.skip(first * size).prefetch(size)).as_numpy_iterator()
-    while rows := list(itertools.islice(both, size)):
+    pairs = tf.data.Dataset.zip((examples, features))
+    pairs = _untuned(pairs.skip(first * size).prefetch(size)).as_numpy_iterator()
+    while rows := list(itertools.islice(pairs, size)):
       yield _as_datasets(rows, examples.element_spec)
 
 
 def _as_datasets(rows, spec) -> tuple[tf.data.Dataset, tf.data.Dataset]:
-  """Texts keep their own lengths; features all have the same."""
+  """Returns datasets of texts and of features of (text, features) rows.
+
+  Texts have different lengths, but features have equal lengths.
+  """
   texts = [text for text, _ in rows]
-  features = {k: np.stack([row[k] for _, row in rows]) for k in rows[0][1]}
-  of_texts = tf.data.Dataset.from_generator(lambda: iter(texts), output_signature=spec)
-  return _untuned(of_texts), _untuned(tf.data.Dataset.from_tensor_slices(features))
+  columns = {k: np.stack([row[k] for _, row in rows]) for k in rows[0][1]}
+  examples = tf.data.Dataset.from_generator(lambda: iter(texts), output_signature=spec)
+  features = tf.data.Dataset.from_tensor_slices(columns)
+  return _untuned(examples), _untuned(features)
 
 
 def _untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
   """Returns the dataset without autotuning.
 
-  Its thread sleeps for longer and longer, and what lets go of an iterator may have to
-  wait until it wakes: for seconds, in which nothing happens (TensorFlow 2.21).
+  Autotuning has a thread that sleeps for longer and longer times. Deleting an iterator
+  may wait for this thread for seconds (TensorFlow 2.21).
   """
   options = tf.data.Options()
   options.autotune.enabled = False

@@ -20,7 +20,7 @@ with epy.lazy_imports():
   import seqio
 
 MODES = ("predict", "score", "predict_with_aux")
-# (predictions, auxiliary values): one entry an example, in the input's order.
+# (predictions, auxiliary values), with one entry per example, in the input's order.
 Inferences = tuple[Sequence[Any], Mapping[str, Any]]
 
 
@@ -35,22 +35,23 @@ def write_inferences_to_file(
   input_fields_to_include: Sequence[str] | None = None,
   output_ids: bool = False,
 ) -> None:
-  """Writes one JSON line an example: its inputs, the prediction or score, and aux.
+  """Writes one JSON line per example: inputs, the prediction or score, and aux.
 
   Args:
-    path: of the file.
+    path: path of the file.
     inferences: predictions (token ids, or scores in mode score) and auxiliary values.
     task_ds: the examples, in the same order.
     mode: predict, score or predict_with_aux.
-    vocabulary: turns token ids into text; needed but in mode score.
-    json_encoder_cls: for values that json does not know; None is seqio's.
-    include_all_inputs: whether all features are written, not the texts alone.
-    input_fields_to_include: which features are written, with their texts.
-    output_ids: whether token ids are written beside the text.
+    vocabulary: decodes token ids; required except in mode score.
+    json_encoder_cls: encoder of values unknown to json; None means seqio's.
+    include_all_inputs: whether to write all features instead of only the texts.
+    input_fields_to_include: names of features to write, together with the texts of
+      these features.
+    output_ids: whether to write token ids beside the text.
 
   Raises:
-    ValueError: where the mode is unknown, the vocabulary is missing, or both ways to
-      choose input fields are used.
+    ValueError: if the mode is unknown, the vocabulary is missing, or both arguments
+      about input fields are set.
   """
   if mode not in MODES:
     raise ValueError(f"mode must be one of {MODES}, got {mode!r}.")
@@ -61,7 +62,6 @@ def write_inferences_to_file(
       "Set include_all_inputs or input_fields_to_include, not both of them."
     )
   predictions, aux = inferences
-  is_column = lambda value: isinstance(value, np.ndarray | list)
   decode = _decode_plainly if isinstance(task_ds, Rows) else _decode
   texts = None if mode == "score" else decode(vocabulary, predictions)
   with epath.Path(path).open("w") as file:
@@ -75,15 +75,19 @@ def write_inferences_to_file(
         if output_ids:
           record["prediction_tokens"] = _until_padding(plain(predictions[i]))
       if mode == "predict_with_aux" or (mode == "score" and aux):
-        row = jax.tree.map(lambda column, i=i: column[i], aux, is_leaf=is_column)
+        row = jax.tree.map(lambda column, i=i: column[i], aux, is_leaf=_is_column)
         record["aux"] = jax.tree.map(plain, row)
       file.write(_dumped(record, json_encoder_cls) + "\n")
+
+
+def _is_column(value) -> bool:
+  return isinstance(value, np.ndarray | list)
 
 
 def _dumped(record, encoder: type[json.JSONEncoder] | None) -> str:
   if encoder is not None:
     return json.dumps(record, cls=encoder)
-  # seqio's is made for a value that json does not know alone.
+  # The lambda imports seqio only for a value that json does not know.
   return json.dumps(
     record, default=lambda value: seqio.TensorAndNumpyEncoder().default(value)
   )
@@ -94,17 +98,17 @@ def _chosen(example, all_of_them, names):
     return example
   if names is None:
     return {k: v for k, v in example.items() if k.endswith("_pretokenized")}
-  wanted = {*names, *(f"{name}_pretokenized" for name in names)}
-  return {k: v for k, v in example.items() if k in wanted}
+  chosen = {*names, *(f"{name}_pretokenized" for name in names)}
+  return {k: v for k, v in example.items() if k in chosen}
 
 
 def plain(value):
-  """Returns what json can write; arrays become lists, bytes text."""
+  """Converts a value for json: arrays become lists, and bytes become text."""
   if isinstance(value, bytes):
     return value.decode("utf-8")
   if isinstance(value, np.ndarray | jax.Array):
     value = np.asarray(value)
-    # ml_dtypes' scalars (bfloat16) have no JSON form of their own.
+    # json can't write ml_dtypes' scalars (bfloat16).
     value = value.astype(np.float32) if value.dtype == jax.numpy.bfloat16 else value
     return value.tolist()
   if isinstance(value, np.generic):
@@ -113,11 +117,11 @@ def plain(value):
 
 
 def _decode(vocabulary, predictions):
-  """Returns the texts of all predictions, or of all decodes of each."""
+  """Returns the text of each prediction, or the texts of each prediction's decodes."""
   rows = [np.asarray(tokens) for tokens in predictions]
-  of_one_shape = len({row.shape for row in rows}) == 1
-  if of_one_shape and isinstance(vocabulary, seqio.SentencePieceVocabulary):
-    # In one call: 20 take TensorFlow longer than their decoding may have taken.
+  has_one_shape = len({row.shape for row in rows}) == 1
+  if has_one_shape and isinstance(vocabulary, seqio.SentencePieceVocabulary):
+    # One call for all rows: 20 calls of TensorFlow may take longer than the model.
     tokens = np.stack(rows)
     texts = vocabulary.decode_tf(tokens.reshape(-1, tokens.shape[-1])).numpy()
     rows = texts.reshape(tokens.shape[:-1])
@@ -127,7 +131,7 @@ def _decode(vocabulary, predictions):
 
 
 def _decode_plainly(vocabulary, predictions):
-  """Returns what `_decode` does, without TensorFlow."""
+  """Returns the same texts as `_decode`, without TensorFlow."""
   return [_texts_of(vocabulary, np.asarray(tokens)) for tokens in predictions]
 
 
@@ -144,16 +148,16 @@ def _until_padding(tokens):
 def merge_chunks_to_file(
   output_dir: str, output_fname: str, tmp_dir: str, step: int | None
 ) -> None:
-  """Joins the chunks of a finished task to one file, in order.
+  """Merges the chunks of a finished task into one file, in order.
 
   Args:
-    output_dir: where the result goes.
-    output_fname: its name.
-    tmp_dir: where the chunks are, `<output_fname>-chunk00000` and so on.
-    step: the checkpoint's; unused.
+    output_dir: directory for the result.
+    output_fname: name of the result.
+    tmp_dir: directory of the chunks, `<output_fname>-chunk00000` and so on.
+    step: step of the checkpoint, unused.
 
   Raises:
-    ValueError: where there are no chunks, or one is missing.
+    ValueError: if there are no chunks, or a chunk is missing.
   """
   del step
   pattern = f"{glob.escape(output_fname)}-chunk?????"

@@ -1,4 +1,4 @@
-"""A run's progress bar: examples, and the tokens and calls that a model counts."""
+"""A run's progress bar, with counts of examples, tokens and target calls."""
 
 import time
 from collections.abc import Mapping
@@ -9,21 +9,23 @@ from tqdm import tqdm
 
 
 class Progress:
-  """Shows how far a run is, and how long it still takes. A context manager.
+  """Shows the progress and the remaining time of a run; a context manager.
 
-  The bar appears after the first batch, which may have been compiled for minutes: its
-  rates are of the batches after that.
+  The bar appears after the first batch, because compilation may take minutes. The rates
+  exclude the first batch.
 
   Args:
-    total: examples of the run; None where nobody knows.
-    shown: whether there is a bar.
+    total: number of the run's examples; None if unknown.
+    shown: whether to show the bar.
   """
 
   def __init__(self, total: int | None, shown: bool):
-    self._total, self._shown = total, shown
+    self._total = total
+    self._shown = shown
     self._bar: tqdm | None = None
     self._begin = 0.0
-    self._tokens = self._calls = 0
+    self._tokens = 0
+    self._calls = 0
 
   def __enter__(self):
     return self
@@ -33,11 +35,12 @@ class Progress:
       self._bar.close()
 
   def report(self, count: int, aux: Mapping[str, Any]) -> None:
-    """Takes note of a finished batch.
+    """Records a finished batch.
 
     Args:
-      count: its examples.
-      aux: its auxiliary values; `tokens` and `target_calls` are summed.
+      count: number of examples in the batch.
+      aux: auxiliary values of the batch; the bar shows rates of `tokens` and
+        `target_calls`.
     """
     if self._bar is None:
       self._begin = time.perf_counter()

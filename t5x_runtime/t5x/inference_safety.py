@@ -1,4 +1,4 @@
-"""What keeps an output directory safe: locks, whole files, errors with advice."""
+"""Locks, atomic writes and helpful errors for an output directory."""
 
 import contextlib
 import errno
@@ -20,21 +20,21 @@ _ADVICE = {
   errno.EPERM: "give yourself the right to write there",
   errno.EROFS: "make the file system writable",
 }
-# File systems that have no locks say so by one of these.
+# Error numbers of file systems without locks.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextlib.contextmanager
 def writing(what: str, directory: epath.PathLike, kept: str = "") -> Iterator[None]:
-  """Turns an OSError of the block into a ValueError that says what to do.
+  """Turns an OSError of the block into a ValueError with a fix.
 
   Args:
-    what: is written.
+    what: name of the written file or files.
     directory: INFER_OUTPUT_DIR.
-    kept: what the run has so far, and what becomes of it.
+    kept: a clause about the results that the run keeps after the error.
 
   Raises:
-    ValueError: where the file system refuses.
+    ValueError: if the file system refuses a write.
   """
   try:
     yield
@@ -51,7 +51,7 @@ def writing(what: str, directory: epath.PathLike, kept: str = "") -> Iterator[No
 
 
 def _first(error: OSError) -> OSError:
-  """Returns the error with its number: gin raises copies that have only the text."""
+  """Returns the error with a number: gin raises copies with the text only."""
   while error.errno is None and isinstance(error.__context__, OSError):
     error = error.__context__
   return error
@@ -59,16 +59,19 @@ def _first(error: OSError) -> OSError:
 
 @contextlib.contextmanager
 def whole_file(path: epath.Path, partial: epath.Path) -> Iterator[epath.Path]:
-  """Gives `partial` to write to; a kill or an error leaves all of `path` or nothing."""
+  """Yields `partial` to write to, and renames it to `path` if the block succeeds.
+
+  After a kill or an error, `path` is either complete or unchanged.
+  """
   try:
     yield partial
     if is_local(partial):
-      # Quotas and network file systems may refuse as late as this.
+      # Quotas and network file systems may refuse a write as late as in fsync.
       with partial.open("rb") as file:
         os.fsync(file.fileno())
     partial.replace(path)
   finally:
-    # After an error. One of this, too, would hide the first, which says more.
+    # After an error, a second error of `unlink` would hide the first error.
     with contextlib.suppress(OSError):
       partial.unlink(missing_ok=True)
 
@@ -81,31 +84,31 @@ def digest(path: epath.Path) -> dict[str, int | str]:
 
 
 def is_local(path: epath.Path) -> bool:
-  """Whether `path` is in this machine's file systems, not in a bucket (gs://)."""
+  """Returns whether `path` is in a file system, and not in a bucket (gs://)."""
   return "://" not in str(path)
 
 
 @contextlib.contextmanager
 def only_job(path: epath.Path, name: str) -> Iterator[None]:
-  """Holds the lock file `path`, which no second job gets meanwhile.
+  """Holds the lock file `path` during the block, so that no second job gets the lock.
 
-  The kernel frees the lock when its holder ends, however it ends; the file that a
-  killed job leaves locks nothing. Afterwards the file is gone, and so are the
-  directories that were made for it, if empty. Buckets (gs://) have no locks: two jobs
-  that write the same results there are not told.
+  The kernel frees the lock when the job ends or is killed, so the lock file of a killed
+  job locks nothing. After the block, the lock file is removed, and also the directories
+  that were created for the lock file, if empty. Buckets (gs://) have no locks: two jobs
+  that write the same results in a bucket get no error.
 
   Args:
-    path: the lock file; its directory is made.
-    name: of what is locked, for messages.
+    path: path of the lock file; the directory is created.
+    name: name of the locked results, for messages.
 
   Raises:
-    ValueError: where another job holds it.
-    OSError: where the file can't be made.
+    ValueError: if another job holds the lock.
+    OSError: if the file can't be created.
   """
   if not is_local(path):
     yield
     return
-  made = [parent for parent in path.parents if not parent.exists()]
+  new_folders = [parent for parent in path.parents if not parent.exists()]
   file = _locked(path, name)
   try:
     file.truncate(0)
@@ -113,17 +116,18 @@ def only_job(path: epath.Path, name: str) -> Iterator[None]:
     file.flush()
     yield
   finally:
-    # Removed while still held: who opened it meanwhile sees that it is gone. What can't
-    # be removed (a directory with results in it, a read-only disk) locks nothing.
+    # The file is removed before the lock is freed: another job that has opened the file
+    # then sees that the file is gone. Errors are harmless (a directory with results, a
+    # read-only disk), because a file without a holder locks nothing.
     with contextlib.suppress(OSError):
       path.unlink()
-      for directory in made or [path.parent]:
-        os.rmdir(directory)  # epath's looks first, and then removes what is inside.
+      for directory in new_folders or [path.parent]:
+        os.rmdir(directory)  # epath's rmdir would also remove the contents.
     file.close()
 
 
 def _locked(path, name):
-  """Returns the open lock file, locked."""
+  """Opens and locks the lock file."""
   while True:
     file = _opened(path)
     try:
@@ -150,24 +154,25 @@ def _locked(path, name):
     with contextlib.suppress(FileNotFoundError):
       if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
         return file
-    file.close()  # Its holder ended and removed it between our two calls: once more.
+    # The former holder removed the file between `open` and `flock`: try again.
+    file.close()
 
 
 def _opened(path):
-  for last in (*[False] * 99, True):
-    try:
+  """Opens a lock file, and creates the directory if missing."""
+  for _ in range(99):
+    # A job that has just ended may remove the directory between the two calls.
+    with contextlib.suppress(FileNotFoundError, FileExistsError):
       path.parent.mkdir(parents=True, exist_ok=True)
       return open(path, "a+")
-    # A job that has just ended removed the directory between two calls: once more.
-    except (FileNotFoundError, FileExistsError):
-      if last:
-        raise
+  path.parent.mkdir(parents=True, exist_ok=True)
+  return open(path, "a+")
 
 
 def files_named(directory: epath.Path, pattern: str) -> list[epath.Path]:
-  """Returns a folder's files with names like a pattern, sorted.
+  """Returns a folder's files with names that match a pattern, sorted.
 
-  Unlike `glob`, it takes the folder's own name as it is, brackets included.
+  Unlike in `glob`, brackets in the folder's name are not a pattern.
   """
   if not directory.exists():
     return []

@@ -1,7 +1,7 @@
-"""Keeps compiled programs between runs, in a folder of the user's, by default.
+"""Keeps compiled programs between runs, by default in a folder of the user's home.
 
-JAX's own setting, JAX_COMPILATION_CACHE_DIR, wins; empty, it keeps nothing.
-SPECDEC_T5X_CACHE, which moves all that specdec_t5x keeps, moves programs with it.
+JAX's own setting, JAX_COMPILATION_CACHE_DIR, has priority; an empty setting keeps no
+programs. SPECDEC_T5X_CACHE moves all files that specdec_t5x keeps, including programs.
 """
 
 import hashlib
@@ -12,32 +12,32 @@ import warnings
 
 import jax
 
-_LARGEST = 2**30  # Bytes; the programs that were not used for longest go first.
-_WORTH_KEEPING = 0.02  # Seconds to compile: to read one takes less.
+_LARGEST = 2**30  # Bytes of all programs; the least recently used are removed first.
+_WORTH_KEEPING = 0.02  # Seconds of compilation; reading a program is faster.
 
 
 def keep_programs() -> None:
-  """Has JAX keep what it compiles, and use it again."""
+  """Configures JAX to keep and reuse compiled programs."""
   if "JAX_COMPILATION_CACHE_DIR" in os.environ:
     return
   try:
-    kept = folder()
+    cache_dir = folder()
   except OSError as error:
     warnings.warn(f"Compiled programs are not kept: {error}", stacklevel=2)
     return
-  jax.config.update("jax_compilation_cache_dir", str(kept))
+  jax.config.update("jax_compilation_cache_dir", str(cache_dir))
   jax.config.update("jax_compilation_cache_max_size", _LARGEST)
   name = "jax_persistent_cache_min_compile_time_secs"
   jax.config.update(name, _WORTH_KEEPING)
 
 
 def folder() -> pathlib.Path:
-  """Returns where programs are kept: one folder for each kind of processor.
+  """Returns the folder of programs, with a different folder per kind of processor.
 
-  Programs for CPUs are of the very processor, and homes may be shared.
+  Programs for CPUs depend on the kind of processor, and machines may share a home.
 
   Raises:
-    OSError: where that is in a home folder, and there is none.
+    OSError: if the folder is in a home folder, and there is no home folder.
   """
   names = ("SPECDEC_T5X_CACHE", "XDG_CACHE_HOME")
   cache = next(filter(None, map(os.environ.get, names)), "~/.cache")
@@ -56,5 +56,5 @@ def _processor() -> str:
     lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
   except OSError:
     return platform.processor()
-  wanted = ("model name", "flags", "Features")
-  return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
+  fields = ("model name", "flags", "Features")
+  return "\n".join(sorted({line for line in lines if line.startswith(fields)}))

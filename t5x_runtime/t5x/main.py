@@ -8,13 +8,13 @@ MODES = ("infer", "eval", "train", "export")
 
 
 def main() -> None:
-  """Becomes the command that --run_mode names, with the other flags."""
+  """Replaces this process by the command of --run_mode, with the other flags."""
   parser = argparse.ArgumentParser(
     prog="python -m t5x.main", add_help=False, allow_abbrev=False, description=__doc__
   )
   parser.add_argument("-run_mode", "--run_mode", choices=MODES, required=True)
-  args, rest = parser.parse_known_args()
-  command = [sys.executable, "-m", f"t5x.{args.run_mode}", *rest]
+  args, other_args = parser.parse_known_args()
+  command = [sys.executable, "-m", f"t5x.{args.run_mode}", *other_args]
   os.execv(command[0], command)
 
 

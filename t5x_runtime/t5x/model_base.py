@@ -1,4 +1,4 @@
-"""What models have in common: a module, vocabularies, a decode function, scoring."""
+"""The base of models: a module, vocabularies, a decode function, scoring."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPTIONAL = tuple(
 
 
 class SeqioConverter:
-  """A feature converter of seqio as a class attribute, imported where it is read."""
+  """A class attribute with a feature converter of seqio, imported on first use."""
 
   def __init__(self, name: str):
     self._name = name
@@ -39,18 +39,18 @@ class SeqioConverter:
 
 
 class BaseTransformerModel(abc.ABC):
-  """What `t5x.infer` asks of a model.
+  """The interface of a model for `t5x.infer`.
 
   Args:
-    module: with T5X's network interface.
-    input_vocabulary: of the task's inputs.
-    output_vocabulary: of its targets.
-    decode_fn: finds the outputs.
-    feature_converter_cls: another one than the class's own.
+    module: a module with T5X's network interface.
+    input_vocabulary: vocabulary of the task's inputs.
+    output_vocabulary: vocabulary of the task's targets.
+    decode_fn: decode function.
+    feature_converter_cls: a feature converter instead of the class's converter.
   """
 
   FEATURE_CONVERTER_CLS: Callable[..., seqio.FeatureConverter]
-  # What the module is called with, before the decoder's targets.
+  # Names of the module's inputs before the decoder's targets.
   _INPUTS: tuple[str, ...]
 
   def __init__(
@@ -69,7 +69,7 @@ class BaseTransformerModel(abc.ABC):
       self.FEATURE_CONVERTER_CLS = feature_converter_cls
 
   def takes_plain_features(self) -> bool:
-    """Returns whether `plain_features` makes its features, as its converter does."""
+    """Returns whether `plain_features` computes the same features as the converter."""
     converter = inspect.getattr_static(self, "FEATURE_CONVERTER_CLS")
     return hasattr(self, "plain_features") and isinstance(converter, SeqioConverter)
 
@@ -87,11 +87,13 @@ class BaseTransformerModel(abc.ABC):
     input_shapes: Mapping[str, tuple[int, ...]],
     input_types: Mapping[str, jnp.dtype] | None = None,
   ) -> flax.core.FrozenDict:
-    """Randomly initialised variables, with 'params' and 'params_axes'."""
+    """Returns randomly initialised variables, with 'params' and 'params_axes'."""
     types = input_types or {}
-    ones = lambda name: jnp.ones(input_shapes[name], types.get(name, jnp.float32))
-    tokens = [ones(name) for name in self._INPUTS]
-    # Targets are shaped as the decoder's inputs are.
+    tokens = [
+      jnp.ones(input_shapes[name], types.get(name, jnp.float32))
+      for name in self._INPUTS
+    ]
+    # Targets have the shape of the decoder's inputs.
     variables = self.module.init(
       rng, *tokens, tokens[-1], decode=False, enable_dropout=False
     )
@@ -100,14 +102,14 @@ class BaseTransformerModel(abc.ABC):
   def predict_batch(
     self, params: PyTree, batch: Batch, rng: jax.Array | None = None
   ) -> jax.Array:
-    """The best hypothesis of every row, without auxiliary values."""
+    """Returns the best hypothesis of every row, without auxiliary values."""
     return self.predict_batch_with_aux(params=params, batch=batch, rng=rng)[0]
 
   @abc.abstractmethod
   def predict_batch_with_aux(
     self, params: PyTree, batch: Batch, rng: jax.Array | None = None
   ) -> tuple[jax.Array, Mapping[str, jax.Array]]:
-    """Hypotheses and a mapping of per-row values."""
+    """Returns hypotheses and a mapping of per-row values."""
 
   def _compute_logits(
     self,
@@ -117,7 +119,7 @@ class BaseTransformerModel(abc.ABC):
     mutable=False,
     other_variables: PyTree | None = None,
   ):
-    """Logits [B, L, V], with the mutated variables where `mutable` is set."""
+    """Returns logits [B, L, V], together with the mutated variables if `mutable`."""
     return self.module.apply(
       {"params": params, **(other_variables or {})},
       *(batch[name] for name in self._INPUTS),
@@ -130,11 +132,11 @@ class BaseTransformerModel(abc.ABC):
     )
 
   def _optional_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-    """What the module is given besides, of packed batches."""
+    """Returns the module's further inputs, in packed batches."""
     return {name: batch[name] for name in _OPTIONAL if name in batch}
 
   def _one_token(self, state, params, max_decode_length, *inputs, **kwargs):
-    """The logits [rows, V] after the state's `cur_token`, and the cache then."""
+    """Returns the logits [rows, V] after the state's `cur_token`, and the new cache."""
     logits, variables = self.module.apply(
       {"params": params, "cache": state.cache},
       *inputs,
@@ -149,7 +151,7 @@ class BaseTransformerModel(abc.ABC):
     return jnp.squeeze(logits, axis=1), variables["cache"]
 
   def _decode(self, rng, decoder_params, **arguments) -> tuple[jax.Array, jax.Array]:
-    """What the decode function finds: decodes [B, N, L] and scores [B, N]."""
+    """Calls the decode function; returns decodes [B, N, L] and scores [B, N]."""
     arguments |= {"eos_id": self.output_vocabulary.eos_id, **(decoder_params or {})}
     if rng is not None:
       if arguments.get("decode_rng") is not None:
@@ -163,10 +165,10 @@ class BaseTransformerModel(abc.ABC):
   def score_batch(
     self, params: PyTree, batch: Batch, return_intermediates: bool = False
   ):
-    """Sum of log p(target token) over `decoder_loss_weights`, per row.
+    """Computes the sum of `decoder_loss_weights` * log p(target token), per row.
 
-    With return_intermediates also what the module sowed, with the token scores, the
-    weights and the targets under 'decoder'.
+    With return_intermediates, also returns the module's intermediates, with the token
+    scores, the weights and the targets under 'decoder'.
     """
     weights = batch["decoder_loss_weights"]
     targets = batch["decoder_target_tokens"]
@@ -182,24 +184,24 @@ class BaseTransformerModel(abc.ABC):
     scores = jnp.sum(token_scores, axis=-1)
     if not return_intermediates:
       return scores
-    sown = flax.core.unfreeze(modified.get("intermediates", {}))
+    intermediates = flax.core.unfreeze(modified.get("intermediates", {}))
     decoder = {
-      **sown.get("decoder", {}),
+      **intermediates.get("decoder", {}),
       "loss_weights": (weights,),
       "target_tokens": (targets,),
       "token_scores": (token_scores,),
     }
-    return scores, {**sown, "decoder": decoder}
+    return scores, {**intermediates, "decoder": decoder}
 
 
-# Upstream's base class; here there is one kind of model.
+# The name of upstream's base class; this runtime has only one base class.
 BaseModel = BaseTransformerModel
 
 
 def best_of(
   decodes: jax.Array, scores: jax.Array, return_all_decodes: bool
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-  """A prediction and its auxiliary values: all decodes, or each row's last one."""
+  """Returns all decodes and scores, or the last decode and score of each row."""
   if return_all_decodes:
     return decodes, {"scores": scores}
   return decodes[:, -1], {"scores": scores[:, -1]}
@@ -210,8 +212,8 @@ class DecoderParams:
   """Defaults of `predict_batch_with_aux`.
 
   Attributes:
-    return_all_decodes: whether all hypotheses are returned, or the best.
-    num_decodes: hypotheses per row.
+    return_all_decodes: whether to return all hypotheses, or the best.
+    num_decodes: number of hypotheses per row.
   """
 
   return_all_decodes: bool = False

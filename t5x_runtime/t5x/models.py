@@ -1,7 +1,7 @@
 """The models of inference: encoder-decoder here, decoder-only in `decoder_only`.
 
-A model joins a Flax module with vocabularies, a decode function and a feature
-converter. Losses, metrics and training steps are not in the contract.
+A model combines a Flax module with vocabularies, a decode function and a feature
+converter. The contract has no losses, metrics or training steps.
 """
 
 from __future__ import annotations
@@ -65,17 +65,18 @@ class EncoderDecoderModel(BaseTransformerModel):
   def plain_features(
     self, example: Mapping[str, Any], lengths: Mapping[str, int], task: str, place: int
   ) -> dict[str, np.ndarray]:
-    """Returns an example's features, as seqio.EncDecFeatureConverter does.
+    """Returns the features of seqio.EncDecFeatureConverter for an example.
 
     Args:
       example: tokens of inputs and targets.
-      lengths: of both, zero-padded.
-      task: the name of its task; a subclass may need it.
-      place: of the example in its task; likewise.
+      lengths: zero-padded lengths of inputs and targets.
+      task: name of the task, for subclasses.
+      place: place of the example in the task, for subclasses.
     """
     del task, place
-    inputs, targets = np.zeros(lengths["inputs"]), np.zeros(lengths["targets"])
+    inputs = np.zeros(lengths["inputs"])
     inputs[: len(example["inputs"])] = example["inputs"]
+    targets = np.zeros(lengths["targets"])
     targets[: len(example["targets"])] = example["targets"]
     features = {
       "encoder_input_tokens": inputs,
@@ -93,7 +94,7 @@ class EncoderDecoderModel(BaseTransformerModel):
     raw_inputs: jax.Array,
     max_decode_length: int,
   ) -> tuple[jax.Array, PyTree]:
-    """One decoder step: the logits [rows, V] after `cur_token`, and the cache."""
+    """Returns the logits [rows, V] after `cur_token`, and the new cache."""
     return self._one_token(
       decoding_state,
       params,
@@ -110,8 +111,8 @@ class EncoderDecoderModel(BaseTransformerModel):
     encoder_input_tokens: jax.Array,
     decoder_input_tokens: jax.Array,
   ) -> PyTree:
-    """An empty decoder cache for these shapes."""
-    # In its first call with a mutable cache the module only creates the cache.
+    """Returns an empty decoder cache for these shapes."""
+    # The module's first call with a mutable cache only creates the cache.
     ones = jnp.ones_like(decoder_input_tokens)
     _, variables = self.module.apply(
       {"params": params},
@@ -141,11 +142,12 @@ class EncoderDecoderModel(BaseTransformerModel):
     Args:
       params: the parameters.
       batch: converted features; `decoder_input_tokens` gives the output's length.
-      rng: passed to the decode function as decode_rng.
+      rng: key for the decode function's decode_rng.
       decoder_params: further arguments of the decode function.
-      return_all_decodes: all hypotheses, by increasing score, or the best.
-      num_decodes: hypotheses per row.
-      prompt_with_targets: the output starts with the tokens of the targets.
+      return_all_decodes: whether to return all hypotheses, by increasing score, or the
+        best.
+      num_decodes: number of hypotheses per row.
+      prompt_with_targets: whether the output starts with the tokens of the targets.
 
     Returns:
       Tokens [B, L] and {'scores': [B]}; [B, N, L] and [B, N] for all hypotheses.
@@ -176,7 +178,7 @@ class EncoderDecoderModel(BaseTransformerModel):
     if prompt_with_targets:
       is_eos = decoder_tokens == self.output_vocabulary.eos_id
       prompts = jnp.where(is_eos, 0, decoder_tokens)
-    found = self._decode(
+    decodes, scores = self._decode(
       rng,
       decoder_params,
       inputs=prompts,
@@ -184,4 +186,4 @@ class EncoderDecoderModel(BaseTransformerModel):
       tokens_to_logits=tokens_to_logits,
       num_decodes=num_decodes,
     )
-    return best_of(*found, return_all_decodes)
+    return best_of(decodes, scores, return_all_decodes)

@@ -20,14 +20,14 @@ _METADATA = "_METADATA"
 
 
 def is_orbax_format(path: epath.PathLike) -> bool:
-  """Whether a directory is a complete Orbax checkpoint."""
+  """Returns whether a directory is a complete Orbax checkpoint."""
   return (epath.Path(path) / STATE / _METADATA).is_file()
 
 
 def save(
   directory: epath.Path, step: int, state: Mapping[str, Any], keep: int | None
 ) -> None:
-  """Writes checkpoint_<step> with the item 'state', and drops all but `keep`."""
+  """Writes checkpoint_<step> with the item 'state', and keeps the last `keep` steps."""
   directory.mkdir(parents=True, exist_ok=True)
   options = ocp.CheckpointManagerOptions(
     step_prefix="checkpoint",
@@ -43,12 +43,12 @@ def save(
 
 
 def read_index(directory: epath.Path) -> dict[str, Any]:
-  """What has the `shape` of each array, by path, from the metadata alone."""
+  """Returns array metadata with the attribute `shape`, by path."""
   try:
     with ocp.PyTreeCheckpointer() as checkpointer:
       metadata = checkpointer.metadata((directory / STATE).absolute())
     return traverse_util.flatten_dict(dict(metadata.item_metadata.tree), sep="/")
-  # Orbax, tensorstore and json each raise their own types on damaged metadata.
+  # Orbax, tensorstore and json raise different types for damaged metadata.
   except Exception as error:
     index = "its index (_METADATA, manifest.ocdbt and d in state)"
     raise _damaged(directory, index, error) from error
@@ -60,22 +60,22 @@ def read_arrays(
   shardings: Mapping[str, jax.sharding.Sharding],
   dtypes: Mapping[str, Any],
 ) -> dict[str, Any]:
-  """Reads the named arrays, each into its sharding and dtype, and no others.
+  """Reads the arrays in `entries`, with the given shardings and dtypes.
 
-  Orbax would have all of them on their way through host memory at once, so they are
-  read in groups: see `checkpoint_memory`.
+  Orbax would read all arrays through host memory at once, so this function reads groups
+  of arrays: see `checkpoint_memory`.
 
   Args:
-    directory: the checkpoint.
-    entries: of its index, what to read.
-    shardings: where each goes.
-    dtypes: of each; as stored where there is none.
+    directory: directory of the checkpoint.
+    entries: entries of the index to read, by path.
+    shardings: shardings by path.
+    dtypes: dtypes by path; arrays without a dtype keep the stored dtype.
 
   Returns:
     The arrays by path.
 
   Raises:
-    ValueError: naming an array that can't be read.
+    ValueError: if an array can't be read; the message names the array.
   """
   args = {
     name: ocp.ArrayRestoreArgs(
@@ -88,12 +88,12 @@ def read_arrays(
   values = {}
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
     for group in checkpoint_memory.groups(sizes):
-      wanted = {name: args[name] for name in group}
+      group_args = {name: args[name] for name in group}
       try:
-        values |= _read_group(checkpointer, directory, wanted)
-      # As above: several libraries' exceptions, one meaning.
+        values |= _read_group(checkpointer, directory, group_args)
+      # Orbax, tensorstore and json raise different types for damaged arrays.
       except Exception as error:
-        raise _find_damage(checkpointer, directory, wanted, error) from error
+        raise _find_damage(checkpointer, directory, group_args, error) from error
   return values
 
 
@@ -109,17 +109,17 @@ def _read_group(checkpointer, directory, args) -> dict[str, Any]:
 
 
 def _find_damage(checkpointer, directory, args, error) -> ValueError:
-  """The error for the first array of a group that can't be read by itself."""
+  """Returns an error about the first array of a group that can't be read alone."""
   for name in args:
     try:
       _read_group(checkpointer, directory, {name: args[name]})
-    except Exception as own:
-      return _damaged(directory, f"parameter {name}", own)
+    except Exception as array_error:
+      return _damaged(directory, f"parameter {name}", array_error)
   return _damaged(directory, f"the parameters {sorted(args)} together", error)
 
 
 def _damaged(directory: epath.Path, what: str, error: Exception) -> ValueError:
-  # Orbax wraps what tensorstore says, which names the file, in errors of its own.
+  # Orbax's errors wrap tensorstore's error, which names the file.
   while error.__cause__ is not None:
     error = error.__cause__
   return ValueError(

@@ -1,4 +1,4 @@
-"""Placing parameters and batches on a ('data', 'model') mesh of devices."""
+"""Places parameters and batches on a ('data', 'model') mesh of devices."""
 
 import dataclasses
 import functools
@@ -31,13 +31,14 @@ _UNSHARDED = (
 
 @dataclasses.dataclass
 class DataLayout:
-  """Which part of a global batch a process feeds.
+  """The part of a global batch that a process feeds.
 
   Attributes:
-    batch_size: of the whole batch.
-    shard_id: which shard of the data this process reads.
-    num_shards: how many shards there are.
-    is_first_host_in_replica_set: whether no lower process reads the same shard.
+    batch_size: number of rows of the global batch.
+    shard_id: index of this process's shard of the data.
+    num_shards: number of shards of the data.
+    is_first_host_in_replica_set: whether this process is the first process with this
+      shard.
   """
 
   batch_size: int
@@ -51,12 +52,12 @@ def standard_logical_axis_rules(
   parameter_partitioning_dims: int = 1,
   additional_rules: LogicalAxisRules | None = None,
 ) -> list[tuple[str, str | None]]:
-  """Rules from the canonical logical axes to the mesh, highest priority first.
+  """Returns rules from canonical logical axes to the mesh, by decreasing priority.
 
   Args:
     activation_partitioning_dims: 2 also shards activations' embed over 'model'.
     parameter_partitioning_dims: 2 also shards parameters' embed over 'data'.
-    additional_rules: appended.
+    additional_rules: rules to append.
   """
   dims = (activation_partitioning_dims, parameter_partitioning_dims)
   if any(d not in (1, 2) for d in dims):
@@ -72,7 +73,7 @@ def standard_logical_axis_rules(
     ("kv", None),
     ("joined_kv", "model"),
   ]
-  # After the rules above: embed takes what mesh axis they leave free in an array.
+  # The rules of embed come last: embed takes a mesh axis that is still free.
   if activation_partitioning_dims == 2:
     rules.append(("embed", "model"))
   if parameter_partitioning_dims == 2:
@@ -84,7 +85,7 @@ def standard_logical_axis_rules(
 
 
 class PartitionedFn:
-  """A jitted function that runs inside the mesh and the logical axis rules."""
+  """A jitted function that runs in the context of a mesh and logical axis rules."""
 
   def __init__(self, jitted, mesh: Mesh, rules: LogicalAxisRules):
     self._jitted = jitted
@@ -106,12 +107,13 @@ class PjitPartitioner:
 
   Attributes:
     num_partitions: size of the 'model' axis; the other devices form 'data'.
-    model_parallel_submesh: its size as a product, instead of num_partitions.
-    params_on_devices: kept for callers; parameters always live on the devices here.
-    backend: JAX backend; the default one where None.
+    model_parallel_submesh: factors of the size of the 'model' axis, instead of
+      num_partitions.
+    params_on_devices: unused; parameters are always on the devices here.
+    backend: JAX backend; None means the default backend.
     ici_mesh_shape: (data, model) within a slice, instead of num_partitions.
     dcn_mesh_shape: (data, model) across slices.
-    logical_axis_rules: `standard_logical_axis_rules()` where None.
+    logical_axis_rules: rules; None means `standard_logical_axis_rules()`.
   """
 
   num_partitions: int | None = None
@@ -165,9 +167,9 @@ class PjitPartitioner:
     return PartitionSpec("data")
 
   def get_data_layout(self, batch_size: int | None = None) -> DataLayout:
-    """Which rows of a batch this process feeds.
+    """Returns the part of a batch that this process feeds.
 
-    Processes whose devices cover the same 'data' rows feed the same ones.
+    Processes with devices on the same 'data' rows feed the same rows.
     """
     size = self.mesh.shape["data"]
     batch_size = size if batch_size is None else batch_size
@@ -181,25 +183,29 @@ class PjitPartitioner:
     for row, devices in enumerate(self.mesh.devices.reshape(size, -1)):
       for process in {device.process_index for device in devices}:
         rows.setdefault(process, []).append(row)
-    parts = sorted({tuple(held) for held in rows.values()})
+    parts = sorted({tuple(process_rows) for process_rows in rows.values()})
     if sum(map(len, parts)) != size:
       raise ValueError(
         "Expected processes to hold equal or disjoint parts of the 'data' axis, got "
         f"{parts}. Choose num_partitions so that it divides, or is a multiple of, the "
         "devices of one process."
       )
-    own = jax.process_index()
-    first = min(process for process in rows if rows[process] == rows[own])
+    this_process = jax.process_index()
+    part = rows[this_process]
+    first_process = min(process for process in rows if rows[process] == part)
     return DataLayout(
-      batch_size, parts.index(tuple(rows[own])), len(parts), own == first
+      batch_size=batch_size,
+      shard_id=parts.index(tuple(part)),
+      num_shards=len(parts),
+      is_first_host_in_replica_set=this_process == first_process,
     )
 
   def get_logical_axes(self, train_state: TrainState) -> TrainState:
-    """The state with PartitionSpecs of logical axis names as leaves."""
+    """Returns the state with PartitionSpecs of logical axis names as leaves."""
     return train_state.as_logical_axes()
 
   def get_mesh_axes(self, train_state: TrainState) -> TrainState:
-    """The state with PartitionSpecs of mesh axes as leaves; None means replicated."""
+    """Returns the state with PartitionSpecs of mesh axes, or None for replication."""
     logical = self.get_logical_axes(train_state)
     flat = traverse_util.flatten_dict(logical.params, keep_empty_nodes=True)
     specs = {path: self._to_mesh(spec, path) for path, spec in flat.items()}
@@ -227,9 +233,9 @@ class PjitPartitioner:
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
   ) -> PartitionedFn:
-    """`fn` jitted with arguments and results sharded by trees of PartitionSpecs.
+    """Jits `fn` with arguments and results sharded by trees of PartitionSpecs.
 
-    None (also as a prefix of a tree) means replicated.
+    None (also as a prefix of a tree) means replication.
     """
     jitted = jax.jit(
       fn,
@@ -241,11 +247,13 @@ class PjitPartitioner:
     return PartitionedFn(jitted, self.mesh, self.logical_axis_rules)
 
   def compile(self, partitioned_fn: PartitionedFn, *args):
-    """Compiles ahead of time for these arguments."""
+    """Compiles a function ahead of time for the given arguments."""
     return partitioned_fn.lower(*args).compile()
 
   def _shardings(self, axis_resources):
-    is_leaf = lambda x: x is None or isinstance(x, PartitionSpec)
+    def is_leaf(x):
+      return x is None or isinstance(x, PartitionSpec)
+
     return jax.tree.map(
       lambda spec: NamedSharding(self.mesh, spec or PartitionSpec()),
       axis_resources,
@@ -253,5 +261,5 @@ class PjitPartitioner:
     )
 
 
-# Upstream's base class; here there is one kind of partitioner.
+# The name of upstream's base class; this runtime has only one partitioner.
 BasePartitioner = PjitPartitioner

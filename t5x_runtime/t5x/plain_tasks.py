@@ -1,9 +1,9 @@
-"""Tasks whose texts are in memory, which `t5x.infer` reads without TensorFlow.
+"""Tasks of texts in memory, which `t5x.infer` reads without TensorFlow.
 
-seqio imports TensorFlow, and that takes longer than all else that a run does before it
-decodes. A package that registers a task of texts with seqio may register it here, too:
-`t5x.infer` then reads it from here. Registering with seqio can be deferred until seqio
-is needed.
+seqio imports TensorFlow. The import takes longer than all other work of a run before
+decoding. A package that registers a task of texts with seqio may also register the task
+here: `t5x.infer` then reads the texts without seqio. Packages may defer the
+registration with seqio until a run needs seqio.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ _may_defer = False
 
 @dataclasses.dataclass(frozen=True)
 class PlainFeature:
-  """What is said of a task's inputs or targets, as seqio.Feature does.
+  """The properties of a task's inputs or targets, like seqio.Feature.
 
   Attributes:
-    vocabulary: with `encode`, `decode` and `eos_id`, as seqio's.
-    add_eos: whether its tokens end with EOS.
-    frame: returns the tokens in front of each example's and those behind them, in
-      place of EOS; None where EOS is all.
+    vocabulary: a vocabulary with `encode`, `decode` and `eos_id`, like seqio's.
+    add_eos: whether the tokens end with EOS.
+    frame: returns the prefix and the suffix of each example, instead of EOS; None means
+      only EOS.
   """
 
   vocabulary: Any
@@ -34,25 +34,28 @@ class PlainFeature:
   frame: Callable[[], tuple[Sequence[int], Sequence[int]]] | None = None
 
   def encode(self, text: str, length: int) -> list[int]:
-    """Returns a text's tokens, cut so that all those around them have room."""
+    """Returns a text's tokens with prefix and suffix, at most `length` tokens.
+
+    Only the text's tokens are truncated if prefix and suffix fit into `length`.
+    """
+    prefix = ()
+    suffix = (self.vocabulary.eos_id,) if self.add_eos else ()
     if self.frame is not None:
       prefix, suffix = self.frame()
-    else:
-      prefix, suffix = (), (self.vocabulary.eos_id,) if self.add_eos else ()
     room = max(0, length - len(prefix) - len(suffix))
     return [*prefix, *self.vocabulary.encode(text)[:room], *suffix][:length]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlainTask:
-  """A task of texts, with what `t5x.infer` uses of seqio.Task.
+  """A task of texts, with the members of seqio.Task that `t5x.infer` uses.
 
   Attributes:
-    name: of the task.
-    output_features: of "inputs" and "targets".
-    splits: the names of its splits.
-    count: from a split to the number of its examples.
-    read: from a split to its texts: inputs and targets of each example, in order.
+    name: name of the task.
+    output_features: the features of "inputs" and "targets".
+    splits: names of the splits.
+    count: maps a split to the number of examples.
+    read: maps a split to (inputs, targets) texts of each example, in order.
   """
 
   name: str
@@ -68,20 +71,20 @@ class PlainTask:
   def example(
     self, texts: tuple[str, str], lengths: Mapping[str, int]
   ) -> dict[str, Any]:
-    """Returns texts with their tokens, as a seqio task does.
+    """Returns texts and tokens, like a seqio task.
 
-    Tokens are cut to the lengths; those around them are not cut off.
+    Tokens are truncated to the lengths, but prefix and suffix are kept.
     """
-    found = {}
+    features = {}
     for name, text in zip(("inputs", "targets"), texts, strict=True):
       tokens = self.output_features[name].encode(text, lengths[name])
-      found[f"{name}_pretokenized"] = text.encode("utf-8")
-      found[name] = np.array(tokens, np.int32)
-    return found
+      features[f"{name}_pretokenized"] = text.encode("utf-8")
+      features[name] = np.array(tokens, np.int32)
+    return features
 
 
 class Rows:
-  """A list of examples, with what is used of a tf.data.Dataset."""
+  """A list of examples, with the members of tf.data.Dataset that `t5x.infer` uses."""
 
   def __init__(self, rows: Iterable[Any]):
     self._rows = list(rows)
@@ -91,23 +94,23 @@ class Rows:
     return iter(self._rows)
 
   def enumerate(self) -> "Rows":
-    """Returns the examples with their numbers."""
+    """Returns (number, example) pairs."""
     return Rows((np.int64(number), row) for number, row in enumerate(self._rows))
 
 
 def register(task: PlainTask) -> None:
-  """Registers a task; one of the same name is replaced."""
+  """Registers a task, and replaces a task of the same name."""
   _tasks[task.name] = task
 
 
 def allow_deferring() -> None:
-  """Lets packages defer what needs seqio: `t5x.infer` does, as a command."""
+  """Allows packages to defer work that needs seqio, for the command `t5x.infer`."""
   global _may_defer
   _may_defer = True
 
 
 def is_deferring() -> bool:
-  """Returns whether tasks are to be deferred: where that is allowed, before seqio."""
+  """Returns whether packages should defer tasks: if allowed, and before seqio loads."""
   return _may_defer and not is_seqio_loaded()
 
 
@@ -115,19 +118,19 @@ def defer(name: str, add: Callable[[], Any]) -> None:
   """Adds a task to seqio's registry when seqio is needed.
 
   Args:
-    name: of the task.
-    add: adds it.
+    name: name of the task.
+    add: function that adds the task.
   """
   _deferred[name] = add
 
 
 def find(name: Any) -> PlainTask | None:
-  """Returns the task of a name; None where seqio alone may know one."""
+  """Returns the task of a name; None if only seqio may have such a task."""
   return _tasks.get(name) if isinstance(name, str) else None
 
 
 def is_seqio_loaded() -> bool:
-  """Returns whether seqio, and TensorFlow with it, has been imported."""
+  """Returns whether seqio has been imported, and therefore TensorFlow."""
   return "seqio" in sys.modules
 
 

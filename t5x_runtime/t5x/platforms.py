@@ -1,23 +1,25 @@
-"""Whether JAX has the platform that JAX_PLATFORMS names."""
+"""Checks that JAX has the platform in JAX_PLATFORMS."""
 
 import jax
 from jax.extend.backend import clear_backends
 
 
 def check_platform() -> None:
-  """Raises a ValueError where JAX can't use any platform that was asked for.
+  """Raises a ValueError if JAX can't use any platform in JAX_PLATFORMS.
 
-  JAX itself raises errors of several types, one of them without a text.
+  JAX itself raises errors of several types, including an error without a text.
   """
   asked = jax.config.jax_platforms
-  # Without a choice JAX takes what is there, and the CPU is always there.
+  # Without JAX_PLATFORMS, JAX uses an available platform, and the CPU is always
+  # available.
   if not asked or asked == "cpu":
     return
   try:
     jax.devices()
   except (RuntimeError, AssertionError) as error:
-    present, reason = _present(asked), f" ({error})" if str(error) else ""
-    # Without JAX's own trace, which is long and of internals.
+    present = _present(asked)
+    reason = f" ({error})" if str(error) else ""
+    # `from None` hides JAX's own trace, which is long and about internals.
     raise ValueError(
       f"JAX finds no platform {asked!r}, which JAX_PLATFORMS names, but "
       f"{present!r}{reason}. Set JAX_PLATFORMS={present}, or install what JAX needs "
@@ -26,7 +28,7 @@ def check_platform() -> None:
 
 
 def _present(asked: str) -> str:
-  """Returns the platform that JAX takes by itself, and leaves JAX as it was."""
+  """Returns JAX's default platform, and restores the setting of platforms."""
   jax.config.update("jax_platforms", None)
   try:
     return jax.default_backend()

@@ -1,7 +1,8 @@
-"""Imports TensorFlow late, without what it prints while it loads; and triton before it.
+"""Imports TensorFlow late and without output, and loads triton before TensorFlow.
 
-Its C++ side writes to file descriptor 2 before any log level applies. And nothing of it
-is garbage: looking for some, while it loads and when Python ends, takes as long again.
+TensorFlow's C++ code writes to file descriptor 2 before log levels apply. TensorFlow's
+objects are never garbage: garbage collection during the import and at the end of Python
+takes as long as the import itself.
 """
 
 import contextlib
@@ -16,14 +17,14 @@ import tempfile
 
 
 def announce() -> None:
-  """Says at once that the command has started, unless QUIET is set by a flag."""
+  """Prints that the command has started, unless a flag sets QUIET."""
   flags = "".join(sys.argv).replace(" ", "")
   if "--gin.QUIET=True" not in flags:
     print("[  0.0 s] Loading JAX.", file=sys.stderr, flush=True)
 
 
 def import_seqio() -> None:
-  """Imports seqio, TensorFlow with it, and adds the tasks that waited for it."""
+  """Imports seqio and thereby TensorFlow, and adds the deferred tasks."""
   import seqio  # noqa: F401
 
   from t5x import plain_tasks
@@ -32,7 +33,7 @@ def import_seqio() -> None:
 
 
 class _Quiet(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-  """Imports tensorflow quietly when it is first imported."""
+  """Makes the first import of tensorflow quiet."""
 
   def find_spec(self, name, path=None, target=None):
     """Returns tensorflow's spec, with this loader; None for other modules."""
@@ -49,17 +50,17 @@ class _Quiet(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     return sys.modules[spec.name]
 
   def exec_module(self, module):
-    """Leaves the module as it was imported."""
+    """Restores the module's spec, because the module has been imported already."""
     module.__spec__ = self._found
 
 
 def quieten_tensorflow() -> None:
-  """Sees to it that TensorFlow is imported quietly, whoever imports it first."""
+  """Makes the first import of TensorFlow quiet, in any module."""
   sys.meta_path.insert(0, _Quiet())
 
 
 def import_tensorflow() -> None:
-  """Imports TensorFlow with stderr held back, and shown should the import fail."""
+  """Imports TensorFlow without output; prints the output on stderr after an error."""
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   sys.stderr.flush()
   terminal = os.dup(2)
@@ -80,15 +81,16 @@ def import_tensorflow() -> None:
 
 
 def load_triton() -> None:
-  """Loads triton's library where it is installed and TensorFlow is not loaded yet.
+  """Loads triton's library if triton is installed and TensorFlow is not loaded yet.
 
-  Both hold an LLVM, and a process that loads triton's second aborts; PyTorch brings it,
-  and transformers' T5 imports it. Loaded first it does no harm.
+  Triton and TensorFlow both contain an LLVM. A process that loads triton after
+  TensorFlow aborts; the other order is safe. PyTorch installs triton, and transformers'
+  T5 imports triton.
   """
-  found = importlib.util.find_spec("triton")
-  if "tensorflow" in sys.modules or found is None or found.origin is None:
+  spec = importlib.util.find_spec("triton")
+  if "tensorflow" in sys.modules or spec is None or spec.origin is None:
     return
-  library = os.path.join(os.path.dirname(found.origin), "_C", "libtriton.so")
-  # One that is missing or broken can't be loaded later either.
+  library = os.path.join(os.path.dirname(spec.origin), "_C", "libtriton.so")
+  # A missing or broken library can't be loaded later either.
   with contextlib.suppress(OSError):
     ctypes.CDLL(library)

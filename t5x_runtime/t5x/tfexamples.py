@@ -1,4 +1,4 @@
-"""A task of what files of TFExamples hold."""
+"""Registers a task over files of TFExamples."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ def create_task_from_tfexample_file(
   features: Mapping[str, seqio.Feature],
   task_id: str | None = None,
 ) -> str:
-  """Registers a task over files of TFExamples, whose split is 'infer'; its name.
+  """Registers a task over files of TFExamples with the split 'infer'.
+
+  Returns the task's name.
 
   Args:
-    paths: files, or patterns of their names.
+    paths: paths, or patterns of paths.
     file_type: 'tfrecord'.
-    inputs_key: the feature with an input's text.
-    targets_key: the feature with its output's; None where there is none.
-    features: of the task: 'inputs' and 'targets'.
-    task_id: of the name; None makes one of the paths and keys.
+    inputs_key: the feature with the text of inputs.
+    targets_key: the feature with the text of targets; None without targets.
+    features: the task's features 'inputs' and 'targets'.
+    task_id: suffix of the name; None means a hash of the paths and keys.
 
   Raises:
-    ValueError: where there is no such file, it can't be read, or its first example
+    ValueError: if no file matches, a file can't be read, or a file's first example
       lacks a feature.
   """
   if file_type not in _FILE_TYPES:
@@ -46,9 +48,9 @@ def create_task_from_tfexample_file(
     raise ValueError(
       f"TF_EXAMPLE_FILE_PATHS: expected a list of files that are there, got {paths!r}."
     )
-  keys = inputs_key, targets_key
+  keys = (inputs_key, targets_key)
   _check_features(files, {key for key in keys if key})
-  names = ":".join(str(each or "") for each in (*paths, *keys))
+  names = ":".join(str(part or "") for part in (*paths, *keys))
   name = f"infer_{task_id or hashlib.md5(names.encode()).hexdigest()[:10]}"
   if name not in seqio.TaskRegistry.names():
     text = tf.io.FixedLenFeature([], tf.string)
@@ -68,19 +70,19 @@ def create_task_from_tfexample_file(
 
 
 def _check_features(files, needed: set[str]) -> None:
-  """Raises a ValueError where a file can't be read, or its first example lacks some."""
+  """Raises a ValueError if a file can't be read, or an example lacks features."""
   for path in files:
     try:
       serialized = [x.numpy() for x in tf.data.TFRecordDataset(path).take(1)]
-      found = set(tf.train.Example.FromString(serialized[0]).features.feature)
+      names = set(tf.train.Example.FromString(serialized[0]).features.feature)
     except (tf.errors.OpError, message.DecodeError, IndexError) as error:
       raise ValueError(
         f"TF_EXAMPLE_FILE_PATHS: {path} has no whole TFExample ({error}). Expected a "
         "file that tf.io.TFRecordWriter wrote."
       ) from error
-    if missing := needed - found:
+    if missing := needed - names:
       raise ValueError(
-        f"TF_EXAMPLE_FILE_PATHS: {path}: examples have the features {sorted(found)}, "
+        f"TF_EXAMPLE_FILE_PATHS: {path}: examples have the features {sorted(names)}, "
         f"expected {sorted(missing)} among them. The names of yours are "
         "create_task_from_tfexample_file.inputs_key and .targets_key."
       )

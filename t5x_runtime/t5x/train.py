@@ -1,4 +1,4 @@
-"""Training is upstream T5X's alone: this runtime has no trainer."""
+"""A message for `python -m t5x.train`: only upstream T5X has a trainer."""
 
 import sys
 

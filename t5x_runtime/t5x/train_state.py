@@ -1,4 +1,4 @@
-"""The state of a model at inference: its parameters, their axes, the step."""
+"""The state of a model at inference: parameters, logical axes and the step."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,11 +16,11 @@ class InferenceState(flax.struct.PyTreeNode):
   """Parameters without an optimizer.
 
   Attributes:
-    step: the training step they come from; None in trees of axes.
+    step: training step of the parameters; None in trees of axes.
     params: nested parameters.
-    params_axes: logical axis names, `name_axes` beside every parameter `name`.
-    flax_mutables: of upstream's; steps of inference read the parameters alone.
-    flax_mutables_axes: likewise.
+    params_axes: logical axis names, `name_axes` for every parameter `name`.
+    flax_mutables: a field of upstream's state, unused in inference.
+    flax_mutables_axes: a field of upstream's state, unused in inference.
   """
 
   step: jax.Array | None
@@ -31,19 +31,20 @@ class InferenceState(flax.struct.PyTreeNode):
 
   @classmethod
   def create(cls, model_variables: Mapping[str, Any]) -> "InferenceState":
-    """The parameters of a model's variables and their axes, at step 0."""
+    """Returns the state of a model's variables, at step 0."""
     variables = flax.core.freeze(model_variables)
-    params, params_axes = variables["params"], variables.get("params_axes")
+    params = variables["params"]
+    params_axes = variables.get("params_axes")
     if params_axes is not None:
       _check_axes(params_axes, params)
     return cls(jnp.zeros((), jnp.int32), params, params_axes)
 
   def state_dict(self) -> dict[str, Any]:
-    """The layout that checkpoints have: target, state/step."""
+    """Returns the state in the layout of checkpoints: target, state/step."""
     return {"target": flax.core.unfreeze(self.params), "state": {"step": self.step}}
 
   def restore_state(self, state_dict: Mapping[str, Any]) -> "InferenceState":
-    """This state with the values of `state_dict`."""
+    """Returns this state with the values of `state_dict`."""
     params = flax.core.freeze(state_dict["target"])
     return self.replace(params=params, step=state_dict["state"]["step"])
 
@@ -54,7 +55,7 @@ class InferenceState(flax.struct.PyTreeNode):
     return self.replace(step=step)
 
   def as_logical_axes(self) -> "InferenceState":
-    """A state whose leaves are PartitionSpecs of logical axis names."""
+    """Returns a state with PartitionSpecs of logical axis names as leaves."""
     if self.params_axes is None:
       raise ValueError(
         "Expected `params_axes` beside the parameters, got none. Create parameters "
@@ -67,7 +68,7 @@ class InferenceState(flax.struct.PyTreeNode):
 
 
 def _check_axes(params_axes, params) -> None:
-  """Every parameter has axis names and the reverse."""
+  """Raises a ValueError unless exactly the parameters have axis names."""
   flat_params = traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
   flat_axes = traverse_util.flatten_dict(
     flax.core.unfreeze(flax_partitioning.get_axis_names(params_axes)), sep="/"

@@ -1,4 +1,4 @@
-"""Datasets, checkpoints and batches of an inference run."""
+"""Datasets, checkpoints and train states of an inference run."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ DTYPES = (None, "float32", "bfloat16", "float16")
 
 @dataclasses.dataclass
 class DatasetConfig:
-  """Which examples to run on.
+  """The examples of a run.
 
   Attributes:
-    mixture_or_task_name: of a registered seqio task or mixture, or one itself.
-    task_feature_lengths: features are cut to these lengths.
-    split: of the task.
-    batch_size: examples a batch, over all devices.
-    shuffle: must be False to infer in order.
-    seed: of the task's preprocessors.
-    use_cached: whether seqio's offline cache is read.
-    pack: whether several examples share a row; not for inference.
+    mixture_or_task_name: name of a registered seqio task or mixture, or a task or
+      mixture.
+    task_feature_lengths: maximal lengths of features, in tokens.
+    split: split of the task.
+    batch_size: number of examples per batch, over all devices.
+    shuffle: must be False for inference in order.
+    seed: seed of the task's preprocessors.
+    use_cached: whether to read seqio's offline cache.
+    pack: whether several examples share a row; must be False for inference.
     use_custom_packing_ops: as in seqio.
-    module: imported to register the task; rather import it in gin.
+    module: module that registers the task; an import in gin is better.
     use_memory_cache: as in seqio.
-    trim_output_features: whether features are cut at all.
+    trim_output_features: whether to truncate features.
   """
 
   mixture_or_task_name: str | seqio.Task | seqio.Mixture
@@ -58,19 +59,20 @@ class DatasetConfig:
 
 @dataclasses.dataclass
 class RestoreCheckpointConfig:
-  """Which checkpoint to restore, and how.
+  """The checkpoint to restore, and the options.
 
   Attributes:
-    path: a checkpoint (mode specific) or the folder of several (latest, all).
-    mode: specific, latest, or all of a folder, one after the other (`t5x.eval`).
+    path: path of a checkpoint (mode specific) or of a folder of checkpoints (latest,
+      all).
+    mode: specific, latest, or all checkpoints of a folder in order (`t5x.eval`).
     assignment_map: not supported.
-    strict: whether optimizer state must be there too.
-    fallback_to_scratch: whether lacking parameters are initialised at random.
-    dtype: of restored parameters; None keeps the checkpoint's.
+    strict: whether upstream T5X requires the optimizer's state; unused here.
+    fallback_to_scratch: whether missing parameters are initialised at random.
+    dtype: dtype of restored parameters; None keeps the checkpoint's.
     restore_dataset: not supported.
-    checkpointer_cls: reads and writes T5X's format.
-    state_transformation_fns: applied in order to what was read.
-    checkpoint_manager_cls: restores a train state from a path.
+    checkpointer_cls: class that reads and writes T5X's format.
+    state_transformation_fns: functions of the restored state, in order.
+    checkpoint_manager_cls: class that restores a train state from a path.
   """
 
   path: str | Sequence[str]
@@ -87,10 +89,10 @@ class RestoreCheckpointConfig:
   )
 
   def __post_init__(self):
-    for name, known in (("mode", MODES), ("dtype", DTYPES)):
-      if (value := getattr(self, name)) not in known:
+    for name, choices in (("mode", MODES), ("dtype", DTYPES)):
+      if (value := getattr(self, name)) not in choices:
         raise ValueError(
-          f"RestoreCheckpointConfig.{name} must be one of {known}, got {value!r}."
+          f"RestoreCheckpointConfig.{name} must be one of {choices}, got {value!r}."
         )
     unsupported = {
       "assignment_map": self.assignment_map is not None,
@@ -108,7 +110,7 @@ def get_vocabulary(cfg: DatasetConfig) -> tuple[seqio.Vocabulary, seqio.Vocabula
   """Returns the vocabularies of a dataset's inputs and targets.
 
   Raises:
-    ValueError: where the task lacks one of the two features.
+    ValueError: if the task lacks the feature inputs or targets.
   """
   if cfg.module:
     import_module(cfg.module)
@@ -124,15 +126,18 @@ def get_vocabulary(cfg: DatasetConfig) -> tuple[seqio.Vocabulary, seqio.Vocabula
 
 
 def verify_matching_vocabs(cfg: DatasetConfig, model) -> None:
-  """Raises a ValueError where the task's vocabularies are not the model's."""
-  task = get_vocabulary(cfg)
-  own = (model.input_vocabulary, model.output_vocabulary)
-  for name, theirs, ours in zip(("input", "output"), task, own, strict=True):
-    # The model's own comparison first: it may know seqio's vocabularies.
-    if ours != theirs:
+  """Raises a ValueError if the task's vocabularies differ from the model's."""
+  task_inputs, task_outputs = get_vocabulary(cfg)
+  for name, of_task, of_model in (
+    ("input", task_inputs, model.input_vocabulary),
+    ("output", task_outputs, model.output_vocabulary),
+  ):
+    # The model's vocabulary is on the left, because its `__ne__` may support seqio's
+    # vocabularies.
+    if of_model != of_task:
       raise ValueError(
         f"Model and task have different {name} vocabularies.\n"
-        f"  task {cfg.mixture_or_task_name}: {theirs}\n  model: {ours}\n"
+        f"  task {cfg.mixture_or_task_name}: {of_task}\n  model: {of_model}\n"
         "Bind the same vocabulary to both."
       )
 
@@ -144,17 +149,17 @@ def get_dataset(
   feature_converter_cls: Callable[..., seqio.FeatureConverter],
   num_epochs: int | None = None,
 ):
-  """Returns the batches of one shard, as the model's features.
+  """Returns a shard's batches of the model's features.
 
   Args:
-    cfg: which examples.
-    shard_id: of this shard.
-    num_shards: over which the batch is divided.
-    feature_converter_cls: makes the model's features.
-    num_epochs: how often to repeat; None repeats for ever.
+    cfg: the examples.
+    shard_id: index of the shard.
+    num_shards: number of shards, each with an equal part of a batch.
+    feature_converter_cls: class that makes the model's features.
+    num_epochs: number of epochs; None repeats without end.
 
   Raises:
-    ValueError: where the batch can't be divided evenly.
+    ValueError: if the batch can't be divided evenly.
   """
   if cfg.batch_size % num_shards:
     raise ValueError(
@@ -188,18 +193,18 @@ def round_vocab_size_to_multiple(
 
 
 class TrainStateInitializer:
-  """Knows the shapes of a model's state, and can make it from scratch.
+  """Computes the shapes of a model's state, and initialises a random state.
 
   Args:
     optimizer_def: must be None.
     init_fn: the model's get_initial_variables.
-    input_shapes: of a batch.
+    input_shapes: shapes of a batch's features.
     partitioner: maps logical axes to the mesh.
-    input_types: of a batch.
+    input_types: dtypes of a batch's features.
 
   Attributes:
-    global_train_state_shape: the state with shapes in place of arrays.
-    train_state_axes: the state with each array's PartitionSpec in its place.
+    global_train_state_shape: the state with abstract arrays.
+    train_state_axes: the state with PartitionSpecs instead of arrays.
   """
 
   def __init__(
@@ -217,12 +222,13 @@ class TrainStateInitializer:
       variables = init_fn(rng=rng, input_shapes=input_shapes, input_types=input_types)
       return train_state.InferenceState.create(flax.core.freeze(variables))
 
-    self._initialise, self._partitioner = initialise, partitioner
+    self._initialise = initialise
+    self._partitioner = partitioner
     self.global_train_state_shape = jax.eval_shape(initialise, jax.random.PRNGKey(0))
     self.train_state_axes = partitioner.get_mesh_axes(self.global_train_state_shape)
 
   def from_scratch(self, init_rng: jax.Array) -> train_state.InferenceState:
-    """Returns a random state, made in its place on the devices."""
+    """Returns a random state, initialised in the final layout on the devices."""
     make = self._partitioner.partition(
       self._initialise, in_axis_resources=None, out_axis_resources=self.train_state_axes
     )
@@ -238,20 +244,21 @@ def create_checkpoint_manager_and_restore(
   *,
   use_orbax: bool = True,
 ) -> tuple[train_state.InferenceState, Any]:
-  """Returns the restored state and the manager that restored it.
+  """Returns the restored state, and the manager that restored the state.
 
   Args:
-    train_state_initializer: shapes to restore into.
-    partitioner: where each array goes.
-    restore_checkpoint_cfg: what to restore; its checkpoint_manager_cls does it.
-    restore_path: of the checkpoint.
-    fallback_init_rng: for parameters that the checkpoint lacks.
+    train_state_initializer: shapes of the train state.
+    partitioner: the layout of arrays on the devices.
+    restore_checkpoint_cfg: the options, with the class of the manager.
+    restore_path: path of the checkpoint.
+    fallback_init_rng: key for parameters missing in the checkpoint.
     use_orbax: False restores by restore_checkpoint_cfg.checkpointer_cls instead.
 
   Raises:
-    ValueError: where there is nothing to restore or it does not fit.
+    ValueError: if the checkpoint is missing, or does not match the train state.
   """
-  cfg, path = restore_checkpoint_cfg, restore_path
+  cfg = restore_checkpoint_cfg
+  path = restore_path
   if cfg.mode == "latest":
     path = str(checkpoint_paths.resolve_checkpoint(path))
   shape = train_state_initializer.global_train_state_shape
@@ -283,32 +290,44 @@ def create_checkpoint_manager_and_restore(
 
 
 def log_model_info(log_file: str | None, full_train_state, partitioner) -> None:
-  """Logs, and writes to `log_file`, every parameter's size, shape and partitioning."""
+  """Logs every parameter's size, shape and partitioning, also to `log_file`."""
   if jax.process_index() != 0:
     return
-  flatten = lambda state: flax.traverse_util.flatten_dict(state.state_dict(), sep="/")
-  arrays = flatten(full_train_state)
-  logical = flatten(partitioner.get_logical_axes(full_train_state))
-  mesh = flatten(partitioner.get_mesh_axes(full_train_state))
-
-  def describe(name):
-    array, axes, spec = arrays[name], logical.get(name), mesh.get(name)
-    sizes = [str(size) for size in array.shape]
-    if axes and len(axes) == array.ndim:
-      sizes = [f"{axis}={size}" for axis, size in zip(axes, sizes, strict=True)]
-    spec = None if spec is None else tuple(spec)
-    return (
-      f"Variable {name.split('/', 1)[1]:80} size {array.size:<12} "
-      f"shape ({', '.join(sizes)})".ljust(155)
-      + f"partition spec {spec}"
-    )
-
+  arrays = _flat(full_train_state)
+  logical_axes = _flat(partitioner.get_logical_axes(full_train_state))
+  mesh_axes = _flat(partitioner.get_mesh_axes(full_train_state))
+  lines = {
+    name: _variable_line(name, array, logical_axes.get(name), mesh_axes.get(name))
+    for name, array in arrays.items()
+  }
   params = sorted(name for name in arrays if name.startswith("target/"))
-  lines = [describe(name) for name in params]
+  others = sorted(set(arrays) - set(params))
   total = sum(arrays[name].size for name in params)
-  lines += [f"Total number of parameters: {total}", ""]
-  lines += [describe(name) for name in sorted(set(arrays) - set(params))]
-  text = "\n".join(lines)
+  text = "\n".join(
+    [
+      *(lines[name] for name in params),
+      f"Total number of parameters: {total}",
+      "",
+      *(lines[name] for name in others),
+    ]
+  )
   if log_file is not None:
     epath.Path(log_file).write_text(text + "\n")
   logging.info("%s", text)
+
+
+def _flat(state: train_state.InferenceState) -> dict[str, Any]:
+  return flax.traverse_util.flatten_dict(state.state_dict(), sep="/")
+
+
+def _variable_line(name, array, logical_axes, spec) -> str:
+  """Returns a line about a variable: the name, size, shape and PartitionSpec."""
+  sizes = [str(size) for size in array.shape]
+  if logical_axes and len(logical_axes) == array.ndim:
+    sizes = [f"{axis}={size}" for axis, size in zip(logical_axes, sizes, strict=True)]
+  spec = None if spec is None else tuple(spec)
+  return (
+    f"Variable {name.split('/', 1)[1]:80} size {array.size:<12} "
+    f"shape ({', '.join(sizes)})".ljust(155)
+    + f"partition spec {spec}"
+  )

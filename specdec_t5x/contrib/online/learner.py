@@ -1,9 +1,9 @@
 """Online speculative decoding: the draft learns while requests are served.
 
-Source: Liu et al., "Online Speculative Decoding", arXiv 2310.07177: after some
-requests one step of distillation on the positions where the target rejected the draft.
-There both models read these again; here verification hands out the target's
-distributions.
+Source: Liu et al., "Online Speculative Decoding", arXiv 2310.07177. After a number of
+requests, the draft takes a distillation step on the positions where the target rejected
+the draft. In the paper, both models process these positions again. Here, verification
+returns the target's distributions.
 
 Shapes: R requests, E input length, T output length, K kept tokens, V vocabulary.
 """
@@ -31,20 +31,21 @@ from specdec_t5x.training.checkpoints import START, Checkpoints, claim
 from specdec_t5x.training.objectives import Batch, Judged, Objective, Params, forward
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 
-# The least mass of all tokens that are not kept: float32's rounding at 1.
+# The minimal probability of dropped tokens: float32's rounding at 1.
 _LEAST = 2.0**-24
 _OPTIMIZER = Optimizer(Schedule("constant", 1e-3, 0), "adamw")
 
 
 @dataclasses.dataclass(frozen=True)
 class Requests:
-  """Served requests, and the target's distributions where drafts were rejected.
+  """Served requests, and the target's distributions at rejected positions.
 
   Attributes:
-    inputs: what the encoder read, zero-padded.
-    tokens: the outputs, zeros after the end of sequence.
-    kept_tokens: of `rejections.Rejections`.
-    kept_probs: of the same; zeros at places without a rejection.
+    inputs: the encoder's inputs, zero-padded.
+    tokens: the outputs, zero-padded after EOS.
+    kept_tokens: the tokens of `rejections.Rejections`.
+    kept_probs: the probabilities of `rejections.Rejections`; zeros at places without a
+      rejection.
   """
 
   inputs: Int[np.ndarray, "R E"]
@@ -55,17 +56,18 @@ class Requests:
   def batches(self, size: int) -> Iterator[Batch]:
     """Yields batches of `size` requests, in order.
 
-    A last one that is not full has rows of zeros, which weigh nothing.
+    Zero rows without weight fill up the last batch.
     """
     for first in range(0, len(self.inputs), size):
       rows = {
         name: _filled(x[first : first + size], size) for name, x in vars(self).items()
       }
-      tokens, kept_probs = rows["tokens"], rows["kept_probs"]
+      tokens = rows["tokens"]
+      kept_probs = rows["kept_probs"]
       yield {
         "encoder_input_tokens": rows["inputs"],
-        # Behind the start token, as T5X shifts: the distribution at a place is of its
-        # token.
+        # Shifted by the start token, as in T5X: the distribution at a place predicts
+        # the token at the place.
         "decoder_input_tokens": np.pad(tokens, ((0, 0), (1, 0)))[:, :-1],
         "decoder_target_tokens": tokens,
         "decoder_loss_weights": (kept_probs.sum(axis=-1) > 0).astype(np.float32),
@@ -80,15 +82,15 @@ def _filled(rows, size):
 
 @dataclasses.dataclass(frozen=True)
 class RejectionDistillation(Objective):
-  """A distance between the target's probs and the draft's where drafts were rejected.
+  """A distance between target's and draft's distributions at rejected positions.
 
-  Of p its K likeliest tokens are known; all others count as one, for both
+  The K most likely tokens of p are known. The other tokens count as one token, for both
   distributions:
 
-    forward_kl = sum_{x in K} p(x) log p(x) / q(x) + p(rest) log p(rest) / q(rest),
+    forward_kl = sum_{x in K} p(x) log p(x) / q(x) + p(rest) log p(rest) / q(rest).
 
-  at most the distance of the whole distributions, and 0 only where q agrees with what
-  is known.
+  This distance is at most the distance between the full distributions, and 0 only if q
+  agrees with p on the K tokens.
 
   Attributes:
     loss: a name in `losses.DISTILLATION_LOSSES`.
@@ -97,7 +99,7 @@ class RejectionDistillation(Objective):
   loss: str = "forward_kl"
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
-    """Judges the logits of every place; those that count are the batch's weights."""
+    """Computes the loss at every place; the batch's weights select rejected places."""
     del frozen, dropout_key
     logits = forward(network, params, batch)
     p = known_probs(batch["kept_probs"])
@@ -107,32 +109,34 @@ class RejectionDistillation(Objective):
 
 
 def known_probs(probs: Float[Array, "*B K"]) -> Float[Array, "*B K+1"]:
-  """Returns log p of the kept tokens, and of all others together."""
-  rest = 1 - probs.sum(axis=-1, keepdims=True)
-  return jnp.log(jnp.maximum(jnp.concatenate([probs, rest], axis=-1), _LEAST))
+  """Returns log p of the kept tokens, and of the other tokens together."""
+  prob_of_others = 1 - probs.sum(axis=-1, keepdims=True)
+  lumped_probs = jnp.concatenate([probs, prob_of_others], axis=-1)
+  return jnp.log(jnp.maximum(lumped_probs, _LEAST))
 
 
 def lumped(
   logits: Float[Array, "*B V"], tokens: Int[Array, "*B K"]
 ) -> Float[Array, "*B K+1"]:
-  """Returns log q of some tokens, and of all others together."""
+  """Returns log q of the given tokens, and of the other tokens together."""
   log_q = jax.nn.log_softmax(logits.astype(jnp.float32))
-  kept = jnp.take_along_axis(log_q, tokens, axis=-1)
+  log_q_of_tokens = jnp.take_along_axis(log_q, tokens, axis=-1)
   is_kept = jnp.zeros(log_q.shape, bool)
   is_kept = jnp.put_along_axis(is_kept, tokens, True, axis=-1, inplace=False)
-  rest = jax.nn.logsumexp(jnp.where(is_kept, -jnp.inf, log_q), axis=-1, keepdims=True)
-  return jnp.concatenate([kept, rest], axis=-1)
+  others = jnp.where(is_kept, -jnp.inf, log_q)
+  log_q_of_others = jax.nn.logsumexp(others, axis=-1, keepdims=True)
+  return jnp.concatenate([log_q_of_tokens, log_q_of_others], axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Online:
-  """How a draft learns from what it serves.
+  """The settings of online learning.
 
   Attributes:
-    interval: requests an optimizer's step.
-    kept: tokens of the target's distribution that are kept of each rejected position.
-    loss: a name in `losses.DISTILLATION_LOSSES`; the paper has forward_kl.
-    optimizer: of the draft.
+    interval: number of requests per optimizer step.
+    kept: number of tokens to keep of the target's distribution at a rejected position.
+    loss: a name in `losses.DISTILLATION_LOSSES`; the paper uses forward_kl.
+    optimizer: the draft's optimizer.
   """
 
   interval: int = 16
@@ -150,16 +154,16 @@ class Online:
 
 
 class Learner:
-  """A draft that learns: a network and its parameters, which change as it does.
+  """A draft that learns online: a network with changing parameters.
 
-  It stands for the draft's `Model` where that is asked for. What it hands out as
-  `params` is a copy (the paper's shadow copy), so a decode under way is not disturbed.
+  A `Learner` takes the place of the draft's `Model`. The property `params` is a copy
+  (the paper's shadow copy), so learning does not disturb a running decode.
 
   Args:
     network: the draft, an encoder-decoder.
-    params: its parameters, in the type and on the devices that it serves with.
-    online: how it learns.
-    learned_from: what it has learned from so far, where that is on record.
+    params: the draft's parameters, with the dtype and the devices of decoding.
+    online: the settings of online learning.
+    learned_from: recorded chunks that the draft has learned from so far.
   """
 
   def __init__(
@@ -170,17 +174,18 @@ class Learner:
     learned_from: Sequence[learned.Chunk] = (),
   ):
     check_learns(network)
-    self.network, self.online = network, online
+    self.network = network
+    self.online = online
     self.learned_from = tuple(learned_from)
     self._like = unfreeze(params)
     state = state_lib.initial_state(self._like, online.optimizer)
-    # On one device, however the draft serves: it is small, and steps are few.
+    # One device is enough for training: the draft is small, and steps are rare.
     self.state = jax.device_put(state, jax.local_devices()[0])
     self.step_fn = state_lib.make_train_step(
       network, RejectionDistillation(online.loss), 0
     )
-    self._saved = 0  # Its step in the directory that it is kept in.
-    # What the draft is then follows from these, and from the requests.
+    self._saved = 0  # The last saved or restored step.
+    # These settings and the requests determine the draft after each step.
     self._origin = {
       "network": dataclasses.asdict(network.config),
       "online": dataclasses.asdict(online),
@@ -189,50 +194,49 @@ class Learner:
 
   @property
   def steps(self) -> int:
-    """Optimizer steps so far."""
+    """The number of optimizer steps so far."""
     return int(self.state.step)
 
   @property
   def params(self) -> Params:
-    """A copy of what the draft is now, as it serves."""
-    return jax.tree.map(
-      lambda new, old: jax.device_put(
-        jnp.array(new, old.dtype, copy=True), old.sharding
-      ),
-      self.state.params,
-      self._like,
-    )
+    """A copy of the draft's current parameters, with decoding's dtype and devices."""
+
+    def copy(new, old):
+      return jax.device_put(jnp.array(new, old.dtype, copy=True), old.sharding)
+
+    return jax.tree.map(copy, self.state.params, self._like)
 
   def learn(self, served: Requests, chunk: learned.Chunk | None = None) -> list[float]:
-    """Takes a step for each `interval` requests, and for what is left of them.
+    """Takes a step per `interval` requests, and a step for the remaining requests.
 
     Args:
       served: the requests.
-      chunk: goes on record, as what they are under T5X.
+      chunk: the requests' chunk under T5X, for the record.
 
     Returns:
-      Each step's loss: the mean over its rejected positions, before the step.
+      The loss of each step: the mean over the rejected positions, before the step.
 
     Raises:
-      state.DivergedError: where a loss or a gradient is not finite.
+      state.DivergedError: if a loss or a gradient is not finite.
     """
-    found = []
+    step_losses = []
     for batch in served.batches(self.online.interval):
       self.state, numbers = self.step_fn(self.state, batch, None)
-      found.append(state_lib.finite(numbers, self.steps)["loss"])
+      step_losses.append(state_lib.finite(numbers, self.steps)["loss"])
     if chunk is not None:
       self.learned_from += (chunk,)
-    return found
+    return step_losses
 
   def save(self, directory: str) -> None:
-    """Writes the draft, as a T5X checkpoint, and its optimizer's state.
+    """Writes the draft as a T5X checkpoint, and the optimizer's state.
 
     Args:
-      directory: gets checkpoint_<step> and optimizer_<step>, of the last two savings.
+      directory: folder for checkpoint_<step> and optimizer_<step>; the last two steps
+        are kept.
 
     Raises:
-      ValueError: where it holds another draft's, another job has saved its own there,
-        or it can't be written to.
+      ValueError: if the folder holds another draft, another job has saved a draft in
+        the folder, or the folder is not writable.
     """
     claim(directory, self._origin)
     checkpoints = Saved(directory, self.network, self.learned_from).checkpoints
@@ -249,14 +253,15 @@ class Learner:
   def restore(
     self, directory: str, counts: Callable[[int], bool] = lambda step: True
   ) -> bool:
-    """Goes on from what was last saved; returns whether there was anything.
+    """Restores the last saved step, and returns whether there was a saved step.
 
     Args:
       directory: as for `save`.
-      counts: whether the last saved step does; else it is removed, for the one before.
+      counts: returns whether the last saved step is valid; `restore` removes an invalid
+        step, and restores the step before.
 
     Raises:
-      ValueError: where the directory holds another draft's, or is damaged.
+      ValueError: if the folder holds another draft, or is damaged.
     """
     saved = Saved(directory, self.network)
     checkpoints = saved.checkpoints
@@ -265,67 +270,68 @@ class Learner:
     claim(directory, self._origin)
     if not counts(checkpoints.steps()[-1]):
       checkpoints.drop_last()
-    found = checkpoints.restore(self.state)
-    if found is not None:
-      self.state, _ = found
-      self.learned_from = saved.learned_from(self.steps)
-      self._saved = self.steps
-    return found is not None
+    restored = checkpoints.restore(self.state)
+    if restored is None:
+      return False
+    self.state, _ = restored
+    self.learned_from = saved.learned_from(self.steps)
+    self._saved = self.steps
+    return True
 
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-  """A learning draft's parameters on disk, each with what it has learned from.
+  """A learning draft's saved parameters, with the record of learned chunks.
 
   Attributes:
     directory: as for `Learner.save`.
     network: the draft.
-    known: what parameters that are saved have learned from.
+    chunks: the chunks behind the next saved parameters.
   """
 
   directory: str
   network: Network
-  known: Sequence[learned.Chunk] = ()
+  chunks: Sequence[learned.Chunk] = ()
 
   @property
   def checkpoints(self) -> Checkpoints:
     """The last two checkpoints.
 
-    Two, because a run that is killed while it writes one, or before T5X knows of its
-    chunk, has the other.
+    A run that is killed while writing a checkpoint, or before T5X marks the chunk as
+    complete, resumes from the earlier checkpoint.
     """
     return Checkpoints(self.directory, self, keep=2)
 
   def save(self, step: int, params: Params) -> None:
-    """Writes parameters and record; a kill leaves both or nothing that counts."""
+    """Writes parameters and record; a kill leaves both, or no checkpoint."""
     partial = epath.Path(self.directory) / "partial"
-    if partial.exists():  # A killed run's.
+    if partial.exists():  # The folder is from a killed run.
       partial.rmtree()
     T5XParameters(self.network, str(partial)).save(step, params)
-    written = partial / f"checkpoint_{step}"
-    learned.write(written, self.known)
-    written.rename(partial.with_name(written.name))
+    checkpoint = partial / f"checkpoint_{step}"
+    learned.write(checkpoint, self.chunks)
+    checkpoint.rename(partial.with_name(checkpoint.name))
     partial.rmtree()
 
   def restore(self, step: int) -> Params:
-    """Reads the parameters back."""
+    """Returns the parameters of a saved step."""
     return T5XParameters(self.network, self.directory).restore(step)
 
   def learned_from(self, step: int) -> tuple[learned.Chunk, ...]:
-    """Returns what a checkpoint has learned from.
+    """Returns the chunks that a checkpoint has learned from.
 
     Raises:
-      ValueError: where it does not say, or that is damaged.
+      ValueError: if the checkpoint has no record, or the record is damaged.
     """
     checkpoint = epath.Path(self.directory) / f"checkpoint_{step}"
-    found = learned.read(checkpoint)
-    if found is None:
+    chunks = learned.read(checkpoint)
+    if chunks is None:
       raise ValueError(
         f"{checkpoint} does not say what it has learned from ({learned.RECORD}), so it "
         "can't go on. Set another ONLINE_DIR; to begin with what this draft is, set "
         "DRAFT_CHECKPOINT_PATH to it, and another SEED than it has learned from."
       )
-    return found
+    return chunks
 
 
 def _crc(params: Params) -> int:
@@ -337,7 +343,7 @@ def _crc(params: Params) -> int:
 
 
 def check_learns(network: Any) -> None:
-  """Raises a ValueError where a draft can't learn from the target's distributions."""
+  """Raises a ValueError if a draft can't learn from the target's distributions."""
   if not isinstance(network, Transformer) or lacks_encoder(network):
     raise ValueError(
       "Online learning needs a draft model with an encoder and a decoder, got "

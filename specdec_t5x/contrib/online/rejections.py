@@ -1,7 +1,7 @@
-"""The target's distributions where drafts were rejected: what a draft can learn from.
+"""The target's distributions at rejected positions, for the training of a draft.
 
-Verification has them, so keeping them costs no call of the target (Liu et al., arXiv
-2310.07177, section 3, run target and draft again instead).
+Verification computes these distributions, so keeping the distributions costs no target
+call. Liu et al. (arXiv 2310.07177, section 3) run target and draft again instead.
 
 Shapes: B rows, T output length, K kept tokens, V vocabulary.
 """
@@ -21,18 +21,19 @@ from specdec_t5x.core.checks import is_whole
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Iteration, is_cut
 
-# What T5X's models add to their auxiliary values: inputs [B, E], and of `Rejections`
-# tokens and probs [B, T, K].
+# Auxiliary values of T5X's models for online learning: inputs [B, E], and the tokens
+# and probabilities [B, T, K] of `Rejections`.
 LEARNED_FROM = ("encoder_inputs", "kept_tokens", "kept_probs")
 
 
 @flax.struct.dataclass
 class Rejections:
-  """The likeliest tokens of the target's probs at each place where a draft was cut.
+  """The most likely tokens under the target at each place where a draft was cut.
 
-  The distribution is softmax(logits), that at T = 1, however outputs are sampled. A
-  place is cut once at most, for the token that then stands there is the target's own.
-  Probs sum to at most 1, and are zeros at places without a rejection.
+  The distribution is softmax(logits), at temperature 1, for all settings of sampling. A
+  draft is cut at most once per place, because the target then chooses the token at the
+  place. The probabilities at a place sum to at most 1, and are zeros without a
+  rejection.
   """
 
   tokens: Int[Array, "B T K"]
@@ -44,15 +45,15 @@ class Rejections:
     is_rejected: Bool[Array, "B"],
     logits: Float[Array, "B V"],
   ) -> "Rejections":
-    """Returns these and the distribution of each rejected row, at its place."""
-    rows, size = self.tokens.shape[:2]
+    """Adds the distribution of each rejected row, at the row's place."""
+    rows, size, count = self.tokens.shape
     log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
-    values, tokens = jax.lax.top_k(log_probs, self.tokens.shape[2])
-    # What is beyond the output is dropped.
-    at = jnp.arange(rows), jnp.where(is_rejected, place, size)
+    values, tokens = jax.lax.top_k(log_probs, count)
+    # Writes at index `size`, beyond the output, are dropped.
+    index = (jnp.arange(rows), jnp.where(is_rejected, place, size))
     return Rejections(
-      self.tokens.at[at].set(tokens.astype(jnp.int32), mode="drop"),
-      self.probs.at[at].set(jnp.exp(values), mode="drop"),
+      tokens=self.tokens.at[index].set(tokens.astype(jnp.int32), mode="drop"),
+      probs=self.probs.at[index].set(jnp.exp(values), mode="drop"),
     )
 
 
@@ -63,7 +64,7 @@ class KeepRejections:
   count: int
 
   def check(self, target: Any, num_decodes: int = 1) -> None:
-    """Raises a ValueError where the target has no more than K tokens."""
+    """Raises a ValueError if the target's vocabulary is too small for K tokens."""
     size = target.config.vocab_size
     if not is_whole(self.count, 1) or self.count >= size:
       raise ValueError(
@@ -78,20 +79,24 @@ class KeepRejections:
       )
 
   def start(self, rows: int, max_length: int) -> Rejections:
-    """Returns what there is before the first iteration."""
-    shape = rows, max_length, self.count
-    by_row = lambda x: with_sharding_constraint(x, ("batch", None, None))
-    return Rejections(by_row(jnp.zeros(shape, jnp.int32)), by_row(jnp.zeros(shape)))
+    """Returns zeros, the rejections before the first iteration."""
+    shape = (rows, max_length, self.count)
+    axes = ("batch", None, None)
+    return Rejections(
+      tokens=with_sharding_constraint(jnp.zeros(shape, jnp.int32), axes),
+      probs=with_sharding_constraint(jnp.zeros(shape), axes),
+    )
 
   def observe(
     self, kept: Rejections, before: DecodeState, iteration: Iteration
   ) -> Rejections:
-    """Returns these with the target's distribution where a draft was cut."""
-    proposal, last = iteration.proposal, iteration.verdict.last
+    """Adds the target's distribution where an iteration cut a draft."""
+    proposal = iteration.proposal
+    last = iteration.verdict.last
     place = before.lengths - before.starts + proposal.tree.depth_of(last)
     is_rejected = ~before.ended & is_cut(proposal, iteration.verdict)
     return kept.put(place, is_rejected, chain.probs_at(iteration.logits, last))
 
   def auxiliary(self, kept: Rejections, given: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns what is learned from, `LEARNED_FROM`, and whose samples rows are."""
+    """Returns the auxiliary values `LEARNED_FROM`, and the features in `given`."""
     return {**given, "kept_tokens": kept.tokens, "kept_probs": kept.probs}

@@ -1,8 +1,9 @@
-"""Online learning in `python -m t5x.infer`: what configs/contrib/online.gin binds.
+"""Online learning in `python -m t5x.infer`, for configs/contrib/online.gin.
 
-T5X decodes a chunk of batches with what its train state holds, and writes it. So the
-draft learns from a chunk when it is written, and the train state holds the draft as it
-is when a batch asks for it: two arguments of T5X's own, under both providers.
+T5X decodes a chunk of batches with the parameters of the train state, and writes the
+chunk. Therefore the draft learns from a chunk after the write, and the train state
+returns the draft's current parameters for each batch. Both are arguments of T5X, under
+upstream T5X and under `t5x_runtime`.
 """
 
 import dataclasses
@@ -29,40 +30,40 @@ _DRAFT = "draft"
 
 @dataclasses.dataclass(frozen=True)
 class Served:
-  """T5X's train state, as restored, with a draft that changes: all that T5X reads."""
+  """T5X's restored train state with a learning draft, for T5X's decoding."""
 
   restored: Any
   learner: Learner
 
   @property
   def params(self) -> Mapping[str, Any]:
-    """The parameters, the draft's as they now are."""
+    """The parameters, with the draft's current parameters."""
     return flax.core.freeze({**self.restored.params, _DRAFT: self.learner.params})
 
   @property
   def step(self) -> jax.Array:
-    """The target's."""
+    """The step of the target's checkpoint."""
     return self.restored.step
 
   @property
   def flax_mutables(self) -> Mapping[str, Any]:
-    """None that we know."""
+    """The restored state's mutable variables."""
     return self.restored.flax_mutables
 
 
 class Course:
-  """What a run's draft learns, chunk by chunk, and where it is kept.
+  """Online learning of a run's draft, chunk by chunk, with the draft's checkpoints.
 
   Args:
-    model: of the run, one of this project's.
-    output_dir: of the run.
-    online: how the draft learns.
-    directory: of the draft's checkpoints, its folder 'draft' where None; one of several
-      shards has its own, as 'draft-00000-of-00002'. A directory that holds some goes on
-      from the last.
+    model: the run's model, a model of this project.
+    output_dir: the run's directory.
+    online: the settings of online learning.
+    directory: folder of the draft's checkpoints; None means the folder 'draft' of
+      `output_dir`. With several shards, the folder's name gets a suffix, as in
+      'draft-00000-of-00002'. Learning resumes from the folder's last checkpoint.
 
   Raises:
-    ValueError: where the decoder has no draft that learns, or keeps no distributions,
+    ValueError: if the decoder has no draft that can learn, or keeps no distributions,
       or there are several processes.
   """
 
@@ -87,7 +88,8 @@ class Course:
         f"Online learning runs in one process, got {jax.process_count()}: another "
         "would serve with another draft. Start it on one host."
       )
-    self._model, self._online = model, online
+    self._model = model
+    self._online = online
     self._output = epath.Path(output_dir)
     place = epath.Path(directory or self._output / _DRAFT)
     shard = examples.shard_of_command()
@@ -95,18 +97,20 @@ class Course:
       suffix = f"{shard.index:05}-of-{shard.num_shards:05}"
       place = place.with_name(f"{place.name}-{suffix}")
     self._directory = str(place)
-    # The same where both have been moved together.
+    # A relative path stays valid if both directories are moved together.
     self._results = os.path.relpath(output_dir, self._directory)
     self._learner: Learner | None = None
 
   def check(self, provider: Any) -> None:
-    """Checks, before any work, that the draft knows nothing of what will be drawn.
+    """Checks, before any work, that the draft has not learned from the run's samples.
+
+    Chunks among the run's results may be learned: T5X does not decode these again.
 
     Args:
-      provider: the task or mixture of the run.
+      provider: the run's task or mixture.
 
     Raises:
-      ValueError: where it has learned from what is not among the results here.
+      ValueError: if the draft has learned from samples that the run would draw again.
     """
     draws = learned.Draws.of_run(self._model, provider)
     if draws.seed is not None and len(set(draws.tasks)) < len(draws.tasks):
@@ -119,15 +123,15 @@ class Course:
     steps = saved.checkpoints.steps()
     if steps and not self._counts(steps[-1]):
       steps.pop()
-    known = saved.learned_from(steps[-1]) if steps else ()
-    self._refuse([x for x in draws.among(known) if not self._is_written(x)])
+    chunks = saved.learned_from(steps[-1]) if steps else ()
+    self._refuse([x for x in draws.among(chunks) if not self._is_written(x)])
 
   def begun(self, params: Any, learned_from: Sequence[learned.Chunk]) -> Learner:
-    """Returns the draft as it begins, or goes on where the run stopped.
+    """Returns the draft at the start of the run, or resumes from the last checkpoint.
 
     Args:
-      params: of the draft, as restored.
-      learned_from: what it had learned from before.
+      params: the draft's restored parameters.
+      learned_from: the chunks that the restored draft has learned from.
     """
     learner = Learner(self._network, params, self._online, learned_from)
     if learner.restore(self._directory, self._counts):
@@ -140,21 +144,22 @@ class Course:
     """Learns from a chunk, and saves the draft.
 
     Args:
-      path: of the chunk.
-      served: its requests.
-      numbers: which examples they are, `examples.EXAMPLE` of each.
+      path: path of the chunk.
+      served: the chunk's requests.
+      numbers: the feature `examples.EXAMPLE` of each request.
 
     Raises:
-      ValueError: where the draft has learned from these very draws before.
+      ValueError: if the draft has learned from the same draws before.
     """
-    # T5X may write to another name first: .partial-<name>-<process>-chunk<number>.
+    # T5X may first write to .partial-<name>-<process>-chunk<number>.
     partial = r"^\.partial-|(?<=-of-\d{5})-\d+(?=-chunk\d+$)"
     task, first = numbers[0].tolist()
     last = numbers[-1, 1].item()
+    step = numbers[1, 1].item() - first if len(numbers) > 1 else 1
     chunk = learned.Chunk(
       seed=None if self._model.sampling.greedy else self._model.seed,
       task=task,
-      places=(first, last, numbers[1, 1].item() - first if len(numbers) > 1 else 1),
+      places=(first, last, step),
       name=re.sub(partial, "", os.path.basename(path)),
       results=self._results,
     )
@@ -162,28 +167,28 @@ class Course:
     self._learner.learn(served, chunk)
     self._learner.save(self._directory)
 
-  def _refuse(self, known: Sequence[learned.Chunk]) -> None:
-    if known:
+  def _refuse(self, chunks: Sequence[learned.Chunk]) -> None:
+    if chunks:
       raise ValueError(
-        f"The draft in {self._directory} has learned from {known[0].name}, drawn with "
-        f"SEED={known[0].seed}, which this run would draw again: by random numbers "
+        f"The draft in {self._directory} has learned from {chunks[0].name}, drawn with "
+        f"SEED={chunks[0].seed}, which this run would draw again: by random numbers "
         "that the draft knows, so outputs would not have the target's distribution. "
         "Set another SEED, or another ONLINE_DIR; or bring back the results that it "
         f"belongs to, in {self._output}."
       )
 
   def _counts(self, step: int) -> bool:
-    """Returns whether a saved step does: T5X knows of the chunk that it ended with.
+    """Returns whether a saved step is valid: T5X has marked the last chunk as complete.
 
-    It does not where this run was killed before: then the chunk is served again, by the
-    draft as it was. Whether another run's chunk was written is not asked.
+    If this run was killed before T5X's marker, T5X decodes the chunk again, with the
+    draft before the step. Chunks of other runs always count.
     """
-    known = online_lib.Saved(self._directory, self._network).learned_from(step)
-    is_ours = known and known[-1].results == self._results
-    return not is_ours or self._is_written(known[-1])
+    chunks = online_lib.Saved(self._directory, self._network).learned_from(step)
+    is_ours = chunks and chunks[-1].results == self._results
+    return not is_ours or self._is_written(chunks[-1])
 
   def _is_written(self, chunk: learned.Chunk) -> bool:
-    """Returns whether T5X has put a marker to a chunk here, or to its whole task."""
+    """Returns whether T5X has marked a chunk, or the chunk's task, as complete here."""
     task = chunk.name.rpartition("-chunk")[0]
     markers = (f"{task}.COMPLETED", f"tmp-*/{chunk.name}.COMPLETED")
     return any(any(self._output.glob(marker)) for marker in markers)
@@ -192,25 +197,26 @@ class Course:
 def check_run(
   dataset_cfg, model: Decodes, *, check_fn: Callable[..., None], course: Course
 ) -> None:
-  """Checks a run by `check_fn`, and its draft, as `infer.verify_matching_vocabs_fn`."""
+  """Checks a run by `check_fn`, and the draft, as `infer.verify_matching_vocabs_fn`."""
   check_fn(dataset_cfg, model)
   course.check(examples.provider_of(dataset_cfg.mixture_or_task_name))
 
 
 class CheckpointManager(pairing.CheckpointManager):
-  """Restores each network's checkpoint, and the draft as it has learned."""
+  """Restores each network's checkpoint, and the learned draft."""
 
   def __init__(
     self, *args: Any, paths: Mapping[str, str | None], course: Course, **kwargs: Any
   ):
-    """Creates the manager; `course` is the run's, the others are the parent's."""
+    """Creates the manager; `course` is the run's, the other arguments the parent's."""
     super().__init__(*args, paths=paths, **kwargs)
-    self._course, self._first = course, paths[_DRAFT]
+    self._course = course
+    self._draft_path = paths[_DRAFT]
 
   def restore(self, *args: Any, **kwargs: Any) -> Served:
-    """Returns the restored state, whose draft learns."""
+    """Returns the restored state with the learning draft."""
     restored = super().restore(*args, **kwargs)
-    learned_from = learned.read(self._first) or ()
+    learned_from = learned.read(self._draft_path) or ()
     return Served(restored, self._course.begun(restored.params[_DRAFT], learned_from))
 
 
@@ -223,14 +229,14 @@ def write_and_learn(
   write_fn: Callable[..., None],
   course: Course,
 ) -> None:
-  """Writes a chunk by T5X's `write_fn`, then has the draft learn from it.
+  """Writes a chunk by T5X's `write_fn`, then trains the draft on the chunk.
 
-  T5X calls it as `infer.write_fn`, with predictions and auxiliary values of each
-  example as `inferences`.
+  T5X calls this function as `infer.write_fn`, with predictions and auxiliary values of
+  each example as `inferences`.
 
   Raises:
-    ValueError: where there are no distributions to learn from, or logits were NaN, or
-      the draft has learned from these very draws.
+    ValueError: if there are no distributions to learn from, or logits were NaN, or the
+      draft has learned from the same draws.
   """
   predictions, aux = inferences
   names = (*LEARNED_FROM, examples.EXAMPLE)
@@ -244,5 +250,10 @@ def write_and_learn(
   writer.write_decoded(
     path, (predictions, aux), task_ds, mode, *args, write_fn=write_fn
   )
-  ids = (np.asarray(x, np.int32) for x in (inputs, predictions, kept_tokens))
-  course.learn(path, Requests(*ids, kept_probs.astype(np.float32)), numbers)
+  served = Requests(
+    inputs=np.asarray(inputs, np.int32),
+    tokens=np.asarray(predictions, np.int32),
+    kept_tokens=np.asarray(kept_tokens, np.int32),
+    kept_probs=kept_probs.astype(np.float32),
+  )
+  course.learn(path, served, numbers)

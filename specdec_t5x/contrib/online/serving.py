@@ -1,6 +1,7 @@
-"""Serving requests from Python with a draft that learns from them."""
+"""Serves requests from Python with a draft that learns online."""
 
 import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,34 +41,37 @@ def serve(
   batch_size: int = 16,
   seed: int = 0,
 ) -> Iterator[Generation]:
-  """Decodes requests as they come, and has the draft learn from them on the way.
+  """Decodes a stream of requests, and trains the draft online.
 
-  The draft serves `learner.online.interval` requests, then takes a step, and serves the
-  next ones as it then is: by one program, compiled once. So outputs are the target's
-  own, as `specdec_t5x.generate` gives them; only how long they take changes.
+  The draft takes an optimizer step after every `learner.online.interval` requests, and
+  serves the next requests with the new parameters. One program, compiled once, decodes
+  all requests. The outputs follow the target's distribution, as in
+  `specdec_t5x.generate`. Learning only changes the speed.
 
   Args:
-    requests: texts, with whatever prefix the models were trained with; read a step's
-      worth at a time.
-    target: the model whose distribution is kept.
-    learner: the draft; it goes on learning from call to call.
-    vocabulary: path of the SentencePiece model that both were trained with.
-    drafter: how tokens are drafted: an object with the learner's network as 'draft',
-      or 'draft_model', the default.
-    rule: as `generate`'s.
-    gamma: most tokens of a named drafter's draft; 5 by default.
+    requests: texts, with the prefix of the models' training; `serve` takes
+      `learner.online.interval` texts at a time.
+    target: the target model, which determines the distribution of outputs.
+    learner: the draft, which keeps learning from call to call.
+    vocabulary: path of the SentencePiece model of both models.
+    drafter: a drafter with the learner's network as 'draft', or 'draft_model', the
+      default.
+    rule: as for `generate`.
+    gamma: maximal draft length of a named drafter; 5 by default.
     sampling: temperature, top-k, top-p.
-    input_length: the most tokens of a request.
-    max_length: the most tokens of an output.
-    batch_size: requests decoded at once, of those that are served by one draft.
-    seed: of the sampling; a request's sample depends on it, on the request's place, on
-      how many steps were taken and, through the draft, on the requests before.
+    input_length: maximal number of tokens of a request.
+    max_length: maximal number of tokens of an output.
+    batch_size: maximal number of requests that decode at once, at most
+      `learner.online.interval`.
+    seed: seed of the sampling; a request's sample depends on the seed, on the request's
+      place, on the number of steps and, through the draft, on the earlier requests.
 
   Yields:
     The outputs, in order.
 
   Raises:
-    ValueError: as `generate`, and where a request is too long or the draft can't learn.
+    ValueError: as for `generate`, and if a request is too long or the draft can't
+      learn.
   """
   with python_names(), usual_promotion():
     vocabulary = arguments.path_of(vocabulary, "vocabulary")
@@ -77,15 +81,15 @@ def serve(
     batch_size = arguments.count(batch_size, "batch_size")
     arguments.check_sampling(sampling)
     target.generation.check()
-    found = api.opened(vocabulary, target)
+    opened = api.opened(vocabulary, target)
     decoder, params = together(target, learner, drafter, rule, gamma, batch_size)
     decoder.check(sampling, max_length, 1)
     api.warn_where_lossy(decoder.guarantee)
-    end_ids = api.end_tokens(target, found)
+    end_ids = api.end_tokens(target, opened)
     run = api.compiled(decoder, sampling, max_length, end_ids)
-    ids = (_encoded(n, text, found, input_length) for n, text in enumerate(requests))
+    ids = (_encoded(n, text, opened, input_length) for n, text in enumerate(requests))
     for decoded in decodes(run, params, learner, ids, input_length, seed):
-      yield from api.generations(decoded, found, end_ids)
+      yield from api.generations(decoded, opened, end_ids)
 
 
 def together(
@@ -96,10 +100,10 @@ def together(
   gamma: int | None,
   batch_size: int,
 ) -> tuple[SpeculativeDecoder, Mapping[str, Any]]:
-  """Returns the decoder that hands out what the draft learns from, and its parameters.
+  """Returns a decoder that keeps rejections for the draft, and the parameters.
 
-  Its arguments are those of `serve`. The drafts' length is fixed: a policy that rests
-  where drafts do not pay would have nothing to learn from.
+  The arguments are those of `serve`. The draft length is fixed: a policy that stops
+  drafting if drafts do not pay would leave no rejections to learn from.
   """
   draft = Model(learner.network, learner.params)
   decoder, params = build.together(
@@ -118,41 +122,52 @@ def decodes(
   input_length: int,
   seed: int,
 ) -> Iterator[Decoded]:
-  """Yields the decodes of as many requests as a step takes, then has the draft learn.
+  """Yields the decodes of `learner.online.interval` requests, then trains the draft.
 
-  `run` is the compiled decoder of `together`, `params` its parameters, and `ids` the
-  requests' tokens.
+  `run` is the compiled decoder of `together`, `params` the decoder's parameters, and
+  `ids` the requests' tokens.
 
   Raises:
-    ValueError: where the logits of a request are NaN.
+    ValueError: if the logits of a request are NaN.
   """
-  count, source = learner.online.interval, iter(ids)
+  count = learner.online.interval
+  source = iter(ids)
   for first in itertools.count(0, count):
     batch = list(itertools.islice(source, count))
     if not batch:
       return
     served = len(batch)
-    # One that is not full repeats its first request.
+    # The first request fills up a batch that is not full.
     batch += batch[:1] * (count - served)
     inputs = np.zeros((count, input_length), np.int32)
     for row, tokens in zip(inputs, batch, strict=True):
       row[: len(tokens)] = tokens
-    # No draft may know draws that it proposes by: after a step they are all new, from
-    # call to call as well (docs/math.md, "A draft that learns while it serves").
+    # A draft must not propose by draws from the draft's training. Therefore every step
+    # changes the key of the draws, also from call to call (docs/math.md, "A draft that
+    # learns while it serves").
     key = jax.random.fold_in(jax.random.key(seed), learner.steps)
     keys = row_keys(key, count, first)
     decoded = run({**params, "draft": learner.params}, inputs, keys)
     decoded = jax.tree.map(lambda x, served=served: x[:served], decoded)
-    name = lambda row, first=first: f"request {first + row}"
+    name = functools.partial(_request_name, first)
     check_decoded(decoded.scores, decoded.statistics.acceptance_mass, name)
     yield decoded
-    kept = decoded.observed
-    outputs = map(np.asarray, (decoded.tokens, kept.tokens, kept.probs))
-    learner.learn(Requests(inputs[:served], *outputs))
+    rejections = decoded.observed
+    served_requests = Requests(
+      inputs=inputs[:served],
+      tokens=np.asarray(decoded.tokens),
+      kept_tokens=np.asarray(rejections.tokens),
+      kept_probs=np.asarray(rejections.probs),
+    )
+    learner.learn(served_requests)
+
+
+def _request_name(first: int, row: int) -> str:
+  return f"request {first + row}"
 
 
 def _encoded(number: int, text: str, vocabulary, length: int) -> list[int]:
-  """Returns a request's tokens, with those around them."""
+  """Returns a request's tokens between the vocabulary's prefix and suffix."""
   text = arguments.text(text, f"requests[{number}]")
   tokens = framed(vocabulary, vocabulary.encode(text))
   if len(tokens) > length:
