@@ -98,7 +98,7 @@ def step(plain: Plain, state: DecodeState) -> tuple[DecodeState, PlainIteration]
 
 
 def _next_token(plain, state, logits):
-  """Returns the next token of each row, and its log-probability."""
+  """Returns the next tokens of the rows, and their log-probabilities."""
   sampling = plain.sampling
   if sampling.greedy:
     return argmax(logits).astype(jnp.int32), certain_log_prob(logits)

@@ -1,9 +1,9 @@
-"""Continuous batching: a row whose output has ended takes the next input.
+"""Continuous batching: a row takes the next input when an output has ended.
 
 Without a queue a batch lasts as long as its slowest row. With a queue the outputs are
 the same for every number of rows. Inputs are encoded when a row needs the next input,
 as many at once as there are rows, so a long queue takes no memory. On several devices
-each shard of the mesh's 'data' axis decodes by itself.
+the shards of the mesh's 'data' axis decode independently.
 
 Shapes: B rows, I inputs, R outputs of all inputs, T output length, E input length.
 """
@@ -39,8 +39,8 @@ class Request:
   Attributes:
     inputs: all inputs.
     keys: random keys of the outputs; the keys of an input are neighbours.
-    is_wanted: which inputs are decoded; the other inputs only fill a batch.
-    policy_state: the policy's state after the batch before, with one row for each row.
+    is_wanted: marks the inputs to decode; unwanted inputs only fill a batch.
+    policy_state: the policy's state after the batch before.
   """
 
   inputs: Int[Array, "I E"]
@@ -78,7 +78,7 @@ class Queue:
     starts: first states of the inputs encoded last; their caches have no room for
       outputs.
     holds: numbers of the outputs that the rows decode; R for rows without an output.
-    done: the finished outputs, in the request's order; zeros for the others.
+    done: the finished outputs, in the request's order; zeros for unfinished outputs.
     prepare: makes first states.
   """
 
@@ -119,8 +119,8 @@ def refill(
 
   Args:
     carry: the carry after an iteration.
-    refill_policy: returns the policy's state, given its state with refilled rows and
-      its state before.
+    refill_policy: returns the policy's new state, given the state with refilled rows
+      and the state before.
   """
   if carry.queue is None:
     return carry
@@ -258,7 +258,7 @@ def _encode_next(queue: Queue) -> Queue:
   per_input = queue.keys.shape[0] // queue.inputs.shape[0]
   count = queue.starts.lengths.shape[0]
 
-  # Beyond the last input the last input is encoded again; no row takes it.
+  # Beyond the last input the last input is encoded again, for no row.
   def entries(x, first, count):
     return jnp.take(x, first + jnp.arange(count), 0, mode="clip")
 
@@ -281,7 +281,7 @@ def _put_row(state: Any, row: int | Array, starts: Any, start: int | Array) -> A
 def _by_shard(
   decode_part: Callable[[Request, int], Decoded], request: Request, slots: int
 ) -> Decoded:
-  """Decodes the inputs of each shard by itself; see `decode`.
+  """Decodes the inputs of shards independently; see `decode`.
 
   Shards wait for one another only at the end. Within a shard the rules that divide
   parameters over the axis 'model' stay in force.

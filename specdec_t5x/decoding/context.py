@@ -23,7 +23,7 @@ class Beginning:
 
   Attributes:
     inputs: encoder inputs, or prompts, padded.
-    num_slots: cache slots of a row, besides those of its prompt.
+    num_slots: cache slots of a row, besides the slots of the prompt.
     num_decodes: rows of an input.
     prompts: the tokens before the outputs, padded.
   """
@@ -84,7 +84,7 @@ class Context:
     adjust: computes the adjusted distribution, for target and draft alike.
     max_length: the most tokens of the output.
     eos_id: the EOS token, or several.
-    target: the network that verifies drafts.
+    target: verifies drafts.
     networks: the drafter's own networks, by name.
     source: the encoder's inputs of the rows, zero-padded; empty without an encoder.
     policy: decides how many tokens each row drafts.
@@ -105,7 +105,7 @@ class Context:
   def draft_lengths(
     self, state: DecodeState, choices: tuple[int, ...]
   ) -> Int[Array, "B"]:
-    """Returns the number of drafted tokens that may count in each row.
+    """Returns the largest number of counting drafted tokens of the rows.
 
     The length is 0 in rows that have ended, and leaves room for the target's own token.
 

@@ -27,7 +27,7 @@ class Counts:
   """The outcome of a row's drafts so far; old counts decay.
 
   Attributes:
-    accepted: drafted tokens that were accepted.
+    accepted: accepted drafted tokens.
     tried: the accepted tokens and the first rejected token of each draft.
   """
 
@@ -56,7 +56,7 @@ class CostAware(Policy):
       empty if the times are measured before the decode (`specdec_t5x.tuning`).
     prior_alpha: the estimate before the first draft.
     prior_weight: number of tried tokens that the prior counts for.
-    decay: factor of old counts at each iteration, so that drafts are tried again.
+    decay: factor of old counts per iteration, so drafting is tried again in time.
     by_row: whether rows have different lengths, by their own drafts alone; otherwise
       all rows have the best length for the batch.
   """
@@ -86,7 +86,7 @@ class CostAware(Policy):
     return bool(self.seconds)
 
   def check(self, choices: tuple[int, ...]) -> None:
-    """Raises a ValueError if there is not one time for each draft length."""
+    """Raises a ValueError if the times don't match the draft lengths."""
     if self.seconds and len(self.seconds) != len(choices):
       raise ValueError(
         f"CostAware.seconds needs {len(choices)} times, of drafts of {choices} tokens, "

@@ -1,7 +1,7 @@
 """Decoders: networks, drafter, rule and loop put together, from inputs to outputs.
 
-The T5X models and `specdec_t5x.generate` share the decoders. Parameters are {target,
-**the drafter's networks by their names, **arrays derived of these parameters}.
+The T5X models and `specdec_t5x.generate` share the decoders. Parameters are a mapping:
+"target", the names of the drafter's networks, and the names of derived arrays.
 
 Shapes: B inputs, R rows (the outputs of all inputs), E input length.
 """
@@ -45,15 +45,15 @@ class Decoder(abc.ABC):
     alpha_is_mass: whether sum min(p, q) over the tried tokens estimates alpha.
     slots: rows that decode at once, over a whole batch; 0 is all rows. A row that ends
       takes the next input.
-    drafter: proposes tokens; None if nothing is drafted.
-    policy: decides how many tokens are drafted; None if nothing is drafted.
-    observer: records iterations; None if nothing is recorded.
+    drafter: proposes tokens; None in plain decoding.
+    policy: decides draft lengths; None in plain decoding.
+    observer: records iterations, or None.
   """
 
   target: Network
   guarantee: ClassVar[Guarantee]
   alpha_is_mass: ClassVar[bool] = False
-  # Without annotations, which would make them fields of the decoders.
+  # Annotated attributes would be fields of the decoders.
   slots = 0
   drafter = None
   policy = None
@@ -120,7 +120,7 @@ class Decoder(abc.ABC):
       sampling: the adjustment of all distributions.
       max_length: the most tokens of an output.
       eos_id: the EOS token, or several.
-      is_wanted: which inputs are decoded; None is all inputs.
+      is_wanted: marks the inputs to decode; by default every input.
       policy_state: the policy's state at the end of the batch before, to go on from.
     """
 
@@ -137,10 +137,9 @@ class SpeculativeDecoder(Decoder):
     rule: accepts drafted tokens.
     policy: decides how many tokens each row drafts next.
     slots: see `Decoder`.
-    observer: records something of the iterations, which is handed out
-      (`contrib.online` learns from it).
-    same_bits: whether all blocks of the target have one width, in plain decoding with
-      this setting, too; None leaves the choice to the platform and the batch size
+    observer: records the iterations, for `contrib.online` to learn from.
+    same_bits: whether blocks of the target have a fixed width, as in plain decoding
+      with this setting; None leaves the choice to the platform and the batch size
       (`decoding.widths.is_fixed`).
   """
 
@@ -178,7 +177,7 @@ class SpeculativeDecoder(Decoder):
 
   @property
   def networks(self) -> Mapping[str, Network]:
-    """All networks, by name."""
+    """The networks, by name."""
     return {"target": self.target, **self.drafter.networks}
 
   @property
@@ -230,7 +229,7 @@ class SpeculativeDecoder(Decoder):
     return self.policy.start(rows)
 
   def without_drafts(self) -> "PlainDecoder":
-    """Returns the decoder with the same outputs that drafts nothing."""
+    """Returns a decoder without drafts, with equal outputs."""
     return PlainDecoder(self.target, 1, self.slots, self.same_bits, self.rule)
 
   def decode(
@@ -267,7 +266,7 @@ class SpeculativeDecoder(Decoder):
     return self.policy.refill(fresh, jax.tree.map(lambda x: x[:rows], before))
 
   def is_fixed(self, rows: int) -> bool:
-    """Returns whether all blocks of the target have one width."""
+    """Returns whether blocks of the target have a fixed width."""
     tree, at_once = self.drafter.tree, self.rows_at_once(rows)
     return widths.is_fixed(self.same_bits, at_once, tree.size, tree.is_chain)
 
@@ -276,7 +275,7 @@ class SpeculativeDecoder(Decoder):
   ) -> tuple[Speculation, DecodeState]:
     """Returns how to decode and where to start; arguments as for `decode`.
 
-    Caches that are copied into others need no room for outputs (`has_room`).
+    Caches to be copied need no room for outputs (`has_room`).
     """
     rows, size = keys.shape[0], self.drafter.tree.size
     sampling = self.drawn(sampling)
@@ -389,11 +388,11 @@ class PlainDecoder(Decoder):
 
   Attributes:
     target: the network.
-    block: tokens that a call scores, of which the first counts: N for the strict
-      baseline of a speculation that scores N (`decoding.baseline`).
+    block: tokens of a call; only the first token counts. N is the strict baseline of a
+      speculation with blocks of N tokens (`decoding.baseline`).
     slots: see `Decoder`.
     same_bits: as for `SpeculativeDecoder`.
-    rule: the rule of a speculation with the same outputs, or None. The rule decides
+    rule: the rule of a speculation with equal outputs, if known. The rule decides
       whether draws are coupled.
   """
 
@@ -415,7 +414,7 @@ class PlainDecoder(Decoder):
     widths.check_same_bits(self.same_bits, self.block - 1, is_chain=True)
 
   def is_fixed(self, rows: int) -> bool:
-    """Returns whether all blocks of the target have one width."""
+    """Returns whether blocks of the target have a fixed width."""
     at_once = self.rows_at_once(rows)
     return widths.is_fixed(self.same_bits, at_once, self.block - 1)
 
@@ -485,7 +484,7 @@ def _beginning(
   """Returns the inputs of the networks before the first iteration.
 
   Args:
-    target: the network that decodes.
+    target: the target.
     inputs: as for `Decoder.decode`.
     rows: R.
     max_length: the most tokens of an output; None leaves no room for outputs.

@@ -38,14 +38,14 @@ class Drafter(abc.ABC):
     independent: whether siblings are independent draws from one distribution. Otherwise
       siblings are certain, or drawn without replacement.
     stops: when a draft ends before its tree does.
-    resumes: whether it drafts on after tokens that the target decoded without a draft.
-      Otherwise a batch that rests continues to rest until its rows have ended.
-    taps: number of target layers whose features `commit` gets side by side.
+    resumes: whether drafting can go on after tokens without a draft. Otherwise a
+      resting batch rests until the rows have ended.
+    taps: number of target layers with features for `commit`, side by side.
     has_own_tokens: whether the networks have another vocabulary than the target; the
       drafter then maps tokens between the vocabularies.
     reads_target: whether it drafts from the target's features or cache.
-    prior_alpha: the acceptance rate that policies expect before the first draft; None
-      is the policy's own.
+    prior_alpha: the acceptance rate that policies expect before the first draft, unless
+      the policy decides (None).
   """
 
   independent: ClassVar[bool] = True
@@ -62,7 +62,7 @@ class Drafter(abc.ABC):
   @property
   @abc.abstractmethod
   def tree(self) -> Tree:
-    """The shape of proposals; only its size matters if rows choose their trees."""
+    """The shape of proposals; only the size matters if rows choose trees."""
 
   @property
   def networks(self) -> Mapping[str, Any]:
@@ -136,7 +136,7 @@ class Drafter(abc.ABC):
     return self.tree.size
 
   def default_policy(self, is_named: bool) -> str:
-    """Returns the name of the policy that applies if none is asked for.
+    """Returns the name of the default policy.
 
     Args:
       is_named: whether a gin file or a name asked for the drafter; otherwise it was
@@ -155,7 +155,7 @@ class Drafter(abc.ABC):
     return {}
 
   def counted(self) -> Mapping[str, Any]:
-    """Returns counts of this process for a run's record, beside those of decodes."""
+    """Returns further counts of this process, for a run's record."""
     return {}
 
   def check_batch(

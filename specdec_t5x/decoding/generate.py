@@ -61,12 +61,12 @@ def generate(
     spec: how to decode; static.
     state: where to start.
     loop: `jax.lax.while_loop`, or an equivalent that can be watched.
-    queue: further inputs for rows that have ended (`decoding.batching`), or None.
+    queue: further inputs for ended rows (`decoding.batching`), or None.
     observe: records the iterations with drafts, in `Decoded.observed`.
 
   Returns:
-    The outputs with their statistics, for all inputs of the queue. `spec.rule`
-    guarantees their distribution.
+    The outputs with statistics, including those of the queue. `spec.rule` guarantees
+    the distribution of outputs.
   """
   policy = spec.context.policy
 
@@ -158,7 +158,7 @@ def _rest(spec: Speculation, state: DecodeState) -> tuple[DecodeState, PlainIter
 
 
 def at_most(count: Int[Array, ""]) -> LoopFn:
-  """Returns a loop that stops after `count` iterations, to time them."""
+  """Returns a loop that stops after `count` iterations, for measurements."""
 
   def loop(condition, body, carry):
     def goes_on(carry):

@@ -20,7 +20,7 @@ from specdec_t5x.decoding.state import StepInfo
 class Policy(abc.ABC):
   """The base class of policies: frozen dataclasses of their knobs.
 
-  The state of a policy is any pytree; the loop only carries it.
+  The state of a policy is any pytree; the loop only carries the state.
 
   Attributes:
     may_rest: whether `lengths` may be 0 in rows that are still decoded. If no row
@@ -60,7 +60,7 @@ class Policy(abc.ABC):
     return True
 
   def refill(self, fresh: Any, policy_state: Any) -> Any:
-    """Returns the state after rows that ended have taken other inputs.
+    """Returns the state after ended rows have taken new inputs.
 
     Args:
       fresh: the state with the refilled rows as `start` makes them.

@@ -1,4 +1,4 @@
-"""The state of a decode, the counts of its iterations, and its result.
+"""The state, the counts and the result of a decode.
 
 Shapes: B rows (batch x num_decodes), T output length, G gamma, S sequence buffer,
 L uniforms a decision.
@@ -31,7 +31,7 @@ class DecodeState:
       beyond each row's length.
     starts: index of the first output token in each row's sequence.
     lengths: number of known tokens of each row, the start token included.
-    ended: which rows are done: EOS produced, or max_length reached.
+    ended: marks finished rows: EOS produced, or max_length reached.
     scores: log-probability of each row's output under the target's adjusted
       distribution.
     keys: random keys of the rows: draws of rows are independent.
@@ -39,7 +39,7 @@ class DecodeState:
     target_cache: the target's cache; entries at and beyond lengths - 1 are stale.
     drafter_state: the drafter's state; None in plain decoding.
     policy_state: the policy's state; None in plain decoding.
-    has_rested: which rows took a token that the target decoded without a draft.
+    has_rested: marks rows with a token that was decoded without a draft.
     observed: an observer's record; None if there is no observer.
   """
 
@@ -79,7 +79,7 @@ class DecodeState:
     return jnp.take_along_axis(self.sequences, last, axis=1)[:, 0]
 
   def remaining(self, max_length: int) -> Int[Array, "B"]:
-    """Returns the number of tokens that each row's output may still take."""
+    """Returns the room for tokens in the outputs of the rows."""
     return self.starts + max_length - self.lengths
 
   def outputs(self, max_length: int) -> Int[Array, "B T"]:
@@ -90,17 +90,17 @@ class DecodeState:
 
 @flax.struct.dataclass
 class StepInfo:
-  """The counts of one iteration; zero in rows that had ended before.
+  """The counts of an iteration; zero in rows that had ended before.
 
   Attributes:
-    target_calls: 1 in rows that took part.
-    drafted: drafted tokens that counted.
+    target_calls: 1 in live rows.
+    drafted: counting drafted tokens.
     accepted: drafted tokens that entered the output.
     acceptance_positions: drafted tokens that were tried: accepted tokens, and the
       first rejected token of a draft.
     acceptance_mass: sum of beta = sum_x min(p(x), q(x)) over the tried positions of a
       chain; 0 for other trees.
-    emitted: tokens that the row gained.
+    emitted: new tokens of the row.
     log_prob: log-probability of the gained tokens under the target's adjusted
       distribution.
   """
@@ -140,7 +140,7 @@ class Carry:
   Attributes:
     state: of the rows.
     statistics: the sum of the rows' counts.
-    queue: further inputs for rows that have ended (`decoding.batching`), or None.
+    queue: further inputs for ended rows (`decoding.batching`), or None.
     max_length: the most tokens of an output.
   """
 
@@ -158,7 +158,7 @@ class Carry:
     Args:
       state: where to start.
       max_length: the most tokens of an output.
-      queue: further inputs for rows that have ended, or None.
+      queue: further inputs for ended rows, or None.
       observe: an observer of the iterations, or None.
     """
     rows = state.lengths.shape[0]
@@ -193,7 +193,7 @@ class Carry:
     return self.replace(state=state, statistics=statistics)
 
   def decoded(self) -> Decoded:
-    """Returns the outputs and their statistics, for all inputs of the queue."""
+    """Returns the outputs and statistics, including those of the queue."""
     state = self.state
     if self.queue is not None:
       return self.queue.decoded(state.policy_state)
@@ -216,10 +216,10 @@ def initial_state(
   policy_state: Any = None,
   observed: Any = None,
 ) -> DecodeState:
-  """Returns the state of B rows that hold the start token and their prompts.
+  """Returns the state of B rows with the start token and prompts.
 
   Args:
-    target_cache: the target's cache, which lacks the last token of each row.
+    target_cache: the target's cache, without the last tokens of the rows.
     drafter_state: the drafter's first state; None in plain decoding.
     keys: random keys of the rows.
     max_length: the most tokens of the output.
@@ -269,7 +269,7 @@ def unit_uniforms(
 
 
 def num_slots(max_length: int, gamma: int) -> int:
-  """Returns the cache slots of a row besides those of its prompt.
+  """Returns the cache slots of a row besides the slots of the prompt.
 
   Blocks may overrun the output by gamma tokens.
   """

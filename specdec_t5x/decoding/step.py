@@ -1,4 +1,4 @@
-"""One iteration of speculative decoding: draft, score, verify, commit.
+"""An iteration of speculative decoding: draft, score, verify, commit.
 
 Source: Leviathan et al., ICML 2023, algorithm 1.
 Shapes: B rows, G drafted nodes, N = G + 1, D the tree's depth, K = D + 1, V vocabulary,
@@ -73,8 +73,8 @@ def step(
 ) -> tuple[DecodeState, Iteration]:
   """Runs one iteration: draft, score, verify, commit.
 
-  Each live row gains the accepted tokens and one token more. One call of the target
-  scores the last known token and the whole draft.
+  Live rows gain the accepted tokens and a recovered or bonus token. A call of the
+  target scores the last known token and the whole draft.
 
   Args:
     spec: how to decode.
@@ -124,7 +124,7 @@ def draft(
 
 
 def limit(proposal: Proposal, lengths: Int[Array, "B"], eos_id: EndTokens) -> Proposal:
-  """Returns the proposal with at most `lengths` tokens, none of them after an end."""
+  """Returns the proposal with at most `lengths` tokens, and no token after an end."""
   tree = proposal.tree
   depths = jnp.broadcast_to(tree.depths, (lengths.size, tree.size + 1))[:, 1:]
   may_count = proposal.is_valid & (depths <= lengths[:, None])
@@ -142,7 +142,7 @@ def score(spec: Speculation, state: DecodeState, proposal: Proposal):
   Returns:
     The state with the target's new cache, logits [B, N, V] and features [B, N, D].
   """
-  # The last known token was never fed to the target: it heads the block.
+  # The last known token heads the block: the target has not read this token.
   cache = state.target_cache.at(state.lengths - 1)
   target, policy = spec.context.target, spec.context.policy
   has_widths = spec.drafter.stops is Stops.BY_ITSELF or policy.may_rest
@@ -181,7 +181,7 @@ def verify(
   logits: Float[Array, "B N V"],
   uniforms: Float[Array, "B C L"],
 ) -> Iteration:
-  """Decides by the rule which drafted tokens are accepted, and which token follows."""
+  """Decides by the rule about the accepted tokens and the token after them."""
   target_probs = logits
   if spec.rule.reads_probs:
     target_probs = spec.context.adjust(logits, spec.sampling)
@@ -196,7 +196,7 @@ def commit(
   iteration: Iteration,
   features: Float[Array, "B N D"],
 ) -> tuple[DecodeState, Iteration]:
-  """Appends the accepted tokens and the token after them to each live row.
+  """Appends the accepted tokens and a recovered or bonus token to live rows.
 
   Also updates the caches, the drafter and the policy.
 
@@ -239,7 +239,7 @@ def is_cut(proposal, verdict) -> Bool[Array, "B"]:
 
 
 def _emitted_tokens(spec, state, iteration):
-  """Returns the new tokens [B, D + 1], their number [B], and which rows end [B]."""
+  """Returns new tokens [B, D + 1], numbers of new tokens [B], and ended rows [B]."""
   proposal, verdict = iteration.proposal, iteration.verdict
   accepted = proposal.tree.depth_of(verdict.last)
   path = proposal.tree.path(verdict.last)
@@ -259,7 +259,7 @@ def _emitted_tokens(spec, state, iteration):
 
 
 def _counts(spec, state, iteration, tokens, emitted) -> StepInfo:
-  """Returns the counts of an iteration, given the tokens that each row gains."""
+  """Returns the counts of an iteration, given the new tokens of the rows."""
   proposal, verdict = iteration.proposal, iteration.verdict
   target_probs, live = iteration.target_probs, ~state.ended
   accepted = proposal.tree.depth_of(verdict.last)

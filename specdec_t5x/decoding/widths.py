@@ -2,8 +2,8 @@
 
 On CPUs a call of the target costs more the wider its block is. Shapes are static, so
 there are a few widths to choose from, each with a copy of the network in the program.
-On other devices blocks may have one fixed width, so that plain and speculative decoding
-compute the same bits.
+On other devices blocks may have a fixed width: plain and speculative decoding then
+compute equal bits.
 
 Shapes: B rows, G gamma, K = G + 1, V vocabulary, D width of the features.
 """
@@ -18,8 +18,8 @@ from jaxtyping import Array, Bool, Int
 from specdec_t5x.core.types import ExtendFn, Proposal
 from specdec_t5x.native import platforms
 
-# Width of all blocks of a decode with one width: on GPUs and TPUs a product of eight
-# rows costs as much as a product of one row.
+# The fixed width of blocks: on GPUs and TPUs a product of eight rows costs as much as a
+# product of a single row.
 FIXED_WIDTH = 8
 
 
@@ -29,8 +29,8 @@ def is_fixed(
   """Returns whether every call of the target scores `FIXED_WIDTH` tokens.
 
   Args:
-    same_bits: whether one width was asked for; None is one width on GPUs and TPUs at
-      batch size 1.
+    same_bits: whether a fixed width was asked for; by default on GPUs and TPUs at batch
+      size 1.
     rows: B, the rows that decode at once.
     drafted: tokens of a block beside the last known token.
     is_chain: whether the drafted tokens are a chain.
@@ -110,7 +110,7 @@ def score(
     cache: the target's cache.
     last: the last known token.
     proposal: the draft, a chain.
-    least: the narrowest width; each width is compiled.
+    least: the narrowest width; every width is compiled.
 
   Returns:
     Logits [B, K, V], features [B, K, D] and the cache. Logits and features are zeros
