@@ -22,7 +22,8 @@ def load(folder):
   folder = pathlib.Path(folder)
   about = json.loads((folder / "export.json").read_text())
   arrays, dtypes = np.load(folder / "params.npz"), about["arguments"]["params"]
-  dtype = lambda name: jax.numpy.dtype(dtypes[name])  # NumPy has no bfloat16.
+  def dtype(name):
+    return jax.numpy.dtype(dtypes[name])  # NumPy has no bfloat16.
   params = {x: jax.device_put(arrays[x].view(dtype(x))) for x in dtypes}
   size, name = max((int(size), name) for size, name in about["programs"].items())
   program = jax.export.deserialize(bytearray((folder / name).read_bytes()))

@@ -123,5 +123,8 @@ def as_main(module):
 def contents(*folders) -> dict[str, str]:
   """Returns the digest of each file below the folders, and '' of each folder."""
   paths = sorted(path for folder in folders for path in folder.rglob("*"))
-  digest = lambda path: hashlib.sha256(path.read_bytes()).hexdigest()
+
+  def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
   return {str(path): digest(path) if path.is_file() else "" for path in paths}

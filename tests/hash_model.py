@@ -292,7 +292,9 @@ def speculation(
       beginning = change(beginning)
     return network.start(keys.size, beginning.num_slots)
 
-  no_such = lambda *args: None  # Heads have neither.
+  def no_such(*args):
+    return None  # Heads have neither.
+
   context = Context(
     sampling=sampling,
     adjust=adjusted_probs,

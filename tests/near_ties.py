@@ -44,7 +44,10 @@ def pair(dtype, gamma):
   """Returns a decoder and its parameters; the draft agrees with the target at times."""
   network, params = target(dtype)
   rng = np.random.default_rng(0)
-  noisy = lambda x: x * (1 + 0.02 * rng.normal(size=x.shape).astype(np.float32))
+
+  def noisy(x):
+    return x * (1 + 0.02 * rng.normal(size=x.shape).astype(np.float32))
+
   draft = jax.tree.map(noisy, params)
   draft["decoder"]["logits_dense"] = params["decoder"]["logits_dense"]
   decoder = SpeculativeDecoder(network, DraftModel(network, gamma))

@@ -54,7 +54,9 @@ def start(module, params, *args, **kwargs):
   def extend(cache, tokens, *tree):
     return module.apply({"params": params}, cache, tokens, *tree, method="extend")
 
-  begin = lambda params: start_decoding(module, params, *args, **kwargs)[1]
+  def begin(params):
+    return start_decoding(module, params, *args, **kwargs)[1]
+
   return jax.jit(extend), jax.jit(begin)(params)
 
 

@@ -86,7 +86,10 @@ def chosen(items: list[pytest.Item], suite: str) -> list[bool]:
 def costliest_first(items: list[pytest.Item]) -> None:
   """Sorts tests by their file's seconds, so that the last files to run are short."""
   known = recorded()
-  wall = lambda name: known.get(name, {"wall": 0.0})["wall"]
+
+  def wall(name):
+    return known.get(name, {"wall": 0.0})["wall"]
+
   items.sort(key=lambda item: -wall(file_of(item.nodeid)))
 
 

@@ -162,18 +162,18 @@ def test_a_decoder_only_target_goes_on_from_prompts(paths):
 
 
 def test_samples_of_a_fixed_length_go_by_the_seed_and_not_by_batch_size(setup):
-  sample = lambda **words: tokens(
-    specdec_t5x.generate(INPUTS, *setup, **SAMPLED | words)
-  )
+  def sample(**words):
+    return tokens(specdec_t5x.generate(INPUTS, *setup, **SAMPLED | words))
+
   whole = sample(seed=1)
   assert whole == sample(seed=1) == sample(seed=1, batch_size=2)
   assert whole != sample(seed=2)
 
 
 def test_a_rule_that_does_not_keep_the_distribution_is_warned_of(setup):
-  decode = lambda rule: specdec_t5x.generate(
-    INPUTS, *setup, rule=rule, gamma=3, **SIZES
-  )
+  def decode(rule):
+    return specdec_t5x.generate(INPUTS, *setup, rule=rule, gamma=3, **SIZES)
+
   with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always", UserWarning)
     decode("token")
@@ -271,9 +271,10 @@ def test_a_drafter_that_is_there_needs_the_networks_that_are_passed(setup):
   target, draft, vocabulary = setup
   drafter = TreeDraft(draft.network, delayed(1, 2, 3))
   generate = functools.partial(specdec_t5x.generate, INPUTS, target, **SIZES)
-  decode = lambda drafts: generate(
-    drafts, vocabulary, drafter=drafter, rule="traversal"
-  )
+
+  def decode(drafts):
+    return generate(drafts, vocabulary, drafter=drafter, rule="traversal")
+
   outputs, expected = decode({"draft": draft}), generate(None, vocabulary)
   assert tokens(outputs) == tokens(expected)
   with pytest.raises(ValueError, match=r"needs the networks \['draft'\], got other"):

@@ -165,9 +165,10 @@ def test_caches_that_do_not_fit_are_refused_with_their_bytes(
 def test_a_longer_cache_takes_the_bytes_of_its_keys_and_values(setup):
   target, config = setup["target"], tiny.TARGET
   decoder, params = api.together(target)
-  size = lambda length: memory.of_caches(
-    memory.Job(decoder, 3, 16, Sampling(), length), params
-  )
+
+  def size(length):
+    return memory.of_caches(memory.Job(decoder, 3, 16, Sampling(), length), params)
+
   width = config.num_heads * config.head_dim
   # Keys and values in float32, of each row and layer; and the token itself.
   a_token = 3 * (2 * config.num_decoder_layers * width * 4 + 4)

@@ -306,7 +306,9 @@ def test_what_needs_no_times_is_not_measured(decoder, kept, counted, capsys):
 
 
 def test_a_traced_program_finds_the_times_of_its_rows(kept, counted):
-  of_rows = lambda rows, at=GREEDY: tuning.of_rows(AUTO, rows, at, ROOM)
+  def of_rows(rows, at=GREEDY):
+    return tuning.of_rows(AUTO, rows, at, ROOM)
+
   assert of_rows(2) is AUTO
   found = tuned()
   assert of_rows(2) is found

@@ -124,8 +124,11 @@ def drawn_like(shapes: Any) -> Any:
   """Returns parameters of these shapes."""
   # By this seed outputs of the target in CONFIGS vary, and end at several places.
   draw = np.random.default_rng(29).normal
+
   # Vectors are scales of layer norms.
-  one = lambda x: ((x.ndim < 2) + draw(scale=0.25, size=x.shape)).astype(x.dtype)
+  def one(x):
+    return ((x.ndim < 2) + draw(scale=0.25, size=x.shape)).astype(x.dtype)
+
   return jax.tree.map(one, shapes)
 
 
@@ -173,7 +176,10 @@ def _by_heads(name: str, shape: Any = None, **settings) -> Way:
   """Returns the way of one kind of heads, a chain unless there is a shape."""
   siblings = {"siblings": "likeliest"} if isinstance(shape, Tree) else {}
   settings = {"page": "heads", "files": HEADS, "rule": "traversal", **settings}
-  drafter = lambda networks: headed(networks[name], shape, **siblings)
+
+  def drafter(networks):
+    return headed(networks[name], shape, **siblings)
+
   return Way(drafter, {"draft": name}, **settings)
 
 

@@ -55,9 +55,10 @@ def make(args: argparse.Namespace) -> Table:
   plans = planner.best_plans(measured, args.levels, args.gamma)
   rows = _rows(study, plans, sampling)
   best = min(plans, key=lambda plan: plan.seconds)
-  of_pairs = lambda found: {
-    " / ".join(pair): each.tolist() for pair, each in found.items()
-  }
+
+  def of_pairs(found):
+    return {" / ".join(pair): each.tolist() for pair, each in found.items()}
+
   stand = of_pairs(measured.survival)
   first = {pair: round(chances[0], 3) for pair, chances in stand.items()}
   facts = {
@@ -79,7 +80,10 @@ def measure(study: Study, sampling: Sampling, gamma: int) -> planner.Measured:
   judges = [name for name, model in models.items() if model is not None]
   names = [name for name in models if name != TARGET]
   pairs = [(judge, name) for judge in judges for name in names if judge != name]
-  decode = lambda judge, name, size: _decode(study, judge, ((name, size),), sampling)
+
+  def decode(judge, name, size):
+    return _decode(study, judge, ((name, size),), sampling)
+
   survival = {pair: stands(study, decode(*pair, gamma), gamma) for pair in pairs}
   seconds = _seconds(study, decode, pairs, sampling, gamma)
   return planner.Measured(TARGET, *seconds, survival)
@@ -133,7 +137,10 @@ def _seconds(study, decode, pairs, sampling, gamma):
     known = medians(parts_of, size)
     found[pair, size], found[pair[1], size] = known["iteration"], known["draft"]
   every = np.arange(1, gamma + 1)
-  curve = lambda what: np.interp(every, some, [found[what, size] for size in some])
+
+  def curve(what):
+    return np.interp(every, some, [found[what, size] for size in some])
+
   drafts = {name: curve(name) for _, name in pairs}
   iterations = {pair: curve(pair) for pair in pairs}
   return float(np.median(slopes[PLAIN])), drafts, iterations

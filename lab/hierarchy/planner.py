@@ -155,8 +155,13 @@ def best_plans(measured: Measured, depth: int, gamma: int) -> list[Plan]:
       f"Expected a depth of at least 0 and a gamma of at least 1, got {depth!r} and "
       f"{gamma!r}."
     )
-  below = lambda judge: [drafter for j, drafter in measured.survival if j == judge]
-  seconds = lambda levels: window_seconds(measured, levels)
+
+  def below(judge):
+    return [drafter for j, drafter in measured.survival if j == judge]
+
+  def seconds(levels):
+    return window_seconds(measured, levels)
+
   names = measured.drafts
   sizes = range(1, gamma + 1)
   plans = [plan_of(measured, ())]

@@ -76,10 +76,12 @@ class Agreement:
     )
     project = logits_fn(network, params)
     width = -(-outputs.shape[1] // block) * block
-    padded = lambda x: jnp.pad(
-      x, ((0, 0), (0, width - x.shape[1]), *[(0, 0)] * (x.ndim - 2))
-    )
-    cut = lambda x, at: jax.lax.dynamic_slice_in_dim(padded(x), at, block, axis=1)
+
+    def padded(x):
+      return jnp.pad(x, ((0, 0), (0, width - x.shape[1]), *[(0, 0)] * (x.ndim - 2)))
+
+    def cut(x, at):
+      return jax.lax.dynamic_slice_in_dim(padded(x), at, block, axis=1)
 
     def agreed_from(at):
       drafted, _, _ = extend(cache.at(begin + at), cut(tokens, at))

@@ -64,7 +64,9 @@ def make(args: argparse.Namespace) -> Table:
   agreement = Agreement(study, args.temperature, args.gamma)
 
   def alpha(skip):
-    measured = lambda: {"alpha": agreement(skip)}
+    def measured():
+      return {"alpha": agreement(skip)}
+
     return cells.get({**key, "skip": sorted(skip)}, measured)["alpha"]
 
   search = Search(agreement.names, alpha, costs)
@@ -127,9 +129,12 @@ def _costs_of(study, args, cells: Cells, key) -> LayerCosts:
   """Returns the costs, measured where they are not kept."""
   if args.costs == "weights":
     return by_weights(study.target.network.config, args.gamma)
-  run = lambda: dataclasses.asdict(
-    measured(study, args.temperature, args.batch, args.gamma, args.runs)
-  )
+
+  def run():
+    return dataclasses.asdict(
+      measured(study, args.temperature, args.batch, args.gamma, args.runs)
+    )
+
   found = cells.get({**key, "costs": args.runs, "policy": "fixed"}, run)
   return LayerCosts(**{**found, "blocks": tuple(found["blocks"])})
 

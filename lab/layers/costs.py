@@ -68,6 +68,9 @@ def knapsack(losses: Mapping[str, float], costs: LayerCosts) -> list[frozenset[s
     losses: of acceptance, of each sublayer left out alone, by its name.
     costs: of the sublayers.
   """
-  per_cost = lambda name: losses[name] / max(costs.of(name), 1e-12)
+
+  def per_cost(name):
+    return losses[name] / max(costs.of(name), 1e-12)
+
   order = sorted(losses, key=per_cost)
   return [frozenset(order[:count]) for count in range(len(order) + 1)]

@@ -67,7 +67,10 @@ class Search:
 
   def best(self, among: Collection[frozenset[str]] | None = None) -> frozenset[str]:
     """Returns the fastest set, of all that were measured; ties by the smaller set."""
-    order = lambda skip: (self.row(skip)["speed"], -len(skip), sorted(skip))
+
+    def order(skip):
+      return (self.row(skip)["speed"], -len(skip), sorted(skip))
+
     return max(self._known if among is None else among, key=order)
 
   def measure(self, skip: frozenset[str]) -> float:

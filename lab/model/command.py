@@ -62,7 +62,10 @@ def make(args: argparse.Namespace) -> Table:
   found, refused = {}, {}
   for piece in _pieces(args):
     key = {**_compilers(args.topology), **vars(piece)}
-    run = lambda piece=piece: _compiled(piece, target)
+
+    def run(piece=piece):
+      return _compiled(piece, target)
+
     cost = cells.get(key, run, args.recorded)
     if REFUSED in (cost or {}):
       refused[piece] = cost[REFUSED]
@@ -79,7 +82,10 @@ def _pieces(args) -> Iterator[Piece]:
   # Elsewhere no product is our own kernels', which codes would be laid out for.
   products = "auto" if args.topology == CPU else "xla"
   how = {"dtype": dtype, "products": products, **lengths}
-  piece = lambda *what, **more: Piece(*what, **how, **more)
+
+  def piece(*what, **more):
+    return Piece(*what, **how, **more)
+
   for batch in sorted(args.batches):
     for width in sorted({1, 2} & {*args.widths}):
       for draft in args.drafts:
@@ -120,7 +126,10 @@ def _compilers(topology):
 def _device(topology, cells):
   if topology != CPU:
     return devices.TPUS[topology.partition(":")[0]]
-  measured = lambda: vars(devices.measured("float32"))
+
+  def measured():
+    return vars(devices.measured("float32"))
+
   return devices.Device(**cells.get({"device": machine()}, measured))
 
 

@@ -96,8 +96,13 @@ def compiled(piece: Piece, device: Any) -> Cost:
   place = SingleDeviceSharding(device)
   # As codes are kept there, whatever this machine keeps them in.
   in_four = device.platform != "cpu" and ROUNDED.get(piece.draft, (0,))[0] == 4
-  kept = lambda dtype: jnp.int4 if in_four and dtype == jnp.int8 else dtype
-  shaped = lambda x: jax.ShapeDtypeStruct(x.shape, kept(x.dtype), sharding=place)
+
+  def kept(dtype):
+    return jnp.int4 if in_four and dtype == jnp.int8 else dtype
+
+  def shaped(x):
+    return jax.ShapeDtypeStruct(x.shape, kept(x.dtype), sharding=place)
+
   run, arguments = program(piece)
   traced = run.trace(*jax.tree.map(shaped, jax.eval_shape(arguments)))
   begin = time.perf_counter()
@@ -160,7 +165,9 @@ def _encoder(piece, weights):
 
   @jax.jit
   def run(params, inputs):
-    apply = lambda *args, **how: network.apply({"params": params}, *args, **how)
+    def apply(*args, **how):
+      return network.apply({"params": params}, *args, **how)
+
     encoded = apply(inputs, enable_dropout=False, method=network.encode)
     return apply(encoded, inputs, piece.max_length, method=network.start)
 

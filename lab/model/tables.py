@@ -217,7 +217,10 @@ def _advice(model: Model, args) -> Iterator[dict]:
   for draft, alpha, batch in known:
     token = model.call(args.target, 1, batch)
     if token is not None:
-      over = lambda seconds, token=token: None if seconds is None else seconds / token
+
+      def over(seconds, token=token):
+        return None if seconds is None else seconds / token
+
       gamma, speed = model.best(draft, alpha, batch)
       gamma_two, speed_two = model.best(draft, alpha, batch, least=2)
       yield {

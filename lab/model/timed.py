@@ -54,7 +54,10 @@ def measure(
   found = {}
   for piece, cost in costs.items():
     key = {"beside its products": dataclasses.asdict(piece), "runs": runs, **machine()}
-    run = lambda piece=piece, cost=cost: _beside_products(piece, cost, runs)
+
+    def run(piece=piece, cost=cost):
+      return _beside_products(piece, cost, runs)
+
     found[piece] = Measured(**cells.get(key, lambda run=run: vars(run())))
   return found
 

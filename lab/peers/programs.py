@@ -72,7 +72,9 @@ def _as_ours(output: Any, max_length: int, eos_id: int) -> Any:
 def _hugging_face(target, draft, gamma, limits) -> dict[str, Program]:
   from lab.peers import export, hugging_face
 
-  to_torch = lambda model: export.to_torch(model, export.torch_device())
+  def to_torch(model):
+    return export.to_torch(model, export.torch_device())
+
   settings = {HF_GAMMA: (gamma, True), HF_DEFAULT: (None, True)}
   settings[HF_NO_MASK] = gamma, False
   theirs = to_torch(target)
@@ -81,7 +83,10 @@ def _hugging_face(target, draft, gamma, limits) -> dict[str, Program]:
     name: hugging_face.assisted(theirs, to_torch(draft), *limits, *each)
     for name, each in settings.items()
   }
-  plain = lambda *copied: hugging_face.plain(theirs, *limits, *copied)
+
+  def plain(*copied):
+    return hugging_face.plain(theirs, *limits, *copied)
+
   return {HF_PLAIN: plain(), HF_LOOKUP: plain(gamma), **assisted}
 
 

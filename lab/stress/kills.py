@@ -274,7 +274,10 @@ class Killer:
     if phase == "start-up":
       return Moment(0, is_end, draw.uniform(0, whole.start_up))
     if phase == "decoding":
-      is_step = lambda name: is_marker(name) or name == "model-info.txt"
+
+      def is_step(name):
+        return is_marker(name) or name == "model-info.txt"
+
       return Moment(draw.randint(1, 3), is_step, draw.uniform(0, whole.chunk))
     # Two names a file, one while it is written: two chunks and their markers, or the
     # result and its summary, or the task's marker.
@@ -298,13 +301,19 @@ def _last_line(output: pathlib.Path) -> str:
 
 def _compared(outcome: Outcome, output, whole) -> Outcome:
   """Fills in how the files of `output` differ from those of `whole`."""
-  names = lambda folder: {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+  def names(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
   outcome.left_over = sorted(names(output) - names(whole))
   (expected,) = whole.glob("*.jsonl-?????-of-?????")
   found = output / expected.name
   content = found.read_bytes() if found.exists() else b""
   outcome.identical = content == expected.read_bytes()
-  count = lambda text: collections.Counter(text.splitlines(keepends=True))
+
+  def count(text):
+    return collections.Counter(text.splitlines(keepends=True))
+
   ours, theirs = count(content), count(expected.read_bytes())
   outcome.lines = ours.total()
   outcome.missing, outcome.extra = (theirs - ours).total(), (ours - theirs).total()

@@ -134,9 +134,10 @@ class Service:
     self.features, self.settings = features, tuple(settings)
     networks = [Checkpoint.open(path).network() for path in (target, draft)]
     network, draft_network = networks
-    build = lambda decoder, temperature=0.0: EncoderDecoderModel(
-      decoder, vocabulary, vocabulary, Sampling(temperature)
-    )
+
+    def build(decoder, temperature=0.0):
+      return EncoderDecoderModel(decoder, vocabulary, vocabulary, Sampling(temperature))
+
     models = {
       setting: build(
         SpeculativeDecoder(network, DraftModel(draft_network, setting.gamma)),

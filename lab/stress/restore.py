@@ -129,7 +129,10 @@ def measure(job: Job) -> Outcome:
   for array in flat.values():
     for shard in array.addressable_shards:
       held[shard.device] += shard.data.nbytes
-  is_divided = lambda name: job.devices > 1 and any(specs[name] or ())
+
+  def is_divided(name):
+    return job.devices > 1 and any(specs[name] or ())
+
   return Outcome(
     parameters=sum(array.nbytes for array in flat.values()),
     held=held.total(),
@@ -187,7 +190,10 @@ def make_pair(
 
 def table_row(layout: str, job: Job, outcome: Outcome) -> str:
   """Returns a line of docs/results/reliability.md's table."""
-  mib = lambda count: f"{count / memory.MIB:,.0f}"
+
+  def mib(count):
+    return f"{count / memory.MIB:,.0f}"
+
   sizes = (outcome.parameters, outcome.held, outcome.largest_device, outcome.peak)
   cells = (layout, job.devices, job.dtype, *map(mib, sizes))
   ratio = f"{outcome.peak / outcome.held:.2f}"

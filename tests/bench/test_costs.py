@@ -71,7 +71,9 @@ def test_every_part_of_a_pair_is_run_and_timed(monkeypatch):
 
 
 def test_a_time_lost_in_noise_is_said_and_a_free_draft_is_free():
-  each = lambda seconds: timed.Timed(np.array([seconds, seconds]), ())
+  def each(seconds):
+    return timed.Timed(np.array([seconds, seconds]), ())
+
   keys = [(name, n) for name in (*costs._PARTS, "plain") for n in (0, 10)]
   seconds = {key: each(1.0 + key[1]) for key in keys}
   seconds |= {(name, 1): each(1.0) for name in costs._STARTS}

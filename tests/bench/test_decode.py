@@ -19,7 +19,10 @@ def found(tmp_path_factory, counted_clock):
 
 def test_the_oracle_sets_alpha_and_outputs_are_the_plain_ones(found):
   none, every = found["rows"]
-  came = lambda row: [row[name]["value"] for name in ("alpha", "tokens_per_call")]
+
+  def came(row):
+    return [row[name]["value"] for name in ("alpha", "tokens_per_call")]
+
   assert (came(none), came(every)) == ([0, 1], [1, 3])
   assert none["identical"] == every["identical"] == "2/2"
 

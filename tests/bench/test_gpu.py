@@ -231,7 +231,10 @@ def test_an_error_of_the_device_is_a_failed_check():
 def test_kernels_are_checked_in_another_process(monkeypatch, code, seconds, ending):
   line = "print('passed: step: error 0.1: fine', flush=True)"
   run = subprocess.run
-  other = lambda words, **how: run([words[0], "-c", f"{line}; {code}"], **how)
+
+  def other(words, **how):
+    return run([words[0], "-c", f"{line}; {code}"], **how)
+
   monkeypatch.setattr(subprocess, "run", other)
   monkeypatch.setattr(command, "_CHECK_SECONDS", seconds)
   first, last = command._checked("tiny", None)

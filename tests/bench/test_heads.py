@@ -66,7 +66,10 @@ def test_the_tree_that_pays_is_a_gin_file(files, heads, tmp_path, capsys):
 
 def test_what_a_pruned_tree_costs_is_told_of_a_level(files, heads, monkeypatch):
   """Six calls' time for a tree of two levels, whose shape rows choose."""
-  seconds = lambda loops, runs: {n: [6.0 if n == "pruned" else 1.0] for n in loops}
+
+  def seconds(loops, runs):
+    return {n: [6.0 if n == "pruned" else 1.0] for n in loops}
+
   monkeypatch.setattr(methods, "each_turn", seconds)
   target, hydra = (api.load_model(x) for x in (files["target"], heads["hydra"]))
   study = Study(Job("", "", {}, None, 10), target, (), pad_inputs([[3, 1]]), 1)

@@ -90,6 +90,8 @@ def test_programs_are_compiled_once_for_all_counts():
 
 
 def test_a_cost_leaves_out_what_happens_once_a_call():
-  each = lambda *seconds: timed.Timed(np.array(seconds), ())
+  def each(*seconds):
+    return timed.Timed(np.array(seconds), ())
+
   found = timed.slopes({("a", 2): each(7.0, 9.0), ("a", 6): each(15.0, 21.0)})
   np.testing.assert_allclose(found["a"], [2.0, 3.0])

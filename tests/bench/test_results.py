@@ -45,7 +45,10 @@ def test_a_command_of_lab_is_run_and_kept_as_lab_s(
   command, module, tmp_path, monkeypatch
 ):
   started = []
-  run = lambda words, **how: started.append(words) or SimpleNamespace(returncode=0)
+
+  def run(words, **how):
+    return started.append(words) or SimpleNamespace(returncode=0)
+
   monkeypatch.setattr(results.subprocess, "run", run)
   words = command.split()
   assert results._measured("one", words, tmp_path)

@@ -8,7 +8,10 @@ from specdec_t5x.bench.timed import alternate, median_ratio
 
 def test_programs_take_turns_and_the_first_round_is_not_timed():
   calls = []
-  program = lambda name: lambda value: calls.append((name, value)) or np.ones(value)
+
+  def program(name):
+    return lambda value: calls.append((name, value)) or np.ones(value)
+
   timed = alternate({"a": program("a"), "b": program("b")}, [1, 2])
   assert calls == [("a", 1), ("b", 1), ("a", 1), ("b", 1), ("b", 2), ("a", 2)]
   assert [result.size for result in timed["b"].results] == [1, 2]

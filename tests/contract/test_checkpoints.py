@@ -28,8 +28,13 @@ NAME = BIG.replace(".", "/")
 
 def make_state(step=7, extra=False):
   rng = np.random.default_rng(0)
-  array = lambda *shape: rng.normal(size=shape).astype(np.float32)
-  axes = lambda *names: flax_partitioning.AxisMetadata(names=names)
+
+  def array(*shape):
+    return rng.normal(size=shape).astype(np.float32)
+
+  def axes(*names):
+    return flax_partitioning.AxisMetadata(names=names)
+
   params = {
     "decoder": {"layers_0": {"mlp": {"wi": {"kernel": array(16, 32)}}}},
     "norm": {"scale": array(16)},
@@ -104,7 +109,10 @@ def assert_same(a, b, **tolerance):
 def test_round_trip(layout, stored, wanted, tmp_path):
   state = make_state()
   path = save(layout, tmp_path, state, jnp.dtype(stored))
-  cast = lambda tree: jax.tree.map(lambda x: x.astype(stored), tree)
+
+  def cast(tree):
+    return jax.tree.map(lambda x: x.astype(stored), tree)
+
   template = jax.eval_shape(lambda: state.replace_params(cast(state.params)))
   restored = restore(path, template, restore_dtype=wanted and jnp.dtype(wanted))
   assert int(restored.step) == 7
@@ -205,7 +213,10 @@ def arrays_of_orbax(path):
   return max(files, key=lambda file: file.stat().st_size)
 
 
-CHUNK = lambda path: path / BIG / "0.0"
+def CHUNK(path):
+  return path / BIG / "0.0"
+
+
 ARRAY = f"{NAME}.*{BIG}"
 
 

@@ -198,7 +198,10 @@ def test_beam_dimensions():
 
 def test_cache_map_leaves_the_index_alone():
   cache = {"layer": {"cached_key": jnp.ones(2), "cache_index": jnp.ones(())}}
-  double = lambda x: 2 * x
+
+  def double(x):
+    return 2 * x
+
   mapped = decoding.cache_map(double, cache)["layer"]
   assert float(mapped["cache_index"]) == 1
   assert mapped["cached_key"].tolist() == [2, 2]

@@ -65,7 +65,10 @@ def test_the_folder_of_results_may_have_any_name(checkpoint, whole, tmp_path, na
 def test_nothing_is_read_with_autotuning(checkpoint, tmp_path, monkeypatch):
   # What lets go of such an iterator may sleep for seconds.
   found, iterate = [], tf.data.Dataset.__iter__
-  note = lambda dataset: found.append(dataset) or iterate(dataset)
+
+  def note(dataset):
+    return found.append(dataset) or iterate(dataset)
+
   monkeypatch.setattr(tf.data.Dataset, "__iter__", note)
   run(checkpoint, tmp_path)
   chunks = -(-EXAMPLES // 4)
@@ -117,7 +120,10 @@ def test_score_is_the_likelihood_of_the_targets(checkpoint, tmp_path):
   assert inputs_of(rows) == EXPECTED_INPUTS
   model, state = tiny_model(), tiny_state(tiny_model())
   row = rows[3]
-  pad = lambda ids, n: np.array([[*ids, *[0] * (n - len(ids))]], np.int32)
+
+  def pad(ids, n):
+    return np.array([[*ids, *[0] * (n - len(ids))]], np.int32)
+
   source = [*VOCABULARY.encode(row["inputs"]["inputs_pretokenized"]), 1]
   target = [*VOCABULARY.encode(row["inputs"]["targets_pretokenized"]), 1]
   batch = {

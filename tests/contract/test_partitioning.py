@@ -113,7 +113,10 @@ def test_inference_state():
   doubled = jax.tree.map(lambda x: 2 * x, layout["target"])
   restored = state.restore_state({"target": doubled, "state": {"step": 9}})
   assert int(restored.step) == 9
-  leaf = lambda s: np.asarray(s.params["token_embedder"]["embedding"])
+
+  def leaf(s):
+    return np.asarray(s.params["token_embedder"]["embedding"])
+
   np.testing.assert_array_equal(leaf(restored), 2 * leaf(state))
   axes = state.as_logical_axes()
   assert axes.step is None

@@ -141,7 +141,9 @@ NUMBERS = (
 
 
 def test_infer_fn_numbers_results_and_drops_the_padding():
-  step = lambda params, batch: params["w"] * batch["x"]
+  def step(params, batch):
+    return params["w"] * batch["x"]
+
   result = sorted(infer_fn(step)(NUMBERS, STATE))
   assert [(int(i), float(y)) for i, y in result] == [(i, 2.0 * i) for i in range(10)]
 
@@ -206,7 +208,9 @@ def test_the_provider_is_known():
 def test_a_gin_file_that_is_missing_is_named_with_the_closest(
   tmp_path, file, include, suggested
 ):
-  here = lambda text: text.replace("HERE", str(tmp_path))
+  def here(text):
+    return text.replace("HERE", str(tmp_path))
+
   given = here(file)
   if include:
     given = str(tmp_path / include)

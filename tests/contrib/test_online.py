@@ -103,7 +103,10 @@ def test_a_distribution_without_a_rest_has_a_finite_loss():
   @jax.jit
   def found(logits):
     known = known_probs(jnp.array([1.0]))
-    of = lambda distance: lambda q: distance(known, lumped(q, jnp.array([0])))
+
+    def of(distance):
+      return lambda q: distance(known, lumped(q, jnp.array([0])))
+
     each = losses.DISTILLATION_LOSSES.values()
     return [jax.value_and_grad(of(distance))(logits) for distance in each]
 

@@ -58,7 +58,10 @@ def test_it_learns_to_draft_what_is_asked_again(setup):
 
 def test_one_program_serves_whatever_the_draft_has_become(setup, monkeypatch):
   traced, decode = [], SpeculativeDecoder.decode
-  counted = lambda *args, **words: traced.append(1) or decode(*args, **words)
+
+  def counted(*args, **words):
+    return traced.append(1) or decode(*args, **words)
+
   monkeypatch.setattr(SpeculativeDecoder, "decode", counted)
   api.compiled.cache_clear()
   make_train_step.cache_clear()

@@ -35,7 +35,10 @@ def algorithm_2(q, p, drafted, r, draw):
 @pytest.mark.parametrize("K", [1, 4])
 def test_each_decision_is_the_same(K):
   rng, rows, vocab = np.random.default_rng(K), 400, 5
-  distribution = lambda *shape: rng.dirichlet(np.full(vocab, 0.7), shape)
+
+  def distribution(*shape):
+    return rng.dirichlet(np.full(vocab, 0.7), shape)
+
   q, p = distribution(rows, K + 1), distribution(rows, K)
   drafted = np.array([[rng.choice(vocab, p=each) for each in row] for row in p])
   r = rng.random((rows, K + 1))
@@ -46,7 +49,10 @@ def test_each_decision_is_the_same(K):
   )
   lengths = set()
   for row in range(rows):
-    invert = lambda distribution, u=r[row, K]: int((np.cumsum(distribution) <= u).sum())
+
+    def invert(distribution, u=r[row, K]):
+      return int((np.cumsum(distribution) <= u).sum())
+
     theirs = algorithm_2(q[row], p[row], drafted[row], r[row], invert)
     accepted = int(verdict.last[row])
     ours = [*drafted[row, :accepted].tolist(), int(verdict.next_token[row])]

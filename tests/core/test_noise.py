@@ -66,7 +66,10 @@ def test_the_winner_follows_the_distribution():
 @pytest.mark.parametrize("words", [0, 1, 2**31, 2**32 - 1])
 def test_it_is_positive_finite_and_fine_about_zero(words, monkeypatch):
   """At both ends of what a hash may be; the last bits count where the first are 0."""
-  given = lambda first: jnp.array(words if first else 0, jnp.uint32)
+
+  def given(first):
+    return jnp.array(words if first else 0, jnp.uint32)
+
   hashes = iter((given(True), given(words > 1)))
   monkeypatch.setattr(noise, "_mixed", lambda x: jnp.full_like(x, next(hashes)))
   found = float(noise.exponentials(uniforms_of(1), 1)[0, 0])

@@ -68,9 +68,13 @@ def test_a_cut_text_does_not_end_and_its_prompt_keeps_its_end(files):
 def test_prefix_lm_features(files):
   lengths = {"inputs": 6, "targets": 10}
   convert = seqio.PrefixLMFeatureConverter(pack=False)
-  converted = lambda name: convert(
-    seqio.get_mixture_or_task(name).get_dataset(lengths, "test", shuffle=False), lengths
-  ).as_numpy_iterator()
+
+  def converted(name):
+    return convert(
+      seqio.get_mixture_or_task(name).get_dataset(lengths, "test", shuffle=False),
+      lengths,
+    ).as_numpy_iterator()
+
   (first, _) = converted(register(files, 2))
   tokens = [*BYTES.encode("a bc  def\tg"), 1]
   assert first["decoder_target_tokens"].tolist() == [*tokens, *[0] * 4]

@@ -32,9 +32,10 @@ def test_splits_are_groups_and_examples_have_categories(vocabulary, tmp_path):
   file = write(tmp_path / "question.jsonl", ROWS)
   name = spec_bench.from_file("spec_bench_rows", file, vocabulary)
   assert spec_bench.from_file("spec_bench_rows", file, vocabulary) == name
-  categories = lambda split: [
-    example[spec_bench.CATEGORY].decode() for example in examples(name, split)
-  ]
+
+  def categories(split):
+    return [example[spec_bench.CATEGORY].decode() for example in examples(name, split)]
+
   assert categories("test") == ["writing", "qa", "coding"]
   assert categories("mt_bench") == ["writing", "coding"]
   assert categories("qa") == ["qa"]

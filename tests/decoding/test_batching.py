@@ -39,7 +39,10 @@ DECODERS = {
 @functools.cache
 def params(network):
   tokens = jnp.ones((1, 1), jnp.int32)
-  drawn = lambda seed: networks.initialize(network, tokens, seed=seed)["params"]
+
+  def drawn(seed):
+    return networks.initialize(network, tokens, seed=seed)["params"]
+
   return {"target": drawn(0), "draft": drawn(1)}
 
 

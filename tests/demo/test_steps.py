@@ -41,12 +41,14 @@ def test_one_table_is_kept_of_one_pair(monkeypatch, capsys):
 
 
 def test_the_comparison_is_drawn(tmp_path):
-  row = lambda draft, temperature, x: {
-    "draft": draft,
-    "temperature": temperature,
-    "speed": Spread(x, x - 0.1, x + 0.2),
-    "theorem": 2 * x,
-  }
+  def row(draft, temperature, x):
+    return {
+      "draft": draft,
+      "temperature": temperature,
+      "speed": Spread(x, x - 0.1, x + 0.2),
+      "theorem": 2 * x,
+    }
+
   rows = [row("small", "0", 1.5), row("heads", "0", 0.9), row("small", "1", 1.2)]
   table = Table("comparison", "A title", (Column("draft", "draft"),), rows)
   png, svg = chart.draw(table, str(tmp_path))

@@ -164,7 +164,9 @@ def corrupted(prepare):
     target = spec.context.target
 
     def extend(cache, tokens, *tree):
-      forget = lambda buffer: buffer.at[:, :, 0].multiply(jnp.float32(-1.0))
+      def forget(buffer):
+        return buffer.at[:, :, 0].multiply(jnp.float32(-1.0))
+
       is_later = (cache.index > 0)[:, None, None, None]
       values = jnp.where(is_later, forget(cache.values[0]), cache.values[0])
       cache = cache.replace(values=(values, *cache.values[1:]))
@@ -190,7 +192,10 @@ def test_near_ties_are_ties(files, monkeypatch, capsys):
   twin = api.Model(network, params)
   _, both = near_ties.pair("float32", gamma=3)
   draft = api.Model(network, both["draft"])
-  load = lambda path, dtype: twin if path == files["target"] else draft
+
+  def load(path, dtype):
+    return twin if path == files["target"] else draft
+
   monkeypatch.setattr(api, "load_model", load)
   assert run(files, "--max_length=30") == 0
   printed = capsys.readouterr().out

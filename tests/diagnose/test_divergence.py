@@ -18,14 +18,20 @@ def scorings(examples=3, seed=0):
   rng = np.random.default_rng(seed)
   plain = np.stack([rng.permutation(SIZE) for _ in range(examples * LENGTH)])
   plain = plain.reshape(examples, LENGTH, SIZE).astype(np.float32)
-  noise = lambda: rng.uniform(-NOISE, NOISE, plain.shape).astype(np.float32)
+
+  def noise():
+    return rng.uniform(-NOISE, NOISE, plain.shape).astype(np.float32)
+
   return plain, plain + noise(), plain + noise()
 
 
 def diagnose(plain, speculative, whole, outputs=None):
   """Judges greedy outputs of both scorings, or those given."""
   one, other = outputs or (plain.argmax(-1), speculative.argmax(-1))
-  pad = lambda runs: np.array([[*run, 0, 0, 0, 0][:LENGTH] for run in map(list, runs)])
+
+  def pad(runs):
+    return np.array([[*run, 0, 0, 0, 0][:LENGTH] for run in map(list, runs)])
+
   measures = divergence.measure(plain, speculative, whole, pad(one), pad(other))
   measures = jax.tree.map(np.asarray, measures)
   lists = ([list(map(int, run)) for run in runs] for runs in (one, other))

@@ -34,7 +34,10 @@ NAMED = {
   page: [b for b in ALL if b.page == page and b.language in RUN] for page in PAGES
 }
 TO_RUN = [page for page, own in NAMED.items() if any(not b.why_not for b in own)]
-name = lambda page: str(page.relative_to(ROOT))
+
+
+def name(page):
+  return str(page.relative_to(ROOT))
 
 
 @pytest.fixture(scope="session")

@@ -64,7 +64,9 @@ def test_a_table_without_an_end_is_refused(copy, capsys):
 
 
 def test_a_page_may_show_some_columns_of_some_rows(copy):
-  page = lambda words: f"<!-- table table1 {words} -->\n<!-- end -->\n"
+  def page(words):
+    return f"<!-- table table1 {words} -->\n<!-- end -->\n"
+
   shown = report.rendered(page("speed gamma gamma=5 'alpha=0.7|0.8'"), copy)
   assert [line for line in shown.splitlines() if line.startswith("|")] == [
     "| ours   | gamma |",
@@ -77,8 +79,12 @@ def test_a_page_may_show_some_columns_of_some_rows(copy):
 
 
 def test_a_planned_table_says_how_results_makes_it_and_with_what():
-  page = lambda name: f"<!-- table {name} -->\n<!-- end -->\n"
-  shown = lambda name: report.rendered(page(name), ROOT)
+  def page(name):
+    return f"<!-- table {name} -->\n<!-- end -->\n"
+
+  def shown(name):
+    return report.rendered(page(name), ROOT)
+
   assert "results --only m30k_infer --data m30k=DIR`" in shown("m30k_infer")
   assert "results --only demo_infer`" in shown("demo_infer")
   assert "`make demo`" in shown("demo")

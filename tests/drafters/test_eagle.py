@@ -48,7 +48,10 @@ def test_training_does_as_drafting():
     feature = EAGLE.apply(own, features, method="fused")
     given = EAGLE.empty_cache(1, 12), feature, embedded, cache
     found, feature, known = EAGLE.apply(own, *given, method="extend")
-    take = lambda x: jax.lax.dynamic_slice_in_dim(x, at, 1, axis=1)
+
+    def take(x):
+      return jax.lax.dynamic_slice_in_dim(x, at, 1, axis=1)
+
     steps, (found, feature) = [], (take(found), take(feature))
     known = known.at(jnp.full(1, at + 1))
     for step in range(COUNT):

@@ -42,7 +42,10 @@ def heads_of(kind, config):
 def noisy(network, seed):
   """Parameters that draw anything, rather than nearly the target's own distribution."""
   draw = np.random.default_rng(seed).normal
-  noise = lambda x: jnp.asarray(x + 0.2 * draw(size=x.shape), x.dtype)
+
+  def noise(x):
+    return jnp.asarray(x + 0.2 * draw(size=x.shape), x.dtype)
+
   return jax.tree.map(noise, jax.device_get(params_of(network, seed, 1.5)))
 
 
@@ -207,7 +210,9 @@ def test_a_pruned_tree_is_the_best_of_all_nodes(positions, nodes):
 
   @jax.jit
   def grown(logits, known, text):
-    read = lambda depth, *_: logits[:, [depth]]
+    def read(depth, *_):
+      return logits[:, [depth]]
+
     grown = pruned.grow(read, positions, known, lengths, text, probs_after)
     return grown.tokens, grown.is_valid, grown.tree.parents, asked
 

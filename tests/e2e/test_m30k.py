@@ -16,7 +16,10 @@ def test_tokens_are_upstreams_greedy_ones(tmp_path):
   source = tmp_path / "source.en"
   source.write_text("\n".join(lines[:LINES]) + "\n")
   gin_file = tmp_path / "m30k.gin"
-  checkpoint = lambda name: str(real_data.path("t5x_m30k", name))
+
+  def checkpoint(name):
+    return str(real_data.path("t5x_m30k", name))
+
   settings = runs.translation(
     "multi30k",
     source,

@@ -52,7 +52,10 @@ def learning(infer, pair):
 def whole(learning, tmp_path_factory):
   """The run that was not killed, beside what kills would have left of it."""
   root = tmp_path_factory.mktemp("kills")
-  copy = lambda name: shutil.copytree(root / "whole", root / name)
+
+  def copy(name):
+    return shutil.copytree(root / "whole", root / name)
+
   with pytest.MonkeyPatch.context() as patch:
     for name, (owner, function, ended, *_) in MOMENTS.items():
       before = getattr(owner, function)

@@ -89,9 +89,10 @@ def saved(tmp_path_factory):
   state = train_state.InferenceState(jnp.array(7), params)
   layout = partitioning.PjitPartitioner(num_partitions=1)
   checkpoints.Checkpointer(state, layout, str(root)).save(state)
-  restore = lambda path: (
-    Checkpoint.open(str(path)).restore(state, layout, "float32").params
-  )
+
+  def restore(path):
+    return Checkpoint.open(str(path)).restore(state, layout, "float32").params
+
   path = shutil.copytree(root / "checkpoint_7", root / "changed" / "checkpoint_7")
   return root / "checkpoint_7", path, restore
 
@@ -219,7 +220,10 @@ CONTENTS = JSON.map(json.dumps) | st.text(max_size=20)
 @given(text=CONTENTS)
 def test_any_summary_is_compared_or_refused(tmp_path, text):
   (tmp_path / SUMMARY).write_text(text, encoding="utf-8")
-  check = lambda: preflight.check_same_run(str(tmp_path))
+
+  def check():
+    return preflight.check_same_run(str(tmp_path))
+
   assert_read_or_refused(check, tmp_path)
 
 

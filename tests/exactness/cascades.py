@@ -99,7 +99,8 @@ def _judged(world, setting, top, below, known, room, names):
 def paths(levels: Levels, max_length: int):
   """Every path of whole decodes; decision i of iteration n is (n, i)."""
   whole = dataclasses.replace(levels[-1], size=max_length, flush=False)
-  decode = lambda world: window(
-    world, (*levels[:-1], whole), (), max_length, lambda t, i: (t, i)
-  )
+
+  def decode(world):
+    return window(world, (*levels[:-1], whole), (), max_length, lambda t, i: (t, i))
+
   return list(explore(decode))

@@ -115,7 +115,10 @@ def bias_of_the_first_sibling(self, context, *args, apply=Headed.apply):
 
 def heads_read_the_first_sibling(self, *args, path_reader=HeadDraft._path_reader):
   read = path_reader(self, *args)
-  first = lambda tokens: jnp.broadcast_to(tokens[:, :1], tokens.shape)
+
+  def first(tokens):
+    return jnp.broadcast_to(tokens[:, :1], tokens.shape)
+
   return lambda depth, tokens, parents: read(
     depth, tokens if tokens is None else first(tokens), parents
   )
@@ -189,11 +192,15 @@ def draft_reads_the_last_two_alone(*args):
 
 
 def _rolled(caches, axis):
-  roll = lambda xs: tuple(jnp.roll(x, 1, axis) for x in xs)
-  cross = lambda x: {
-    "cross_keys": roll(x.cross_keys),
-    "cross_values": roll(x.cross_values),
-  }
+  def roll(xs):
+    return tuple(jnp.roll(x, 1, axis) for x in xs)
+
+  def cross(x):
+    return {
+      "cross_keys": roll(x.cross_keys),
+      "cross_values": roll(x.cross_values),
+    }
+
   return [caches[0], *(x.replace(**cross(x)) for x in caches[1:])]
 
 
@@ -225,7 +232,9 @@ def layer_s_nodes_see_cousins(self, *args, extend=EagleDrafter.extend):
 def steps_see_the_target_s_features(
   self, features, embedded, *args, everywhere=EagleDrafter.everywhere
 ):
-  ahead = lambda x, step: jnp.pad(x, ((0, 0), (0, step), (0, 0)))[:, step:]
+  def ahead(x, step):
+    return jnp.pad(x, ((0, 0), (0, step), (0, 0)))[:, step:]
+
   steps = range(self.config.count)
   given = [(ahead(features, step), ahead(embedded, step)) for step in steps]
   return jnp.concatenate([everywhere(self, *x, *args)[:, :, :1] for x in given], 2)

@@ -190,7 +190,10 @@ def loop_paths(loop, sampling):
   if policy is None:
     return setting, list(explore(lambda world: enumeration.decode(world, setting)))
   resumes = not isinstance(draft, HashHeads)
-  decode = lambda world: lengths.decode(world, setting, policy, resumes)
+
+  def decode(world):
+    return lengths.decode(world, setting, policy, resumes)
+
   return setting, list(explore(decode))
 
 

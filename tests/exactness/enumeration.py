@@ -206,7 +206,10 @@ def iterate(world: World, setting: Setting, prefix: Tokens, names=lambda i: (i,)
     The draft, the last accepted node, the next token, and the output after it.
   """
   draft, size = _draft(world, setting, prefix, names), len(setting.tree)
-  of_node = lambda node: names(size + node - 1)
+
+  def of_node(node):
+    return names(size + node - 1)
+
   last, distribution = setting.judge(world, setting, prefix, draft, of_node)
   next_token = world.draw(names(2 * size), distribution)
   output = cut((*prefix, *draft.paths[last], next_token), setting)
@@ -258,7 +261,10 @@ def decode(world: World, setting: Setting) -> Tokens:
   """Runs iterations until the output ends; decision i of iteration n is (n, i)."""
   output, number = (), 0
   while not has_ended(output, setting):
-    named = lambda i, number=number: (number, i)
+
+    def named(i, number=number):
+      return (number, i)
+
     output = iterate(world, setting, output, named)[-1]
     number += 1
   return output
@@ -280,10 +286,13 @@ def output_probs(setting: Setting) -> dict[Tokens, float]:
   An iteration depends on the prefix alone, so the prefixes are taken shortest first,
   each with the probability of ever being reached at an iteration's end.
   """
-  step = lambda prefix: (
-    (path.result[-1], path.probability)
-    for path in explore(lambda world: iterate(world, setting, prefix))
-  )
+
+  def step(prefix):
+    return (
+      (path.result[-1], path.probability)
+      for path in explore(lambda world: iterate(world, setting, prefix))
+    )
+
   return absorb(setting, step)
 
 

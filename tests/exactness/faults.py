@@ -31,7 +31,10 @@ def end_of_sequence_unseen_in_a_draft(
   seen = commit(spec, state, iteration, features)
   unseen = commit(blind, state, iteration, features)
   some = iteration.verdict.last > 0
-  pick = lambda a, b: jnp.where(some.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+
+  def pick(a, b):
+    return jnp.where(some.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+
   fields = {
     name: pick(getattr(unseen[0], name), getattr(seen[0], name))
     for name in ("sequences", "lengths", "ended")
@@ -189,7 +192,10 @@ def plain_turn_leaves_its_draws(*args, step=baseline.step, **kwargs):
 
 def plain_turn_is_not_counted(self, policy_state, info, update=CostAware.update):
   drafted = (info.drafted > 0).any()
-  pick = lambda new, old: jnp.where(drafted, new, old)
+
+  def pick(new, old):
+    return jnp.where(drafted, new, old)
+
   return jax.tree.map(pick, update(self, policy_state, info), policy_state)
 
 

@@ -34,7 +34,10 @@ def decode(world, setting, policy, resumes=True):
   setting = dataclasses.replace(setting, stops=stops)
   while not has_ended(output, setting):
     number = len(history)
-    named = lambda i, number=number: (number, i)
+
+    def named(i, number=number):
+      return (number, i)
+
     draft, last, _, output = iterate(world, setting, output, named)
     children = (n for n, parent in enumerate(setting.tree, 1) if parent == last)
     accepted = len(draft.paths[last])

@@ -36,10 +36,15 @@ def lenient(lenience: float):
 def greedy(world, setting, prefix, draft, names):
   """Exact match with the target's argmax (Stern et al., section 3)."""
   del world, names
-  best = lambda n: int(np.argmax(_target(setting, prefix, draft, n)))
-  agrees = lambda n: all(
-    best(setting.tree[m - 1]) == draft.paths[m][-1] for m in _line(setting, n)
-  )
+
+  def best(n):
+    return int(np.argmax(_target(setting, prefix, draft, n)))
+
+  def agrees(n):
+    return all(
+      best(setting.tree[m - 1]) == draft.paths[m][-1] for m in _line(setting, n)
+    )
+
   last = max(filter(agrees, draft.paths), key=lambda n: len(draft.paths[n]))
   return last, np.eye(setting.target(prefix).size)[best(last)]
 
@@ -138,7 +143,10 @@ def _walk(world, setting, prefix, draft, names, judge):
     if not present:
       return last, p
     tokens = [draft.paths[n][-1] for n in present]
-    flip = lambda i, chance, nodes=present: world.flip(names(nodes[i]), chance)
+
+    def flip(i, chance, nodes=present):
+      return world.flip(names(nodes[i]), chance)
+
     passed, left = judge(p, [draft.distributions[n] for n in present], tokens, flip)
     if passed is None:
       return last, left

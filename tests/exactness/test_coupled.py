@@ -51,7 +51,10 @@ def speculate(drafter, sampling, policy=FIXED, length=LENGTH, rows=ROWS, target=
   keys = row_keys(jax.random.key(0), rows)
   given = target, drafter, COUPLED, sampling, keys, length
   source = ways.source(rows)
-  start = lambda: speculation(*given, source=source, policy=policy)
+
+  def start():
+    return speculation(*given, source=source, policy=policy)
+
   return jax.jit(lambda: generate(*start()))()
 
 

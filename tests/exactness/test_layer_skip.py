@@ -115,9 +115,14 @@ def logits(drafter):
 def distributions(drafter, sampling):
   """The distributions of target and draft, as functions of what each depends on."""
   found = logits(drafter)
-  target = lambda output: adjusted(found[ROOM][output], sampling)
+
+  def target(output):
+    return adjusted(found[ROOM][output], sampling)
+
   # The last known token is the draft's to read.
-  draft = lambda known: adjusted(found[len(known[0])][known[0] + known[1]], sampling)
+  def draft(known):
+    return adjusted(found[len(known[0])][known[0] + known[1]], sampling)
+
   return functools.cache(target), functools.cache(draft)
 
 
@@ -136,9 +141,14 @@ def paths_of(drafter, sampling, rule, policy):
     given=lambda *known: known,
   )
   if policy == WHOLE:
-    run = lambda world: decode(world, setting)
+
+    def run(world):
+      return decode(world, setting)
   else:
-    run = lambda world: lengths.decode(world, setting, policy)
+
+    def run(world):
+      return lengths.decode(world, setting, policy)
+
   return setting, list(explore(run))
 
 

@@ -69,7 +69,10 @@ def first_request(sampling, rule):
 @jax.jit
 def gradient(logits, tokens, probs):
   """Of the loss of one row of the table, on the distribution [K] that a place kept."""
-  loss = lambda logits: forward_kl(known_probs(probs), lumped(logits, tokens))
+
+  def loss(logits):
+    return forward_kl(known_probs(probs), lumped(logits, tokens))
+
   return jax.grad(loss)(logits)
 
 

@@ -46,7 +46,10 @@ def test_adjusted_distributions_are_distributions(values, sampling):
 @st.composite
 def judged(draw, tree):
   """Distributions, drafts that these probs can draw, nodes that count and uniforms."""
-  distribution = lambda: np.array(jax.nn.softmax(draw(logits(ROWS, CONTEXTS, SIZE))))
+
+  def distribution():
+    return np.array(jax.nn.softmax(draw(logits(ROWS, CONTEXTS, SIZE))))
+
   rng, rows = np.random.default_rng(draw(seeds)), np.arange(ROWS)
   p, q = distribution(), distribution()
   # Nodes share what they have in common: the distributions after what they spell.

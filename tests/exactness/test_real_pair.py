@@ -35,7 +35,10 @@ def load():
   """The parameters of both."""
   names = {"target": "target_checkpoint_2000", "draft": "draft_checkpoint_1800"}
   paths = {key: real_data.path("t5x_m30k", name) for key, name in names.items()}
-  read = lambda path: checkpoints.load_t5x_checkpoint(str(path))["target"]
+
+  def read(path):
+    return checkpoints.load_t5x_checkpoint(str(path))["target"]
+
   return {key: jax.tree.map(jnp.asarray, read(path)) for key, path in paths.items()}
 
 

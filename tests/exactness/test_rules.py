@@ -64,7 +64,10 @@ def pair_of_probs(kind, size):
   if kind == "equal":
     return sampled, sampled
   if kind == "equal up to rounding":
-    rounded = lambda prefix: np.float32(sampled(prefix)).astype(np.float64)
+
+    def rounded(prefix):
+      return np.float32(sampled(prefix)).astype(np.float64)
+
     return sampled, lambda prefix: rounded(prefix) / rounded(prefix).sum()
   if kind == "disjoint":
     return distributions.on([0, 1], size), distributions.on([2], size)

@@ -38,7 +38,10 @@ def paths_of(size, rule="token", sampling=TOP_K):
   p, q = (model.distribution(sampling) for model in (target, draft))
   judge, tree = JUDGES["greedy" if sampling.greedy else rule], tuple(range(gamma))
   settings = [Setting(p, each, judge, tree, room) for each in (p, q)]
-  run = lambda world: two_rows.decode(world, settings, policy)
+
+  def run(world):
+    return two_rows.decode(world, settings, policy)
+
   return draft, settings, list(explore(run))
 
 
@@ -66,7 +69,10 @@ def test_rows_that_share_a_length_are_exact_together():
 )
 def test_the_shared_length_changes(size, lengths, monkeypatch):
   found, shared_length = set(), two_rows.shared_length
-  watched = lambda *known: found.add(shared_length(*known)) or shared_length(*known)
+
+  def watched(*known):
+    return found.add(shared_length(*known)) or shared_length(*known)
+
   monkeypatch.setattr(two_rows, "shared_length", watched)
   paths_of.__wrapped__(size)
   assert found == lengths

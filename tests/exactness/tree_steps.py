@@ -96,9 +96,10 @@ def rows_of(paths, parents, rng):
   edges = np.where(rng.random(low.shape) < 0.5, low, high)
   middle = np.minimum((paths.low + paths.high) / 2, LARGEST)
   draws = np.where(low < high, edges, middle)
-  pad = lambda x, **how: np.pad(
-    x, ((0, 0), (0, MOST - size)) + ((0, 0),) * (x.ndim - 2), **how
-  )
+
+  def pad(x, **how):
+    return np.pad(x, ((0, 0), (0, MOST - size)) + ((0, 0),) * (x.ndim - 2), **how)
+
   return {
     "known": known[paths.prefix],
     "lengths": 1 + paths.place,

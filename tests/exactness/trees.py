@@ -58,9 +58,10 @@ class Paths:
   def __init__(self, target, draft, sampling, parents, prefixes, max_length):
     assert target.vocab_size <= BRANCHES
     self._parents, self._depths = parents, depths_of(parents)
-    distributions = lambda model, sampling: np.stack(
-      [adjusted(logits, sampling) for logits in model.table]
-    )
+
+    def distributions(model, sampling):
+      return np.stack([adjusted(logits, sampling) for logits in model.table])
+
     # Where tokens are certain, the likeliest are those at temperature 1.
     self._p, self._q = distributions(target, sampling), distributions(draft, Sampling())
     rows, nodes, size = len(prefixes), len(parents) + 1, target.vocab_size

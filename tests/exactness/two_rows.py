@@ -38,10 +38,13 @@ def decode(world: World, settings: list[Setting], policy: CostAware) -> tuple:
     for row, setting in enumerate(settings):
       if has_ended(outputs[row], setting):
         continue
-      stops = lambda prefix, draft, count=count, rests=setting.stops: (
-        rests(prefix, draft) or len(draft) >= count
-      )
-      named = lambda i, row=row, number=number: (row, number, i)
+
+      def stops(prefix, draft, count=count, rests=setting.stops):
+        return rests(prefix, draft) or len(draft) >= count
+
+      def named(i, row=row, number=number):
+        return (row, number, i)
+
       limited = dataclasses.replace(setting, stops=stops)
       draft, last, _, outputs[row] = iterate(world, limited, outputs[row], named)
       history[-1][row] = last, last + (last + 1 in draft.distributions)

@@ -165,7 +165,10 @@ def test_a_pointer_that_is_not_read_does_no_harm(tmp_path):
 def test_a_pointer_in_a_checkpoint_is_named(format, pattern, tmp_path):
   saved = tiny.save(tmp_path, tiny.TARGET, tiny.drawn(tiny.TARGET), format)
   state = readers.abstract_state(network_for(tiny.TARGET))
-  restore = lambda: Checkpoint.open(saved).restore(state, readers.one_device(), None)
+
+  def restore():
+    return Checkpoint.open(saved).restore(state, readers.one_device(), None)
+
   restore()
   for path in pathlib.Path(saved).glob(pattern):
     assert_says_pointer(restore, path)

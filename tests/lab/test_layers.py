@@ -135,7 +135,10 @@ def test_costs_by_weights():
 def test_parts_are_run_and_costs_follow_from_a_steady_clock(monkeypatch):
   """A token takes 10, a sublayer 1, 0.5 or 2, the rest 1; a block 10 + gamma."""
   longest, each = 2, {"self": 1.0, "cross": 0.5, "mlp": 2.0}
-  step = lambda without: 1 + 2 * sum(x for k, x in each.items() if k not in without)
+
+  def step(without):
+    return 1 + 2 * sum(x for k, x in each.items() if k not in without)
+
   seconds = {"plain": 10.0, "whole": 2 * step(()), "rest": 2 * 1.0}
   seconds |= {kind: 2 * step((kind,)) for kind in each}
   seconds |= {gamma: 10 + gamma + gamma * 1.0 for gamma in (1, 2)}
@@ -176,7 +179,10 @@ def test_optuna_is_no_worse_than_the_knapsack_and_finds_what_goes_together():
   speeds = [found.row(skip)["speed"] for skip in (knapsack, best)]
   sizes = range(len(NAMES) + 1)
   every = [skip for n in sizes for skip in itertools.combinations(NAMES, n)]
-  kept = lambda skip: [name for name in NAMES if name not in skip]
+
+  def kept(skip):
+    return [name for name in NAMES if name not in skip]
+
   top = max(COSTS.best(alpha_of(skip), kept(skip))[0] for skip in every)
   assert speeds[0] <= speeds[1] <= top
   assert speeds[1] > 0.98 * top

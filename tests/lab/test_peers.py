@@ -52,7 +52,10 @@ def study(request):
 
 def test_those_that_are_here_give_our_plain_outputs(study):
   rng, params = np.random.default_rng(1), study.target.params
-  noisy = lambda x: x * (1 + 0.1 * rng.normal(size=x.shape).astype(np.float32))
+
+  def noisy(x):
+    return x * (1 + 0.1 * rng.normal(size=x.shape).astype(np.float32))
+
   draft = api.Model(study.target.network, jax.tree.map(noisy, params))
   theirs = programs.programs(study, draft, GAMMA)
   expected = {programs.UPSTREAM} if importable(UPSTREAM) else set()

@@ -19,7 +19,10 @@ def measured(seed, names=("a", "b", "c")):
   steps = dict(zip(names, rng.uniform(0, 0.5, len(names)), strict=True))
   sizes = np.arange(1, GAMMA + 1)
   drafts = {name: step * sizes for name, step in steps.items()}
-  block = lambda judge: {"target": 1.0, **steps}[judge] * (1 + 0.05 * sizes) + 0.02
+
+  def block(judge):
+    return {"target": 1.0, **steps}[judge] * (1 + 0.05 * sizes) + 0.02
+
   pairs = [(judge, n) for judge in ("target", *names) for n in names if judge != n]
   iterations = {(judge, n): block(judge) + drafts[n] for judge, n in pairs}
   stand = {p: planner.survival(rng.uniform(0.3, 0.95), GAMMA) for p in pairs}

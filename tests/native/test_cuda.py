@@ -54,7 +54,10 @@ class Step:
     self.layout = layouts.StepLayout(width, heads, mlp, vocab, layers, cluster)
     self.gated, random = gated, np.random.default_rng(seed)
     self.params = plain.parameters(random, self.layout, gated)
-    cache = lambda n: plain.rounded(random.normal(size=(self.rows, heads, n, 64)))
+
+    def cache(n):
+      return plain.rounded(random.normal(size=(self.rows, heads, n, 64)))
+
     self.caches = {
       "keys": [cache(self.slots) for _ in range(layers)],
       "values": [cache(self.slots) for _ in range(layers)],
@@ -71,7 +74,10 @@ class Step:
 
   def run(self, library, steps=1):
     """Returns what the kernel computes; its caches are kept as arrays of bits."""
-    as_bits = lambda x: np.array(jnp.asarray(x, jnp.bfloat16)).view(np.uint16)
+
+    def as_bits(x):
+      return np.array(jnp.asarray(x, jnp.bfloat16)).view(np.uint16)
+
     table = self.params["decoder"]["relpos_bias"]["rel_embedding"]
     arrays = {
       "tokens": self.tokens,
@@ -199,7 +205,10 @@ def test_few_norms_gates_and_adds(library):
   random = np.random.default_rng(0)
   weights, _, values = _matrix(random, 16, 320, 64)
   given = [(weights, None, 64)]
-  draw = lambda *shape: plain.rounded(random.normal(size=shape))
+
+  def draw(*shape):
+    return plain.rounded(random.normal(size=shape))
+
   x, scales, residual = draw(2, 320), draw(320), draw(2, 64)
   (y,) = on_cpu.few(
     library, 16, 2, _bits(x), given, _bits(scales), 1, [_bits(residual)]

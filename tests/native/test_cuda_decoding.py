@@ -170,7 +170,10 @@ def test_a_new_row_leaves_the_scratch_as_it_is(gpu):
   _, cache = networks.start(net, params, INPUTS[:2], ROOM)
   cache = draft_step.with_scratch(net, cache, has_room=True)
   used = cache.replace(scratch=cache.scratch + 7)
-  first = lambda has_room: draft_step.with_scratch(net, cache, has_room)
+
+  def first(has_room):
+    return draft_step.with_scratch(net, cache, has_room)
+
   put = batching._put_row(used, 1, first(has_room=False), 0)
   np.testing.assert_array_equal(put.scratch, used.scratch)
   # Planted: rows that bring memory along.

@@ -126,7 +126,10 @@ def test_a_target_in_fewer_bits_decodes_by_it(gpu, weights, capsys):
   lines = [line for line in said if " x " in line]
   products = "Products of 1 to 8 rows by"
   assert sorted(lines) == [f"{products} {shape} {taken}" for shape in shapes]
-  run = lambda: networks.run(decoder, params, inputs, 5)
+
+  def run():
+    return networks.run(decoder, params, inputs, 5)
+
   program = str(jax.make_jaxpr(run)())
   assert "specdec_few" in program
   assert run().tokens.shape == (2, 5)

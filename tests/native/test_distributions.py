@@ -73,7 +73,10 @@ def test_vmap_goes_over_rows():
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_a_distribution_has_the_derivative_of_xlas(sampling, monkeypatch):
   logits = jnp.asarray(4 * normal(0, 2, 300))
-  found = lambda: jax.grad(lambda x: (adjusted_probs(x, sampling) ** 2).sum())(logits)
+
+  def found():
+    return jax.grad(lambda x: (adjusted_probs(x, sampling) ** 2).sum())(logits)
+
   ours = found()
   monkeypatch.setattr(library, "problem", lambda: "not wanted")
   np.testing.assert_allclose(ours, found(), atol=1e-6)

@@ -170,7 +170,10 @@ def decoding(target, sampling, drafter=None, **words):
   """Returns a decode, its parameters, and the parameters with the head's screen."""
   decoder, params = build.together(target, None, drafter, **words)
   keys = row_keys(jax.random.key(0), len(INPUTS))
-  run = lambda params: decoder.decode(params, INPUTS, keys, sampling, ROOM, 1)
+
+  def run(params):
+    return decoder.decode(params, INPUTS, keys, sampling, ROOM, 1)
+
   return run, params, {**params, certified.NAME: certified.screen(params["target"])}
 
 
@@ -197,7 +200,10 @@ def test_where_more_is_read_all_logits_are_computed(words, sampling):
 
 def test_auto_takes_it_where_it_pays(monkeypatch):
   decoder, _ = build.together(model("t5"))
-  wanted = lambda: decoder.derived(GREEDY)
+
+  def wanted():
+    return decoder.derived(GREEDY)
+
   assert wanted() == {}
   monkeypatch.setattr(certified, "LEAST", 64 * 16)
   assert wanted() == {certified.NAME: certified.screen}

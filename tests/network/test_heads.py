@@ -34,7 +34,10 @@ def made(config, noise=0.0):
 
 def outputs(heads, params, h, path):
   """Each head's feature."""
-  after = lambda i: heads.apply({"params": params}, h, path[:, : i + 1], method="after")
+
+  def after(i):
+    return heads.apply({"params": params}, h, path[:, : i + 1], method="after")
+
   return np.stack([after(i) for i in range(COUNT)], axis=1)
 
 
@@ -93,7 +96,9 @@ EAGLE = HeadsConfig("eagle", 5, WIDTH, **LAYER)
   "config", [*CONFIGS, *BIASED, EAGLE, *kinds.OLD.values()], ids=repr
 )
 def test_the_configuration_is_read_off_the_shapes(config):
-  make = lambda key: initial_variables(network_for(config), key)["params"]
+  def make(key):
+    return initial_variables(network_for(config), key)["params"]
+
   assert network_config(flat_shapes(jax.eval_shape(make, jax.random.key(0)))) == config
 
 
@@ -101,7 +106,10 @@ def test_the_configuration_is_read_off_the_shapes(config):
 def test_the_bias_is_a_product_of_two_matrices_and_none_at_first(config):
   network, tokens = network_for(config), jnp.array([[3, 8], [0, 3]])
   params = initial_variables(network, jax.random.key(0))["params"]
-  bias = lambda: network.apply({"params": params}, tokens, method="bias")
+
+  def bias():
+    return network.apply({"params": params}, tokens, method="bias")
+
   np.testing.assert_array_equal(bias(), np.zeros((2, 2, 9)))
   params["markov_logits"]["kernel"] = normal(2, 9)
   expected = np.asarray(params["markov_tokens"])[tokens] @ np.asarray(normal(2, 9))

@@ -329,7 +329,10 @@ def test_derivatives_are_those_of_xla():
 
 def test_vmap_goes_over_either_operand():
   x, kernels = normal(0, 4, 5, 64), normal(1, 4, 64, 96)
-  multiply = lambda x, w: products.multiply("native", x, w)[0]
+
+  def multiply(x, w):
+    return products.multiply("native", x, w)[0]
+
   for axes, one, other in (
     ((0, 0), x, kernels),
     ((0, None), x, kernels[0]),
@@ -338,7 +341,10 @@ def test_vmap_goes_over_either_operand():
     found = jax.jit(jax.vmap(multiply, axes))(one, other)
     np.testing.assert_allclose(found, one @ other, atol=1e-4)
   inputs, biases = attention(6), masks(3, 1, 1, 4, SLOTS)
-  attend = lambda bias: products.attend("native", *map(jnp.asarray, inputs), bias)
+
+  def attend(bias):
+    return products.attend("native", *map(jnp.asarray, inputs), bias)
+
   for found, bias in zip(jax.jit(jax.vmap(attend))(biases), biases, strict=True):
     np.testing.assert_array_equal(found, jax.jit(attend)(bias))
 
@@ -364,7 +370,10 @@ def test_attention_to_many_slots_is_that_of_float64(slots, sign):
 
 def test_many_rows_and_other_dtypes_are_left_to_xla():
   many = normal(0, products.MAX_ROWS + 1, 5)
-  run = lambda x: products.multiply("auto", x, jnp.ones((5, 7), x.dtype))
+
+  def run(x):
+    return products.multiply("auto", x, jnp.ones((5, 7), x.dtype))
+
   for x in (many, many[:2].astype(np.float16)):
     assert not uses_kernels(run, x)
   # XLA's bfloat16 products are slower, however many rows there are.

@@ -79,7 +79,10 @@ def products(jaxpr):
   for equation in jaxpr.eqns:
     if equation.primitive.name == "dot_general":
       yield [x.aval.shape for x in equation.invars]
-    has_program = lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
+
+    def has_program(x):
+      return hasattr(x, "eqns") or hasattr(x, "jaxpr")
+
     for part in jax.tree.leaves(list(equation.params.values()), is_leaf=has_program):
       if has_program(part):
         yield from products(getattr(part, "jaxpr", part))

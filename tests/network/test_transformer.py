@@ -126,7 +126,9 @@ def test_bfloat16_stays_close_to_float32():
 def test_a_loop_looks_tokens_up_in_16_bits_without_a_float32_table():
   embed = Embed(T5Config(vocab_size=512, emb_dim=64))
   table = jax.random.normal(jax.random.key(0), (512, 64)).astype(jnp.bfloat16)
-  look = lambda table, i: embed.apply({"params": {"embedding": table}}, i)
+
+  def look(table, i):
+    return embed.apply({"params": {"embedding": table}}, i)
 
   def added(table, tokens):
     return jax.lax.fori_loop(0, 4, lambda i, x: x + look(table, tokens + i).sum(), 0.0)
@@ -159,8 +161,13 @@ def test_parameters_axes_and_logits_are_upstreams(config):
   given = *inputs, tokens, 5 * (jnp.arange(150) < lengths[:, None])
   expected = theirs.init(jax.random.key(0), *given, enable_dropout=False)
   found = kinds.variables(config)
-  flat = lambda tree: flax.traverse_util.flatten_dict(flax.core.unfreeze(tree))
-  shapes = lambda tree: {k: (v.shape, v.dtype) for k, v in flat(tree).items()}
+
+  def flat(tree):
+    return flax.traverse_util.flatten_dict(flax.core.unfreeze(tree))
+
+  def shapes(tree):
+    return {k: (v.shape, v.dtype) for k, v in flat(tree).items()}
+
   assert shapes(found["params"]) == shapes(expected["params"])
   assert flat(found["params_axes"]) == flat(expected["params_axes"])
   logits, reference = (
@@ -227,7 +234,10 @@ def test_kinds_of_networks_do_not_mix():
 @pytest.mark.parametrize(("size", "millions"), [("small", 77), ("base", 248)])
 def test_a_size_has_its_published_number_of_parameters(size, millions):
   module = network_for(sizes.t5_1_1(size))
-  init = lambda key: initial_variables(module, key)["params"]
+
+  def init(key):
+    return initial_variables(module, key)["params"]
+
   leaves = jax.tree.leaves(jax.eval_shape(init, jax.random.key(0)))
   assert round(sum(leaf.size for leaf in leaves) / 1e6) == millions
 

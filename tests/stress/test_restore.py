@@ -70,7 +70,10 @@ def test_no_turned_bit_changes_a_parameter_unseen(file, tmp_path):
   from t5x import checkpoint_arrays
 
   path = save("t5x", tmp_path, make_state())
-  read = lambda: checkpoint_arrays.read_index(epath.Path(path))[NAME]
+
+  def read():
+    return checkpoint_arrays.read_index(epath.Path(path))[NAME]
+
   expected = read().read(None)
   chunk = path / BIG / file
   seen = 0

@@ -56,7 +56,10 @@ def _rounded():
 def _variables(model):
   """Returns parameters that NumPy draws, and their axes: nothing is compiled."""
   shapes = {"encoder_input_tokens": (1, 8), "decoder_input_tokens": (1, 8)}
-  make = lambda key: model.get_initial_variables(key, shapes)
+
+  def make(key):
+    return model.get_initial_variables(key, shapes)
+
   found = jax.eval_shape(make, jax.random.PRNGKey(0))
   networks = flax.core.unfreeze(found["params"]).items()
   return {**found, "params": {name: ways.drawn_like(x) for name, x in networks}}
@@ -75,7 +78,10 @@ def _decode(model, variables, partitioner):
   """Returns the tokens, and bytes of parameters and of temporaries on a device."""
   state = InferenceState.create(variables)
   axes = partitioner.get_mesh_axes(state)
-  place = lambda x, spec: jax.device_put(x, NamedSharding(partitioner.mesh, spec))
+
+  def place(x, spec):
+    return jax.device_put(x, NamedSharding(partitioner.mesh, spec))
+
   params = jax.tree.map(place, state.params, axes.params)
   run = partitioner.partition(
     model.predict_batch_with_aux,
@@ -85,7 +91,10 @@ def _decode(model, variables, partitioner):
   args = params, _batch(), jax.random.PRNGKey(3)
   program = partitioner.compile(run, *args)
   tokens, aux = program(*args)
-  held = lambda x: x.addressable_shards[0].data.nbytes
+
+  def held(x):
+    return x.addressable_shards[0].data.nbytes
+
   return {
     "tokens": np.asarray(tokens).tolist(),
     "accepted": np.asarray(aux["accepted"]).tolist(),

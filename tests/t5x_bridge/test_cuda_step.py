@@ -49,7 +49,10 @@ def test_a_restored_pair_decodes_with_it(
   assert set(params) == {"target", "draft", "draft_step"}
   assert set(params["draft_step"]) == {"weights", "embedding", "norms", "biases"}
   assert "Draft step of 2 rows: our kernel takes 0.16 ms" in capsys.readouterr().err
-  run = lambda params: model.predict_batch_with_aux(params, BATCH)[0]
+
+  def run(params):
+    return model.predict_batch_with_aux(params, BATCH)[0]
+
   assert "specdec_step" in str(jax.make_jaxpr(run)(params))
   expected, _ = tiny.predict(plain, {"target": params["target"]}, BATCH)
   tokens, aux = tiny.predict(model, params, BATCH)

@@ -32,7 +32,9 @@ def model(vocabulary):
 
 @pytest.fixture(scope="module")
 def params(model):
-  half = lambda x: jnp.asarray(np.asarray(x).astype(jnp.bfloat16))
+  def half(x):
+    return jnp.asarray(np.asarray(x).astype(jnp.bfloat16))
+
   return jax.tree.map(half, flax.core.unfreeze(tiny.variables(model)["params"]))
 
 

@@ -113,7 +113,10 @@ def test_a_model_decodes_by_the_times_that_were_measured(
   settings = {"gamma": 1, "policy": "auto", "default_decoder_params": count}
   model = tiny.speculative(vocabulary, **settings)
   params = tiny.variables(model)["params"]
-  drafted = lambda: predict(model, batch)[1]["drafted"].sum()
+
+  def drafted():
+    return predict(model, batch)[1]["drafted"].sum()
+
   tune = functools.partial(
     pairing.tune, params, model.decoder, model.sampling, num_decodes=2
   )
@@ -157,10 +160,11 @@ def test_score_is_the_targets_log_likelihood(vocabulary, batches, params, kind):
 
 def test_bfloat16_parameters_decode_as_the_same_numbers_in_float32(vocabulary, batch):
   model = tiny.plain(vocabulary, Sampling(1.0))
+
   # By NumPy, for which nothing is compiled.
-  cast = lambda params, dtype: jax.tree.map(
-    lambda x: np.asarray(x).astype(dtype), params
-  )
+  def cast(params, dtype):
+    return jax.tree.map(lambda x: np.asarray(x).astype(dtype), params)
+
   drawn = tiny.variables(model)["params"]
   params = cast(drawn, jnp.bfloat16)
   wide = cast(params, jnp.float32)

@@ -49,7 +49,12 @@ def managed(step=3, prefix=None, **items):
 
 
 OPTIMIZER = {"mu": {"decoder": {"decoder_norm": {"scale": np.ones(16)}}}}
-bare = lambda params: params
+
+
+def bare(params):
+  return params
+
+
 LAYOUTS = {
   "standard": (standard, bare, 0),
   "of a step": (standard, lambda x: {"params": x, "step": np.array(5)}, 5),

@@ -34,7 +34,10 @@ def paths(tmp_path_factory):
 def test_both_models_get_their_own_parameters(vocabulary, paths, pair):
   kind = tiny_gpt if pair == "decoder-only" else tiny
   given = []
-  ready = lambda params: given.append(params) or {}
+
+  def ready(params):
+    return given.append(params) or {}
+
   model = kind.speculative(vocabulary)
   restored = tiny.restored(model, paths[pair], ready=ready)
   assert int(restored.step) == 7

@@ -70,9 +70,18 @@ def write(root, flat, format="t5x", step=7):
   return str(root / f"checkpoint_{step}")
 
 
-scan = lambda stack: (stack,)
-layers = lambda stack: ("layers",)
-both = lambda stack: (stack, "layers")
+def scan(stack):
+  return (stack,)
+
+
+def layers(stack):
+  return ("layers",)
+
+
+def both(stack):
+  return (stack, "layers")
+
+
 # A network, the axis of its layers, their names, heads apart, the axis of norms.
 WAYS = [
   (UMT5, 1, scan, 2, None),  # T5X's examples/scalable_t5.
@@ -114,7 +123,10 @@ def test_stacked_layers_are_restored_under_t5x(format, dtype, vocabulary, tmp_pa
   model = tiny.speculative(vocabulary, target=UMT5)
   restored = tiny.restored(model, paths, dtype)
   assert int(restored.step) == 7
-  cast = lambda x: x.astype(dtype or "float32")
+
+  def cast(x):
+    return x.astype(dtype or "float32")
+
   chex.assert_trees_all_equal(
     restored.params, flax.core.freeze(jax.tree.map(cast, saved))
   )
@@ -124,7 +136,10 @@ def test_each_stored_array_is_read_once(tmp_path, monkeypatch):
   flat = stack(tiny.drawn(UMT5), 1, scan, 2)
   found = Checkpoint.open(write(tmp_path, flat))
   names, read_stored = [], found._read_stored
-  noted = lambda name, dtype: names.append(name) or read_stored(name, dtype)
+
+  def noted(name, dtype):
+    return names.append(name) or read_stored(name, dtype)
+
   monkeypatch.setattr(found, "_read_stored", noted)
   found.load(network_for(UMT5))
   assert sorted(names) == sorted(flat)

@@ -141,7 +141,10 @@ def _make_variables(model, seed):
 def predict(model, params, batch, **kwargs):
   """What a model says of a batch, by a compiled program."""
   key = jax.random.PRNGKey(0)
-  run = lambda params, batch: model.predict_batch_with_aux(params, batch, key, **kwargs)
+
+  def run(params, batch):
+    return model.predict_batch_with_aux(params, batch, key, **kwargs)
+
   return jax.jit(run)(params, batch)
 
 

@@ -33,7 +33,10 @@ def test_sampled_places_are_as_many_as_were_counted(is_tree):
 
 def assert_counted(found):
   kept, info = np.asarray(found.observed), found.statistics
-  count = lambda kind: (kept == kind).sum(axis=1)
+
+  def count(kind):
+    return (kept == kind).sum(axis=1)
+
   np.testing.assert_array_equal(count(ACCEPTED), info.accepted)
   rejected = info.acceptance_positions - info.accepted
   np.testing.assert_array_equal(count(RECOVERED), rejected)

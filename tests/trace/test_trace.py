@@ -76,7 +76,10 @@ def test_a_draft_that_is_the_target_is_never_rejected_and_a_step_compiled_once(
   models, vocabulary, monkeypatch
 ):
   traced, verify = [], recording.verify
-  count = lambda *args: traced.append(args) or verify(*args)
+
+  def count(*args):
+    return traced.append(args) or verify(*args)
+
   monkeypatch.setattr(recording, "verify", count)
   twins = models[0], models[0]
   (trace,) = recording.record([TEXT], *twins, vocabulary, **SETTINGS, **SAMPLED)
@@ -114,7 +117,10 @@ def test_control_characters_reach_no_terminal_and_no_image():
 
 def parse(svg):
   root = ET.fromstring(svg)
-  name = lambda element: element.tag.removeprefix("{http://www.w3.org/2000/svg}")
+
+  def name(element):
+    return element.tag.removeprefix("{http://www.w3.org/2000/svg}")
+
   return root, [(name(e), e) for e in root.iter()]
 
 

@@ -115,7 +115,10 @@ def bound(monkeypatch):
   """A function: what a configuration and bindings would train; nothing is trained."""
   trained = []
   monkeypatch.setattr(jobs, "initial_params", params_of)
-  keep = lambda self, *_: trained.append(self) or types.SimpleNamespace(step=0)
+
+  def keep(self, *_):
+    return trained.append(self) or types.SimpleNamespace(step=0)
+
   monkeypatch.setattr(trainer.Trainer, "run", keep)
   monkeypatch.setattr(compare, "_measured", lambda *_: {})
 

@@ -50,7 +50,10 @@ def test_the_draft_alone_learns_the_targets_distributions(monkeypatch):
   kl = np.sum(p * np.log(p / q), axis=-1)
   np.testing.assert_allclose(loss, np.sum(kl * weights), rtol=1e-4)
   np.testing.assert_array_equal(metrics["mask"], weights)
-  largest = lambda tree: max(float(jnp.abs(x).max()) for x in jax.tree.leaves(tree))
+
+  def largest(tree):
+    return max(float(jnp.abs(x).max()) for x in jax.tree.leaves(tree))
+
   assert largest(grads["target"]) == 0 < largest(grads["draft"])
 
 

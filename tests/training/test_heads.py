@@ -146,7 +146,10 @@ def test_a_bias_begins_as_none_whose_rows_are_as_alike_as_the_embeddings():
   network = heads("medusa", rank=512, vocab_size=NETWORK.vocab_size)
   params = training.begun(network, initial_params(network, 1), known)
   assert not np.any(params["markov_logits"]["kernel"])
-  cosines = lambda x: np.asarray(x @ x.T) / np.outer(*[np.linalg.norm(x, axis=1)] * 2)
+
+  def cosines(x):
+    return np.asarray(x @ x.T) / np.outer(*[np.linalg.norm(x, axis=1)] * 2)
+
   of_target = cosines(known["token_embedder"]["embedding"])
   # A random projection keeps them, but for some 1 / sqrt(rank).
   np.testing.assert_allclose(cosines(params["markov_tokens"]), of_target, atol=0.2)

@@ -36,7 +36,10 @@ def judged(draft):
   logits, found = (jnp.asarray(TARGET_LOGITS), draft), {}
   for name in EXPECTED:
     loss = losses.get_distillation_loss(name)
-    total = lambda p, q, loss=loss: loss(p, q).sum()
+
+    def total(p, q, loss=loss):
+      return loss(p, q).sum()
+
     found[name] = loss(*logits), *jax.grad(total, argnums=(0, 1))(*logits)
   return found
 
@@ -70,7 +73,10 @@ def test_the_share_of_kl_is_held_constant():
 def test_minus_log_alpha_goes_where_total_variation_goes_by_steps_over_alpha():
   """Also where alpha is so small that total variation stands still."""
   target, draft = jnp.array([0.0, 30.0]), jnp.array([30.0, 0.0])
-  of = lambda loss: jax.grad(lambda q: loss(target, q))(draft)
+
+  def of(loss):
+    return jax.grad(lambda q: loss(target, q))(draft)
+
   assert np.abs(of(losses.total_variation)).max() < 1e-12
   np.testing.assert_allclose(of(losses.negative_log_alpha)[1], -0.5, atol=1e-4)
 

@@ -45,7 +45,10 @@ def test_adafactor_takes_t5s_step():
   square = gradient**2
   row, column = square.mean(1, keepdims=True), square.mean(0, keepdims=True)
   direction = gradient / np.sqrt(row * column / square.mean())
-  rms = lambda x: np.sqrt(np.mean(x**2))
+
+  def rms(x):
+    return np.sqrt(np.mean(x**2))
+
   direction /= max(1.0, rms(direction))
   np.testing.assert_allclose(update, -0.01 * rms(weights) * direction, 1e-4, 1e-7)
 
@@ -53,7 +56,10 @@ def test_adafactor_takes_t5s_step():
 @pytest.mark.parametrize("name", ["adafactor", "adamw"])
 def test_both_optimizers_descend(name):
   optimizer = Optimizer(Schedule("constant", 0.1, 0), name).make()
-  loss = lambda x: float(jnp.square(x - 1).sum())
+
+  def loss(x):
+    return float(jnp.square(x - 1).sum())
+
   params = jnp.asarray([3.0, -2.0])
   state, before = optimizer.init(params), loss(params)
   for _ in range(100):

@@ -71,8 +71,13 @@ def test_the_checkpoint_loads_and_decodes(checkpoint, copy_files):
 
 def test_a_killed_run_goes_on_to_the_same_bits_from_its_last_whole_step(data, tmp_path):
   store = T5XParameters(Transformer(NETWORK), str(tmp_path))
-  steps = lambda: checkpoints.Checkpoints(str(tmp_path), store).steps()
-  train = lambda: run(data, tmp_path, 6, loop={"log_period": 1}, keep=2)
+
+  def steps():
+    return checkpoints.Checkpoints(str(tmp_path), store).steps()
+
+  def train():
+    return run(data, tmp_path, 6, loop={"log_period": 1}, keep=2)
+
   straight, losses = train(), logged(tmp_path, "loss")
   left = {p.name for p in tmp_path.iterdir() if p.is_dir()}
   assert left == {"checkpoint_4", "optimizer_4", "checkpoint_6", "optimizer_6"}
@@ -117,9 +122,10 @@ def test_sequence_distillation_data_are_the_targets_outputs(
 ):
   """Also where the first run is killed, whose whole batches are kept."""
   file = str(tmp_path / "decoded.jsonl")
-  decode = lambda limit=11: jobs.decode_task(
-    data, checkpoint, file, "validation", limit=limit
-  )
+
+  def decode(limit=11):
+    return jobs.decode_task(data, checkpoint, file, "validation", limit=limit)
+
   to_text, said = outputs.to_text, []
 
   def dying(*given):

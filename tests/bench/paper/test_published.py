@@ -76,7 +76,9 @@ def test_no_row_is_missing():
 
 
 def test_tables_2_3_and_5_say_the_same_alphas():
-  name = lambda row: (row["task"], row["draft"], row["temperature"])
+  def name(row):
+    return (row["task"], row["draft"], row["temperature"])
+
   third = {name(row): row["alpha"] for row in NUMBERS["table3"]}
   for row in NUMBERS["tables_2_and_4"]:
     assert third[name(row)] == row["alpha"]

@@ -24,7 +24,10 @@ class TableCache:
 
   def gathered(self, sources, destination):
     read = jnp.take_along_axis(self.tokens, sources, axis=1)
-    write = lambda row, new, start: jax.lax.dynamic_update_slice(row, new, (start,))
+
+    def write(row, new, start):
+      return jax.lax.dynamic_update_slice(row, new, (start,))
+
     return self.replace(tokens=jax.vmap(write)(self.tokens, read, destination))
 
 

@@ -44,7 +44,10 @@ def run(
   if compiled:
     return run_compiled(*caches, settings, layout, len(inputs))
   spec = BeamSearch(settings, layout, extend, extend)
-  loop = lambda go_on, body, x: python_loop(jax.jit(go_on), jax.jit(body), x)
+
+  def loop(go_on, body, x):
+    return python_loop(jax.jit(go_on), jax.jit(body), x)
+
   return search(spec, *caches, len(inputs), loop)
 
 

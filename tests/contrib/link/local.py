@@ -25,7 +25,10 @@ def asker_of(answer) -> Asker:
 
 def drafting_of(model: HashModel) -> Drafting:
   """A table model as a draft."""
-  start = lambda params, source, slots: model.start(source.shape[0], slots)
+
+  def start(params, source, slots):
+    return model.start(source.shape[0], slots)
+
   return Drafting(start, lambda params: model.extend, None, model.vocab_size)
 
 

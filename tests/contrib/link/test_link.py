@@ -154,7 +154,10 @@ def test_the_emulated_link_takes_its_time(monkeypatch):
   slept = []
   monkeypatch.setattr(client.time, "sleep", slept.append)
   reply = wire.message(0, wire.OK)
-  call = lambda request, seconds: reply
+
+  def call(request, seconds):
+    return reply
+
   asker = client.Asker(Remote("nowhere", mbits=2.0, delay_ms=30.0), call)
   asker._sent(b"\0" * 1000, 1.0)
   np.testing.assert_allclose(slept, [0.03 + 8000 / 2e6, 0.03 + 8 * len(reply) / 2e6])
@@ -208,7 +211,10 @@ def test_a_draft_refuses_a_session_of_more_bytes_than_it_holds():
   # Of a slot a token of 4 bytes, and of a row the index.
   assert drafting.size(small) * 3 == drafting.size(large) * 2
   answers = Answers(drafting, drafting.size(small))
-  about = lambda setup: answers.answer(wire.message(0, dataclasses.astuple(setup)))
+
+  def about(setup):
+    return answers.answer(wire.message(0, dataclasses.astuple(setup)))
+
   for reply in (answers.answer(asked(1, large, True)), about(large)):
     says = f"at most {drafting.size(small)} bytes of caches, and 3 rows of 0 input tok"
     assert says in status(reply)

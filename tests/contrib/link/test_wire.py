@@ -27,7 +27,10 @@ SETUPS = [setup_of(), setup_of(kept=0), setup_of(at=GREEDY), setup_of(1, 0, 30, 
 def drafts_of(setup, rng):
   """Any drafts."""
   shape, terms = (setup.rows, setup.gamma), setup
-  choose = lambda: np.sort(rng.choice(terms.vocab_size, terms.kept, replace=False))
+
+  def choose():
+    return np.sort(rng.choice(terms.vocab_size, terms.kept, replace=False))
+
   kept = np.array([choose() for _ in range(np.prod(shape))]).astype(int)
   weights = rng.integers(0, 2**16, (*shape, terms.kept))
   tokens = rng.integers(0, terms.vocab_size, shape)
@@ -39,7 +42,10 @@ def ask_of(setup, rng):
   live = rng.random(setup.rows) < 0.7
   lengths = rng.integers(1, setup.slots + 1, setup.rows) * live
   is_known = np.arange(setup.slots) < lengths[:, None]
-  tokens = lambda size: rng.integers(0, setup.vocab_size, (setup.rows, size))
+
+  def tokens(size):
+    return rng.integers(0, setup.vocab_size, (setup.rows, size))
+
   shape = setup.rows, setup.gamma, setup.draws
   uniforms = rng.integers(0, 2**24, shape) * np.float32(2.0**-24)
   source = tokens(setup.inputs) if rng.random() < 0.5 else None
@@ -76,7 +82,10 @@ def test_weights_whose_sum_float32_may_round_are_refused():
     weights = np.full((1, 1, 257), 2**16 - 1)
     weights[..., -1] = last
     drafts = Drafts(tokens[..., 0], tokens, weights)
-    read = lambda drafts=drafts: read_drafts(sent(drafts.packed(setup, one)), setup)
+
+    def read(drafts=drafts):
+      return read_drafts(sent(drafts.packed(setup, one)), setup)
+
     if says is None:
       assert_equal(read(), drafts)
     else:
