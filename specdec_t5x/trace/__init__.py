@@ -1,1 +1,1 @@
-"""One decode, recorded (`recording`), drawn in a terminal (`render`), or as a page."""
+"""Records decodes (`recording`), drawn in a terminal (`render`) or as a page (`page`)."""
