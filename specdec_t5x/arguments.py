@@ -19,8 +19,7 @@ def inputs(values: Any, vocab_size: int) -> list[str] | list[list[int]]:
     vocab_size: the target's vocabulary size.
 
   Raises:
-    ValueError: if an input is neither text nor token ids; the message has the input's
-      number.
+    ValueError: if an input is neither text nor token ids.
   """
   if not isinstance(values, Iterable) or isinstance(values, str | bytes | bytearray):
     return texts(values)
@@ -56,8 +55,7 @@ def texts(inputs: Any) -> list[str]:
   """Returns the inputs as a list.
 
   Raises:
-    ValueError: if the inputs are not a list of texts; the message has the input's
-      number.
+    ValueError: if the inputs are not a list of texts; the message has the number.
   """
   if isinstance(inputs, str | bytes | bytearray):
     raise ValueError(

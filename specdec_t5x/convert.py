@@ -30,11 +30,7 @@ _RUN_FIELDS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Converts the checkpoint that the flags name and returns the exit status.
-
-  Args:
-    argv: the flags; None means the process's flags.
-  """
+  """Converts what the flags name (None: the process's); returns the exit status."""
   parser = argparse.ArgumentParser(
     prog="python -m specdec_t5x.convert",
     description=__doc__,

@@ -54,16 +54,9 @@ def run(
   exporting.follow_generation(model, restore_checkpoint_cfg)
   params, step = exporting.restored(model, lengths, restore_checkpoint_cfg, partitioner)
   task = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name).name
+  about = {"checkpoint_step": step, "configuration": configuration()}
   exporting.export(
-    model,
-    params,
-    lengths,
-    task,
-    output_dir,
-    platforms,
-    batch_sizes,
-    checkpoint_step=step,
-    configuration=configuration(),
+    model, params, lengths, task, output_dir, platforms, batch_sizes, **about
   )
 
 
@@ -71,11 +64,7 @@ infer = run  # gin files bind the arguments of `infer`.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Exports the decode that the flags name and returns the exit status.
-
-  Args:
-    argv: the flags; None means the process's flags.
-  """
+  """Exports what the flags name (None: the process's); returns the exit status."""
   parser = argparse.ArgumentParser(
     prog="python -m specdec_t5x.export",
     description=__doc__,

@@ -77,10 +77,7 @@ def _measured(job: Job, params: Any) -> int:
 
 
 def of_device() -> int | None:
-  """Returns the bytes of the first device's memory; None if unknown.
-
-  The machine's memory counts if JAX does not report the device's memory.
-  """
+  """Returns the bytes of the device's memory, else of the machine's; None: unknown."""
   limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
   if limit is not None:
     return limit

@@ -2,14 +2,12 @@
 
 Jobs with infer.num_shards=N and --shard_id write N files,
 `<task>-<mode>.jsonl-0000i-of-0000N`. File i holds every N-th example, starting at
-example i. The interleaved file, `<task>-<mode>.jsonl-00000-of-00001`, equals the file
-of a single job byte for byte, also if sampled, as random keys depend on the examples'
-places only.
+example i. The interleaved file, `<task>-<mode>.jsonl-00000-of-00001`, equals a single
+job's file byte for byte, even if sampled, as keys depend on the examples' places only.
 
-seqio reads a source of one file row by row, and interleaves the shards. seqio splits a
-source of several files file by file. Shards of several files have another order and
-mostly other lengths, and wrong lengths are an error. Exits with 0 after a merge, with 1
-after an error.
+seqio interleaves the shards of a source of one file. A source of several files is split
+file by file, with another order and mostly other lengths; wrong lengths are an error.
+Exits with 0 after a merge, with 1 after an error.
 """
 
 import argparse

@@ -64,11 +64,7 @@ NAMES = {
 
 
 def names_of(module: str) -> Callable[[str], Any]:
-  """Returns a module's `__getattr__`, which finds the names that left the module.
-
-  Args:
-    module: the module's `__name__`.
-  """
+  """Returns the `__getattr__` of a module by `__name__`; it finds names that moved."""
   moved = NAMES[module.removeprefix(f"{_PACKAGE}.")]
 
   def find(name: str) -> Any:

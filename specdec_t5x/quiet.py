@@ -15,9 +15,8 @@ def import_quietly(name: str) -> ModuleType:
   """Imports a module with stderr held back, and shows stderr if the import fails.
 
   TensorFlow's C++ side writes to file descriptor 2 before any log level applies.
-  Garbage collection is off during the import, and the loaded objects are frozen:
-  TensorFlow holds no garbage, and collection during the import and at exit would take
-  as long as the import.
+  Garbage collection is off, and loaded objects are frozen: TensorFlow has no garbage,
+  and collections during the import and at exit would take as long as the import.
   """
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   sys.stderr.flush()
@@ -41,9 +40,8 @@ def import_quietly(name: str) -> ModuleType:
 def load_triton() -> None:
   """Loads triton's library if triton is installed and TensorFlow is not loaded yet.
 
-  Triton and TensorFlow both contain LLVM. A process that loads triton after TensorFlow
-  aborts; the other order does no harm. PyTorch brings triton, and transformers' T5
-  imports triton.
+  Both contain LLVM, and a process that loads triton after TensorFlow aborts. PyTorch
+  brings triton, and transformers' T5 imports triton.
   """
   spec = importlib.util.find_spec("triton")
   if "tensorflow" in sys.modules or spec is None or spec.origin is None:

@@ -95,8 +95,7 @@ def _are_by_row(target: Network, tokens: int) -> bool:
 def _depends_on_place(target: Network, rows: int, params: Any) -> bool:
   """Returns whether a token's logits depend on the token's place in a block.
 
-  The check runs the network's first layer on this device. The products of all layers
-  have equal shapes.
+  The check runs one layer on this device, as all layers' products have equal shapes.
   """
   network, params = functional.first_layers(target, params)
   return not _are_equal(network, rows)(params)

@@ -11,7 +11,4 @@ def aligned(cells: Sequence[Sequence[str]]) -> str:
 def padded(cells: Sequence[Sequence[str]]) -> list[list[str]]:
   """Returns rows of cells, padded to equal width in each column."""
   widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-  return [
-    [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-    for row in cells
-  ]
+  return [list(map(str.ljust, row, widths)) for row in cells]

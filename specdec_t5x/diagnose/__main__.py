@@ -78,11 +78,7 @@ ADVICE = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Compares the runs that the flags name and returns the exit status.
-
-  Args:
-    argv: the flags; None means the process's flags.
-  """
+  """Compares what the flags name (None: the process's); returns the exit status."""
   parser = _parser()
   args = parser.parse_args(argv)
   try:

@@ -1,13 +1,13 @@
 """Decodes both ways and keeps the logits that chose each token.
 
 An observer gets each iteration's logits. After a rejection the next call scores the
-places again, and the new logits replace the old logits. In the end each place of the
-output holds the logits that chose the token.
+places again, and new logits replace old logits. So the final logits chose the tokens.
 
 Shapes: B rows, T output length, E input length, N block, V vocabulary.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -60,9 +60,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class KeepLogits:
-  """An observer that keeps the logits of each place of the output.
-
-  The observer works for plain and speculative decoding.
+  """An observer of plain or speculative decoding that keeps the logits of each place.
 
   Attributes:
     vocab_size: V.
@@ -187,20 +185,12 @@ def _outputs(run) -> list[list[int]]:
 
 def _program(decoder, settings) -> Callable:
   """Returns (params, inputs) -> each run's tokens and lengths, and the measures."""
-
   # Separate programs, as in the decodes to explain.
-  @jax.jit
-  def plain(params, inputs):
-    return record_plain(decoder, params, inputs, settings)
-
-  @jax.jit
-  def speculative(params, inputs):
-    return record_speculative(decoder, params, inputs, settings)
-
-  @jax.jit
-  def whole(params, inputs, tokens):
-    return score_whole(decoder, params, inputs, tokens)
-
+  plain = jax.jit(functools.partial(record_plain, decoder, settings=settings))
+  speculative = jax.jit(
+    functools.partial(record_speculative, decoder, settings=settings)
+  )
+  whole = jax.jit(functools.partial(score_whole, decoder))
   measure = jax.jit(divergence.measure)
 
   def output(decoded):

@@ -79,21 +79,16 @@ def render(sections: Mapping[str, Sequence[checks.Finding]]) -> list[str]:
 
 
 def _columns(finding, column):
-  # Paths have long words and hyphens, and stay whole.
-  wrapper = textwrap.TextWrapper(
-    88,
-    initial_indent=f"  {finding.name}".ljust(column),
-    subsequent_indent=" " * column,
-    break_long_words=False,
-    break_on_hyphens=False,
-  )
+  wrapper = textwrap.TextWrapper(88, f"  {finding.name}".ljust(column), " " * column)
+  # Paths stay whole.
+  wrapper.break_long_words = False
+  wrapper.break_on_hyphens = False
   return wrapper.wrap(finding.value)
 
 
 def main() -> int:
   """Prints the report; returns 1 if there is a problem, else 0."""
-  # The settings must precede the import of JAX and TensorFlow. The settings silence the
-  # log and keep JAX from claiming most of a GPU's memory.
+  # Set before JAX and TensorFlow load: no log, and no claim on most of a GPU's memory.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
   sections = examine()

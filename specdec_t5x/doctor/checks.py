@@ -60,13 +60,7 @@ def project(running: str, installed: str | None, folder: str) -> Finding:
 
 
 def package(name: str, version: str | None, wanted: Any = "") -> Finding:
-  """Judges a package's version.
-
-  Args:
-    name: the package.
-    version: the installed version; None if the package is not installed.
-    wanted: a `SpecifierSet` of the accepted versions, or "" for any version.
-  """
+  """Judges a package's version by a `SpecifierSet`, or "" for any version."""
   install = f"pip install '{name}{wanted}'"
   if version is None:
     if name in TRAINING:
@@ -152,9 +146,7 @@ def _unused(extra, requested):
 
 
 def fusions(version: str | None, platforms: Collection[str]) -> list[Finding]:
-  """Returns a hint if jaxlib's fusions on CPU are reported to be wrong.
-
-  The finding is a hint, not a problem, as a program may be unaffected.
+  """Returns a hint, not a problem, if jaxlib's CPU fusions are reported to be wrong.
 
   Args:
     version: jaxlib's version; None if jaxlib is not installed.
@@ -187,11 +179,7 @@ def products(reason: str | None, library: str | None) -> Finding:
 
 
 def rounded(instructions: str | None) -> Finding:
-  """Returns how this CPU multiplies weights of 8 and 4 bits.
-
-  Args:
-    instructions: the instructions of the native products; None without native products.
-  """
+  """Returns how this CPU multiplies 8- and 4-bit weights; None: no native products."""
   name = "8, 4 bits"
   if instructions is None:
     fix = "see products: without native ones rounded weights gain nothing on a CPU"
@@ -200,11 +188,7 @@ def rounded(instructions: str | None) -> Finding:
 
 
 def kept(folders: Mapping[str, int]) -> list[Finding]:
-  """Returns the size of each folder that runs keep for a faster start.
-
-  Args:
-    folders: bytes by folder.
-  """
+  """Returns the bytes of each folder that runs keep for a faster start."""
   return [
     Finding("kept", f"{size / 2**20:.1f} MiB in {folder}, made again where it is gone")
     for folder, size in folders.items()

@@ -44,10 +44,7 @@ class Device:
 
 
 def stated_ranges() -> dict[str, Any]:
-  """Returns the version ranges that specdec_t5x needs, and jax's range of jaxlib.
-
-  Packages that are not installed state no ranges.
-  """
+  """Returns the ranges stated by specdec_t5x and jax (jaxlib), if installed."""
   jaxlib = [need for need in _needs("jax") if need.name == "jaxlib"]
   return {need.name: need.specifier for need in [*_needs("specdec_t5x"), *jaxlib]}
 
@@ -76,12 +73,8 @@ def installed_t5x(paths: Sequence[str]) -> list[str]:
   There are more distributions than folders if a distribution was installed over the
   other, into the same folder.
   """
-  candidates = [os.path.realpath(os.path.join(path, "t5x")) for path in paths]
-  folders = [
-    folder
-    for folder in dict.fromkeys(candidates)
-    if os.path.isfile(os.path.join(folder, "__init__.py"))
-  ]
+  places = dict.fromkeys(os.path.realpath(os.path.join(x, "t5x")) for x in paths)
+  folders = [x for x in places if os.path.isfile(os.path.join(x, "__init__.py"))]
   distributions = [name for name in PROVIDERS if version(name)]
   return max(folders, distributions, key=len)
 
@@ -92,11 +85,11 @@ def jax_devices() -> tuple[list[Device], str | None]:
     devices = importlib.import_module("jax").devices()
   except BROKEN as error:
     return [], _first_line(error)
-  return [Device(d.platform, d.device_kind, _bytes_limit(d)) for d in devices], None
-
-
-def _bytes_limit(device) -> int | None:
-  return (device.memory_stats() or {}).get("bytes_limit")
+  statistics = [device.memory_stats() or {} for device in devices]
+  return [
+    Device(device.platform, device.device_kind, memory.get("bytes_limit"))
+    for device, memory in zip(devices, statistics, strict=True)
+  ], None
 
 
 def native_products() -> tuple[str | None, str | None]:

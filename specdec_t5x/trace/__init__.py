@@ -1,1 +1,1 @@
-"""Records decodes (`recording`), drawn in a terminal (`render`) or as a page (`page`)."""
+"""Traces of decodes: recorded (`recording`), as text (`render`) or HTML (`page`)."""

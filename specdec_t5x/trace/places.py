@@ -55,13 +55,7 @@ class KeepPlaces:
 def gained(
   kept: Int[Array, "B T"], first: Int[Array, "B"], info: StepInfo
 ) -> Int[Array, "B T"]:
-  """Returns the origins of the rows' tokens after an iteration.
-
-  Args:
-    kept: the origins before the iteration.
-    first: the place of each row's first new token.
-    info: the iteration's counts.
-  """
+  """Returns the origins after an iteration; `first` is each row's first new place."""
   accepted = info.accepted[:, None]
   place = jnp.arange(kept.shape[1]) - first[:, None]
   is_drafted = (place >= 0) & (place < accepted)

@@ -1,7 +1,6 @@
 """Traces of decodes as JSON lines: drafted tokens, random draws and times.
 
-A file has a line per input. `trace.page` shows traces in a browser, `trace.render` in a
-terminal.
+Each line is a trace. `trace.page` shows traces in a browser, `trace.render` as text.
 """
 
 import dataclasses
@@ -24,14 +23,7 @@ from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import DecodeState, row_keys
-from specdec_t5x.decoding.step import (
-  Iteration,
-  commit,
-  draft,
-  draws,
-  score,
-  verify,
-)
+from specdec_t5x.decoding.step import Iteration, commit, draft, draws, score, verify
 from specdec_t5x.vocabularies.base import Vocabulary
 from specdec_t5x.vocabularies.opening import open_vocabulary
 
@@ -47,8 +39,7 @@ class Token:
     kind: the token's outcome. In a tree, the tokens without acceptance are rejected if
       they are children of the last accepted token, else discarded.
     p: the token's probability under the target (at T = 0: softmax at temperature 1).
-    q: the token's probability under the drafting distribution; None if the draft is
-      deterministic.
+    q: the token's probability under the draft; None if the draft is deterministic.
     parent: the number of the token's parent among the iteration's drafted nodes, from
       1; 0 is the last known token.
     test: the uniform of the acceptance test; None if no uniform tested the token.
@@ -98,8 +89,7 @@ class Trace:
     output: the output's text.
     settings: descriptions of drafter, rule and sampling.
     turns: the iterations.
-    plain_seconds: the time per token of plain decoding on the same device; None if not
-      timed.
+    plain_seconds: plain decoding's time per token on this device; None if not timed.
   """
 
   text: str
@@ -261,9 +251,7 @@ class _Recorder:
   def _turn(self, after: DecodeState, iteration: Iteration):
     """Returns the valid drafted tokens of a one-row iteration, and the target's token.
 
-    Args:
-      after: the state after the iteration.
-      iteration: the iteration, with probabilities as `target_probs`.
+    `after` is the state after the iteration; `target_probs` are no logits.
     """
     drafter = self.decoder.drafter
     proposal = iteration.proposal

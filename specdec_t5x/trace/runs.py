@@ -1,8 +1,7 @@
 """Shows the cost of each sentence in one or two runs of `t5x.infer`, as an HTML file.
 
-Each sentence is a dot and a row. The dots show tokens per call and rejections; the rows
-show input, output and counts. For two runs, different outputs are marked from the first
-different character on.
+Dots show tokens per call and rejections. Rows show input, output and counts, with marks
+from the first different character of two runs' outputs on.
 """
 
 import dataclasses
@@ -37,8 +36,7 @@ class Example:
     tokens: the number of output tokens.
     calls: the number of calls of the target.
     accepted: the number of accepted drafted tokens.
-    tried: the number of tested drafted tokens: `accepted`, and each draft's first
-      rejected token.
+    tried: the number of tested tokens, accepted or the first rejected of a draft.
     places: the origin of each output token (`trace.places`); empty if not recorded.
   """
 
@@ -122,8 +120,7 @@ def to_html(runs: Mapping[str, Sequence[Example]]) -> str:
     runs: examples by the runs' names.
 
   Raises:
-    ValueError: if there are not one or two runs, if a run is empty, or if the runs have
-      different inputs.
+    ValueError: if the runs are not one or two, are empty, or have different inputs.
   """
   examples = [*runs.values()]
   if len(runs) not in (1, 2) or not all(examples):
@@ -158,16 +155,12 @@ def _summary(runs: Mapping[str, Sequence[Example]]) -> str:
 
 
 def _total_row(name: str, examples: Sequence[Example]) -> str:
-  total = Example(
-    source=name,
-    output="",
-    ids=(),
-    tokens=sum(example.tokens for example in examples),
-    calls=sum(example.calls for example in examples),
-    accepted=sum(example.accepted for example in examples),
-    tried=sum(example.tried for example in examples),
-  )
-  numbers = len(examples), total.tokens, total.calls, total.per_call, total.alpha
+  tokens = sum(example.tokens for example in examples)
+  calls = sum(example.calls for example in examples)
+  accepted = sum(example.accepted for example in examples)
+  tried = sum(example.tried for example in examples)
+  total = Example(name, "", (), tokens, calls, accepted, tried)
+  numbers = len(examples), tokens, calls, total.per_call, total.alpha
   return f"<tr>{_cell(name)}{''.join(map(_number, numbers))}</tr>"
 
 
@@ -205,13 +198,7 @@ def _share(
 def _figure(
   runs: Sequence[Sequence[tuple[int, float, str]]], heights: Sequence[float], words: str
 ) -> str:
-  """Returns a scatter plot.
-
-  Args:
-    runs: the dots of each run, as x, y and label.
-    heights: the values of y with a horizontal line.
-    words: the caption.
-  """
+  """Returns a plot of dots (x, y, label), with horizontal lines and a caption."""
   dots = [dot for run in runs for dot in run]
   longest = max(2, *(x for x, _, _ in dots))
   top = max(*heights, *(y for _, y, _ in dots))
