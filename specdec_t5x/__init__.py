@@ -17,18 +17,18 @@ load_triton()
 
 _API = (
   *("generate", "load_model", "Generation", "Model", "Sampling"),
-  # What a drafter or a rule of one's own is made of (examples/).
+  # For users' own drafters and rules (examples/).
   *("Drafter", "Rule", "Guarantee", "Proposal", "Verdict", "Tree"),
   *("Speculation", "step"),
 )
-# A draft that learns while it serves; these need optax (the extra `train`).
+# Online learning of a draft during serving; needs optax (the extra `train`).
 _ONLINE = {"serve": "serving", "Learner": "learner", "Online": "learner"}
 
 
 def config_path() -> str:
   """Returns the folder that holds `configs/`: the package's, else the repository's.
 
-  An installed package's gin files are found with `--gin_search_paths=.,FOLDER`.
+  `--gin_search_paths=.,FOLDER` makes an installed package's gin files available.
   """
   import pathlib
 
@@ -37,7 +37,7 @@ def config_path() -> str:
 
 
 def __getattr__(name: str):
-  # On first use: importing one package of ours should not load all of them.
+  # Imports on first use, so that importing one of our packages does not load all.
   if name in _API:
     from specdec_t5x import api
 

@@ -1,4 +1,4 @@
-"""Checks of what Python's entry points are called with."""
+"""Checks of the arguments of Python's entry points."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -11,24 +11,24 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.data.hints import how_to_make
 
 
-def inputs(given: Any, vocab_size: int) -> list[str] | list[list[int]]:
+def inputs(values: Any, vocab_size: int) -> list[str] | list[list[int]]:
   """Returns the inputs as a list: texts, or lists of token ids.
 
   Args:
-    given: the inputs.
-    vocab_size: of the target.
+    values: the inputs.
+    vocab_size: the target's vocabulary size.
 
   Raises:
-    ValueError: where the inputs are neither; the message has the input's number.
+    ValueError: if an input is neither text nor token ids.
   """
-  if not isinstance(given, Iterable) or isinstance(given, str | bytes | bytearray):
-    return texts(given)
-  listed = list(given)
-  if not any(isinstance(each, Sequence | np.ndarray) for each in listed):
-    return texts(listed)
-  if any(isinstance(each, str | bytes | bytearray) for each in listed):
-    return texts(listed)
-  return [token_ids(each, number, vocab_size) for number, each in enumerate(listed)]
+  if not isinstance(values, Iterable) or isinstance(values, str | bytes | bytearray):
+    return texts(values)
+  examples = list(values)
+  if not any(isinstance(example, Sequence | np.ndarray) for example in examples):
+    return texts(examples)
+  if any(isinstance(example, str | bytes | bytearray) for example in examples):
+    return texts(examples)
+  return [token_ids(ids, number, vocab_size) for number, ids in enumerate(examples)]
 
 
 def token_ids(ids: Any, number: int, vocab_size: int) -> list[int]:
@@ -36,11 +36,11 @@ def token_ids(ids: Any, number: int, vocab_size: int) -> list[int]:
 
   Args:
     ids: the input.
-    number: of the input, for messages.
-    vocab_size: of the target.
+    number: the input's number, for messages.
+    vocab_size: the target's vocabulary size.
 
   Raises:
-    ValueError: where an id is no whole number below `vocab_size`.
+    ValueError: if an id is not a whole number from 0 to `vocab_size` - 1.
   """
   is_list = isinstance(ids, Sequence | np.ndarray)
   if not is_list or not all(is_whole(token, 0) and token < vocab_size for token in ids):
@@ -55,7 +55,7 @@ def texts(inputs: Any) -> list[str]:
   """Returns the inputs as a list.
 
   Raises:
-    ValueError: where they are no list of texts; the message has the input's number.
+    ValueError: if the inputs are not a list of texts; the message has the number.
   """
   if isinstance(inputs, str | bytes | bytearray):
     raise ValueError(
@@ -68,14 +68,14 @@ def texts(inputs: Any) -> list[str]:
 
 
 def text(value: Any, name: str) -> str:
-  """Returns a text.
+  """Returns a text after a check.
 
   Args:
     value: the text.
-    name: of the text, for messages.
+    name: the text's name, for messages.
 
   Raises:
-    ValueError: where the value is no str, or can't be written in UTF-8.
+    ValueError: if the value is no str, or has no UTF-8 encoding.
   """
   if not isinstance(value, str):
     fix = " Decode them, as in value.decode()." if isinstance(value, bytes) else ""
@@ -95,7 +95,7 @@ def count(value: Any, name: str) -> int:
   """Returns a count of at least 1 as an int.
 
   Raises:
-    ValueError: where the value is none.
+    ValueError: if the value is not a whole number of at least 1.
   """
   if not is_whole(value, 1):
     raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
@@ -103,10 +103,10 @@ def count(value: Any, name: str) -> int:
 
 
 def seed_of(value: Any) -> int:
-  """Returns a seed as an int.
+  """Returns a seed as an int of at most 32 bits, as JAX drops further bits.
 
   Raises:
-    ValueError: where the value is none. JAX drops the bits beyond 32.
+    ValueError: if the value is not a whole number from 0 to 2^32 - 1.
   """
   if not is_whole(value, 0) or value >= 2**32:
     raise ValueError(f"seed must be a whole number from 0 to 2^32 - 1, got {value!r}.")
@@ -114,7 +114,7 @@ def seed_of(value: Any) -> int:
 
 
 def check_sampling(sampling: Any) -> None:
-  """Raises a ValueError where `sampling` is no `Sampling`."""
+  """Raises a ValueError if `sampling` is no `Sampling`."""
   if isinstance(sampling, Sampling):
     return
   is_number = isinstance(sampling, float | int) and not isinstance(sampling, bool)
@@ -130,10 +130,10 @@ def path_of(value: Any, name: str) -> str:
 
   Args:
     value: the path.
-    name: of the argument.
+    name: the argument's name, for messages.
 
   Raises:
-    ValueError: where the value is no path, or nothing is there.
+    ValueError: if the value is no path, or the path does not exist.
   """
   is_path = isinstance(value, str | os.PathLike)
   if not is_path or not os.path.exists(value):
@@ -146,7 +146,7 @@ def path_of(value: Any, name: str) -> str:
 
 
 def _shown(value: Any) -> str:
-  """Returns a value for a message, a path as its string and a long one cut."""
+  """Returns a value's repr for a message, cut if long; a path is shown as a string."""
   if isinstance(value, os.PathLike):
     return repr(os.fspath(value))
   shown = repr(value)

@@ -1,4 +1,4 @@
-"""What a command says while it runs, on stderr: a line as each stage begins."""
+"""Progress messages of commands on stderr: a line at the start of each stage."""
 
 import os
 import pathlib
@@ -7,7 +7,7 @@ import time
 
 
 def _age() -> float:
-  """Returns the seconds since this process started, where Linux tells, else 0."""
+  """Returns the seconds since this process started; 0 on systems without /proc."""
   try:
     fields = pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     uptime = float(pathlib.Path("/proc/uptime").read_text().split()[0])
@@ -21,17 +21,17 @@ _is_quiet = False
 
 
 def set_quiet(is_quiet: bool) -> None:
-  """Silences `say` and `stage` from here on, or lets them speak again."""
+  """Turns the output of `say` and `stage` off or on."""
   global _is_quiet
   _is_quiet = is_quiet
 
 
 def say(message: str) -> None:
-  """Prints a line, unless QUIET is set."""
+  """Prints a line on stderr, unless `set_quiet` turned the output off."""
   if not _is_quiet:
     print(message, file=sys.stderr, flush=True)
 
 
 def stage(message: str) -> None:
-  """Prints that a stage begins, with the seconds since the process started."""
+  """Prints the start of a stage, with the seconds since the process started."""
   say(f"[{time.monotonic() - _started:5.1f} s] {message}")

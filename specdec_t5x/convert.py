@@ -22,19 +22,15 @@ from typing import Any
 from specdec_t5x.quiet import import_quietly
 
 _FORMATS = ("t5x", "orbax")
-# Of a configuration, what gin files say elsewhere.
-_OF_A_RUN = (
+# Fields of a configuration that other gin files bind.
+_RUN_FIELDS = (
   *("dtype", "dropout_rate", "float32_attention_logits"),
   *("sharding", "products", "weights", "head"),
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Converts what the flags name; returns the exit status.
-
-  Args:
-    argv: the flags; the process's own where None.
-  """
+  """Converts what the flags name (None: the process's); returns the exit status."""
   parser = argparse.ArgumentParser(
     prog="python -m specdec_t5x.convert",
     description=__doc__,
@@ -50,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   args = parser.parse_args(argv)
   import_quietly("tensorflow")
   try:
-    written = (_to_hugging_face if args.to_hugging_face else _to_t5x)(args)
+    convert = _to_hugging_face if args.to_hugging_face else _to_t5x
+    written = convert(args)
   except (ValueError, OSError) as error:
     print(f"error: {error}", file=sys.stderr)
     return 1
@@ -62,15 +59,15 @@ def _to_hugging_face(args) -> str:
   from specdec_t5x.checkpoints.checkpoint import Checkpoint
   from specdec_t5x.hugging_face import export
 
-  found = Checkpoint.open(args.source)
-  network = found.network()
-  known = args.vocabulary, args.extra_ids
-  export.write(args.to, network.config, found.load(network), *known)
+  checkpoint = Checkpoint.open(args.source)
+  network = checkpoint.network()
+  params = checkpoint.load(network)
+  export.write(args.to, network.config, params, args.vocabulary, args.extra_ids)
   return args.to
 
 
 def _to_t5x(args) -> str:
-  """Writes a checkpoint and gin files; what is not valid is said before."""
+  """Checks the flags, then writes a checkpoint and gin files."""
   from specdec_t5x.checkpoints.checkpoint import HuggingFace
   from specdec_t5x.checkpoints.parameters import T5XParameters
   from specdec_t5x.data.hints import how_to_make
@@ -86,32 +83,35 @@ def _to_t5x(args) -> str:
     )
   if os.path.exists(os.path.join(args.to, "checkpoint_0")):
     raise ValueError(f"{args.to} holds a checkpoint_0 already. Name another folder.")
-  found = HuggingFace(args.source)
-  network = found.network()
+  checkpoint = HuggingFace(args.source)
+  network = checkpoint.network()
   to = pathlib.Path(args.to).absolute()
-  copied, macros = _vocabulary(args.source, to)
-  with all_or_nothing(to) as made:
-    writer = T5XParameters(network, str(made), args.format)
-    params = found.folder.unread() if writer.streams else found.load(network)
+  vocabulary_files, vocabulary_macros = _vocabulary(args.source, to)
+  with all_or_nothing(to) as folder:
+    writer = T5XParameters(network, str(folder), args.format)
+    params = checkpoint.folder.unread() if writer.streams else checkpoint.load(network)
     writer.save(0, params)
-    for name, path in copied.items():
-      shutil.copyfile(path, made / name)
-    if found.generation.eos_ids:  # config.json, which may name them, is not copied.
-      ends = {"eos_token_id": list(found.generation.eos_ids)}
-      (made / generation.GENERATION).write_text(json.dumps(ends) + "\n")
-    for name, more in (("target", macros), ("draft", {})):
-      paths = {f"{name.upper()}_CHECKPOINT_PATH": str(to / "checkpoint_0")}
-      (made / f"{name}.gin").write_text(_gin(name, network.config, paths | more))
+    for name, path in vocabulary_files.items():
+      shutil.copyfile(path, folder / name)
+    # config.json may name the end tokens, too, but is not copied.
+    if checkpoint.generation.eos_ids:
+      ends = {"eos_token_id": list(checkpoint.generation.eos_ids)}
+      (folder / generation.GENERATION).write_text(json.dumps(ends) + "\n")
+    for name, extra_macros in (("target", vocabulary_macros), ("draft", {})):
+      macros = {f"{name.upper()}_CHECKPOINT_PATH": str(to / "checkpoint_0")}
+      macros |= extra_macros
+      (folder / f"{name}.gin").write_text(_gin(name, network.config, macros))
   return args.to
 
 
 def _vocabulary(source: str, to: pathlib.Path) -> tuple[dict[str, str], dict[str, Any]]:
-  """Returns the files of a folder's vocabulary, and what gin is to say of it."""
+  """Returns the files of a folder's vocabulary, and the vocabulary's gin macros."""
   from specdec_t5x.vocabularies import folder
 
   if not folder.is_in(source):
     return {}, {}
-  folder.open_folder(source)  # Refuses files that can't be read.
+  # `open_folder` raises an error if a file can't be read.
+  folder.open_folder(source)
   files = {name: os.path.join(source, name) for name in folder.FILES}
   files = {name: path for name, path in files.items() if os.path.isfile(path)}
   extra_ids = folder.sentinel_count(source)
@@ -137,14 +137,14 @@ def _gin(name, config, macros) -> str:
 
 
 def _sizes(scope, config, kind) -> Iterator[str]:
-  """Yields the bindings of a configuration, and of one within it."""
+  """Yields the bindings of a configuration and of a nested encoder configuration."""
   encoder = f"{scope}_encoder"
   yield from ("", f"{scope}/{kind}:")
   for field in (x.name for x in dataclasses.fields(config)):
     value = getattr(config, field)
     if field == "encoder" and value:
       yield f"  encoder = @{encoder}/{kind}()"
-    elif field not in _OF_A_RUN:
+    elif field not in _RUN_FIELDS:
       yield f"  {field} = {value!r}"
   if getattr(config, "encoder", None):
     yield from _sizes(encoder, config.encoder, kind)

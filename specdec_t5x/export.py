@@ -42,48 +42,47 @@ def run(
   output_dir: str,
   platforms: Sequence[str],
   batch_sizes: Sequence[int] | None,
-  **of_runs: Any,
+  **other_arguments: Any,
 ) -> None:
-  """Exports what T5X's `infer`, in whose place it stands, would decode with."""
-  del of_runs
-  rows = model.decoder.slots or dataset_cfg.batch_size
-  to = output_dir, platforms, batch_sizes or [rows]
+  """Exports the decode of a T5X `infer` run; takes the arguments of `infer`."""
+  del other_arguments
+  if not batch_sizes:
+    batch_sizes = [model.decoder.slots or dataset_cfg.batch_size]
   lengths = dataset_cfg.task_feature_lengths
   model.check_max_length(lengths["targets"])
-  exporting.check_export(model, *to)
+  exporting.check_export(model, output_dir, platforms, batch_sizes)
   exporting.follow_generation(model, restore_checkpoint_cfg)
   params, step = exporting.restored(model, lengths, restore_checkpoint_cfg, partitioner)
   task = seqio.maybe_get_mixture_or_task(dataset_cfg.mixture_or_task_name).name
   about = {"checkpoint_step": step, "configuration": configuration()}
-  exporting.export(model, params, lengths, task, *to, **about)
+  exporting.export(
+    model, params, lengths, task, output_dir, platforms, batch_sizes, **about
+  )
 
 
-infer = run  # What gin files bind of the command that runs.
+infer = run  # gin files bind the arguments of `infer`.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Exports what the flags name; returns the exit status.
-
-  Args:
-    argv: the flags; the process's own where None.
-  """
+  """Exports what the flags name (None: the process's); returns the exit status."""
   parser = argparse.ArgumentParser(
     prog="python -m specdec_t5x.export",
     description=__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  add, some = parser.add_argument, lambda text: text.split(",")
+  add = parser.add_argument
   add("--output", metavar="DIR", required=True, help="a new folder")
-  add("--platforms", type=some, default=["cpu", "tpu", "cuda"], help="(cpu,tpu,cuda)")
-  sizes = lambda text: [int(size) for size in some(text)]
-  add("--batch_sizes", type=sizes, help="a program each (BATCH_SIZE)")
+  add("--platforms", type=_names, default=["cpu", "tpu", "cuda"], help="(cpu,tpu,cuda)")
+  add("--batch_sizes", type=_sizes, help="a program each (BATCH_SIZE)")
   add("--gin_file", action="append", help="of t5x.infer; later ones win")
   args, bindings = parser.parse_known_args(argv)
   if not args.gin_file:
-    args.gin_file, bindings = _DEMO[:1], [*_DEMO[1:], *bindings]
+    args.gin_file = _DEMO[:1]
+    bindings = [*_DEMO[1:], *bindings]
   try:
     check_platform()
-    with exporting.portable():  # As gin makes networks, too, which choose products.
+    # Parsing makes networks, and networks choose their products when they are made.
+    with exporting.portable():
       _parse(args.gin_file, [*bindings, f"--gin.INFER_OUTPUT_DIR={args.output!r}"])
       gin.get_configurable(run)(platforms=args.platforms, batch_sizes=args.batch_sizes)
   except (ValueError, OSError) as error:
@@ -93,18 +92,26 @@ def main(argv: Sequence[str] | None = None) -> int:
   return 0
 
 
+def _names(text: str) -> list[str]:
+  return text.split(",")
+
+
+def _sizes(text: str) -> list[int]:
+  return [int(size) for size in text.split(",")]
+
+
 def _parse(gin_files: Sequence[str], bindings: Sequence[str]) -> None:
-  """Parses gin as `t5x.infer` does; what it held before is dropped."""
+  """Clears gin's configuration and parses gin files as `t5x.infer` does."""
   gin.clear_config()
   gin.configurable(run)
   if surplus := [text for text in bindings if not text.startswith("--gin.")]:
     raise ValueError(f"Expected flags of --help and --gin.NAME=VALUE, got {surplus}.")
-  named = [
+  gin_bindings = [
     text.removeprefix("--gin_bindings=")
     for text in gin_utils.rewrite_gin_args([*bindings])
   ]
-  places = [os.path.dirname(os.path.dirname(m.__file__)) for m in (t5x, specdec_t5x)]
-  gin_utils.parse_gin_flags([".", *places], [*gin_files], named)
+  folders = [os.path.dirname(os.path.dirname(m.__file__)) for m in (t5x, specdec_t5x)]
+  gin_utils.parse_gin_flags([".", *folders], [*gin_files], gin_bindings)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Groups of inputs of similar length: inputs of a group are padded to one width.
+"""Groups of inputs of similar length, padded to a common width per group.
 
-One long input would otherwise set the width of all. Each width is compiled, so there
-are few: powers of two, those alone that spare much padding.
+Without groups a single long input would set the width of all inputs. Each width needs
+compilation, so there are few widths: powers of two that spare much padding.
 """
 
 import dataclasses
@@ -13,19 +13,19 @@ from jaxtyping import Array, Int
 
 from specdec_t5x.network.inputs import PADDING
 
-# Widths are multiples of this, so that few shapes are compiled.
+# Widths are multiples of LENGTH_STEP, so that few shapes are compiled.
 LENGTH_STEP = 16
-# Padded tokens that another width spares before it is worth being compiled.
+# The least number of padding tokens that a further width must spare.
 _WORTH = 16_384
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-  """Inputs that are padded to one width.
+  """Inputs with a common width.
 
   Attributes:
-    width: tokens of a row.
-    numbers: which inputs, in their order.
+    width: the number of tokens of a row.
+    numbers: the numbers of the inputs, ascending.
   """
 
   width: int
@@ -34,11 +34,11 @@ class Group:
   def batches(
     self, ids: Sequence[Sequence[int]], rows: int
   ) -> Iterator[tuple[list[int], Int[Array, "B E"]]]:
-    """Yields the numbers of some inputs, and a batch whose first rows they are.
+    """Yields each batch with the numbers of the inputs in the batch's first rows.
 
     Args:
       ids: the tokens of all inputs.
-      rows: B. A batch that is not full repeats its first input.
+      rows: B. The free rows of a batch repeat the batch's first input.
     """
     for first in range(0, len(self.numbers), rows):
       numbers = list(self.numbers[first : first + rows])
@@ -50,10 +50,10 @@ class Group:
 
 
 def room_of(tokens: Sequence[int]) -> int:
-  """Returns how wide a row must be for an input.
+  """Returns the least width of a row for an input.
 
-  An input that ends with id 0 needs padding behind it, or that id would be read as
-  padding.
+  An input that ends with id 0 needs a padding token at the end, as the id would
+  otherwise be read as padding.
   """
   return len(tokens) + (len(tokens) > 0 and tokens[-1] == 0)
 
@@ -65,26 +65,26 @@ def widest(ids: Sequence[Sequence[int]]) -> int:
 
 
 def grouped(lengths: Sequence[int]) -> list[Group]:
-  """Returns the groups of inputs of these lengths, the widest first.
+  """Returns the groups of inputs of the given lengths, the widest group first.
 
-  Inputs of a narrower width join the wider group unless their padding to it, in tokens,
-  costs more than a program.
+  Narrower inputs join the wider group, unless a group of their own spares at least
+  `_WORTH` padding tokens.
   """
   widest = -(-max(lengths, default=0) // LENGTH_STEP) * LENGTH_STEP
   widths = [min(_power(length), widest) for length in lengths]
   chosen = {}
   for width in sorted(set(widths), reverse=True):
     wider = min(chosen.values(), default=None)
-    count = sum(each <= width for each in widths)
+    count = sum(other <= width for other in widths)
     is_worth = wider is None or count * (wider - width) >= _WORTH
     chosen[width] = width if is_worth else wider
-  numbers = {width: [] for width in chosen.values()}
+  members = {width: [] for width in chosen.values()}
   for number, width in enumerate(widths):
-    numbers[chosen[width]].append(number)
-  return [Group(width, tuple(some)) for width, some in numbers.items()]
+    members[chosen[width]].append(number)
+  return [Group(width, tuple(numbers)) for width, numbers in members.items()]
 
 
 def _power(length: int) -> int:
-  """Returns the first power of two times the step that a length fits in."""
+  """Returns the least width for a length among LENGTH_STEP times powers of two."""
   steps = -(-max(length, 1) // LENGTH_STEP)
   return LENGTH_STEP << (steps - 1).bit_length()

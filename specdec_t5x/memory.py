@@ -1,4 +1,4 @@
-"""Whether a decode fits in a device's memory."""
+"""Checks that a decode fits in the device's memory."""
 
 import contextlib
 import os
@@ -10,20 +10,20 @@ import jax.numpy as jnp
 
 from specdec_t5x.tuning import Job
 
-# Texts of up to so many tokens fit wherever their networks do, and a trace takes time.
+# The caches of texts of up to `_USUAL` tokens are assumed to fit: tracing takes time.
 _USUAL = 4096
-# Any token: shapes don't depend on it.
+# An arbitrary token, as shapes don't depend on the end token.
 _EOS = 1
-# Bytes of each job's state: they take a trace to find.
+# The bytes of each job's state, kept because finding the size takes a trace.
 _bytes: dict[Job, int] = {}
 
 
 def check_fits(job: Job, params: Mapping[str, Any]) -> None:
-  """Raises a ValueError where a decode's caches take more than the device's memory.
+  """Raises a ValueError if a decode's caches exceed the device's memory.
 
   Args:
-    job: what is to be decoded.
-    params: of the decoder's networks.
+    job: the decode.
+    params: the parameters of the decoder's networks.
   """
   if job.max_length + job.input_length <= _USUAL:
     return
@@ -39,7 +39,7 @@ def check_fits(job: Job, params: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def check_full() -> Iterator[None]:
-  """Turns a device's error that its memory is full into a ValueError that helps."""
+  """Turns a device's out-of-memory error into a ValueError with a fix."""
   try:
     yield
   except jax.errors.JaxRuntimeError as error:
@@ -53,8 +53,8 @@ def check_full() -> Iterator[None]:
 
 
 def of_caches(job: Job, params: Mapping[str, Any]) -> int:
-  """Returns the bytes of a decode's state, whose caches have room for all tokens."""
-  # A job's networks give the shapes of its parameters.
+  """Returns the bytes of a decode's state; the caches have room for all tokens."""
+  # The networks of a job determine the shapes of the parameters.
   if job not in _bytes:
     _bytes[job] = _measured(job, params)
   return _bytes[job]
@@ -70,18 +70,18 @@ def _measured(job: Job, params: Any) -> int:
   rows = job.rows_at_once
   inputs = jax.ShapeDtypeStruct((rows, job.input_length), jnp.int32)
   keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
-  found = jax.eval_shape(leaves, params, inputs, keys)
-  # Python's integers: the sizes may be beyond 64 bits.
-  arrays = [x for x in found if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+  shapes = jax.eval_shape(leaves, params, inputs, keys)
+  arrays = [x for x in shapes if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+  # The sum is of Python's integers, as sizes may exceed 64 bits.
   return sum(x.size * x.dtype.itemsize for x in arrays)
 
 
 def of_device() -> int | None:
-  """Returns the bytes of a device's memory; None where nobody says."""
+  """Returns the bytes of the device's memory, else of the machine's; None: unknown."""
   limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
   if limit is not None:
     return limit
   try:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-  except (AttributeError, ValueError, OSError):  # Not known on every system.
+  except (AttributeError, ValueError, OSError):  # Some systems lack `sysconf`.
     return None

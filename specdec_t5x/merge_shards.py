@@ -1,13 +1,13 @@
 """Joins the files of sharded runs: `python -m specdec_t5x.merge_shards OUTPUT_DIR`.
 
 Jobs with infer.num_shards=N and --shard_id write N files,
-`<task>-<mode>.jsonl-0000i-of-0000N`, of which number i holds every N-th example from
-the i-th. Interleaved they are `<task>-<mode>.jsonl-00000-of-00001`, the file of a
-single job: byte for byte, sampled lines, too, whose keys go by the examples' places.
+`<task>-<mode>.jsonl-0000i-of-0000N`. File i holds every N-th example, starting at
+example i. The interleaved file, `<task>-<mode>.jsonl-00000-of-00001`, equals a single
+job's file byte for byte, even if sampled, as keys depend on the examples' places only.
 
-So seqio shards a source of one file, which it reads row by row. It shards a source of
-several files file by file; its shards have another order and mostly other lengths,
-which are refused. Exits with 0 where it merged, with 1 where it says why not.
+seqio interleaves the shards of a source of one file. A source of several files is split
+file by file, with another order and mostly other lengths; wrong lengths are an error.
+Exits with 0 after a merge, with 1 after an error.
 """
 
 import argparse
@@ -25,17 +25,17 @@ _SHARD = re.compile(r"(.+-(?:predict|predict_with_aux|score)\.\w+)-(\d{5})-of-(\
 
 
 def merge_shards(output_dir: str | pathlib.Path) -> list[pathlib.Path]:
-  """Interleaves the shards of each task and mode; all are checked before any is.
+  """Checks all shards, then interleaves the shards of each task and mode.
 
   Args:
-    output_dir: INFER_OUTPUT_DIR of the shards' jobs. The shards stay there.
+    output_dir: INFER_OUTPUT_DIR of the shards' jobs. The shards are kept.
 
   Returns:
     The merged files.
 
   Raises:
-    ValueError: where a shard is missing, unfinished or damaged, the shards' lengths are
-      not those of every N-th example, or a merged file is there already.
+    ValueError: if a shard is missing, unfinished or damaged, if the shards' lengths do
+      not fit every N-th example, or if a merged file exists already.
   """
   directory = pathlib.Path(output_dir)
   groups = _groups(directory)
@@ -69,7 +69,7 @@ def _groups(directory: pathlib.Path) -> dict[str, int]:
 
 
 def _checked(directory, stem, count) -> list[pathlib.Path]:
-  """Returns the shards of `stem` in order, all of them finished and whole."""
+  """Returns the shards of `stem` in order, after checking that all are complete."""
   result = directory / f"{stem}-00000-of-00001"
   if result.exists():
     raise ValueError(
@@ -91,10 +91,10 @@ def _checked(directory, stem, count) -> list[pathlib.Path]:
 
 
 def _check_whole(shard: pathlib.Path, recorded: str) -> None:
-  """Raises a ValueError where a shard is not what its marker says."""
+  """Raises a ValueError if a shard's size or hash differs from the shard's marker."""
   content = shard.read_bytes()
   found = _record(len(content), hashlib.sha256(content))
-  # Upstream T5X's markers are empty; a cut line still shows.
+  # Upstream T5X's markers are empty. The check for a cut line works without a marker.
   expected = _of_file(recorded) if recorded else found
   if expected != found or not content.endswith(b"\n"):
     raise ValueError(
@@ -104,7 +104,7 @@ def _check_whole(shard: pathlib.Path, recorded: str) -> None:
 
 
 def _of_file(recorded: str) -> dict | str:
-  """Returns what a marker says of its file; beside it are its job's settings."""
+  """Returns the size and the hash in a marker, which also has the job's settings."""
   try:
     record = json.loads(recorded)
     return {name: record[name] for name in ("bytes", "sha256")}
@@ -113,12 +113,12 @@ def _of_file(recorded: str) -> dict | str:
 
 
 def _record(size: int, sha256) -> dict:
-  """Returns what t5x_runtime's markers say of their files."""
+  """Returns a file's size and hash in the format of t5x_runtime's markers."""
   return {"bytes": size, "sha256": sha256.hexdigest()}
 
 
 def _check_lengths(shards: Sequence[pathlib.Path]) -> None:
-  """Raises a ValueError where the shards can't hold every N-th example of one input."""
+  """Raises a ValueError if the shards can't hold every N-th example of one source."""
   counts = []
   for shard in shards:
     with shard.open("rb") as lines:
@@ -134,10 +134,11 @@ def _check_lengths(shards: Sequence[pathlib.Path]) -> None:
 
 
 def _merge(directory, stem, shards) -> pathlib.Path:
-  """Writes the interleaved file, whole or not at all, and then its marker."""
+  """Writes the interleaved file atomically, then the file's marker."""
   result = directory / f"{stem}-00000-of-00001"
   partial = directory / f"{result.name}.partial"
-  sha256, size = hashlib.sha256(), 0
+  sha256 = hashlib.sha256()
+  size = 0
   try:
     with contextlib.ExitStack() as stack:
       sources = [stack.enter_context(shard.open("rb")) for shard in shards]
@@ -162,11 +163,11 @@ def _merge(directory, stem, shards) -> pathlib.Path:
 
 def _in_turn(sources: Iterable[Iterable[bytes]]) -> Iterable[bytes]:
   rounds = itertools.zip_longest(*sources)
-  return (line for one in rounds for line in one if line is not None)
+  return (line for lines in rounds for line in lines if line is not None)
 
 
 def main() -> None:
-  """The command."""
+  """Merges the shards of the folder that the command line names."""
   parser = argparse.ArgumentParser(
     prog="python -m specdec_t5x.merge_shards",
     description=__doc__.partition("\n\n")[2],

@@ -1,6 +1,6 @@
-"""Modules and names that moved, under the names that they had before.
+"""Old names of modules and classes that moved.
 
-Gin files and Python code of users keep working: importing an old module gives the new
+Gin files and Python code of users keep working: importing an old name gives the new
 module itself, so both names lead to the same classes.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 _PACKAGE = "specdec_t5x"
-# New names of modules, by their old ones.
+# New names of modules, by old name.
 MODULES = {
   "beam": "contrib.beam",
   "beam.decoder": "contrib.beam.decoder",
@@ -45,7 +45,7 @@ MODULES = {
   "training.serving": "contrib.online.serving",
   "training.trim": "training.jobs",
 }
-# "module:name" of what left a module that stayed, by its old module and name.
+# "module:name" of the objects that left a module, by old module and old name.
 NAMES = {
   "build": {"beam": "contrib.beam.decoder:beam"},
   "data.vocabularies": {"shared_tokens": "contrib.vocabulary_tables:shared_tokens"},
@@ -64,11 +64,7 @@ NAMES = {
 
 
 def names_of(module: str) -> Callable[[str], Any]:
-  """Returns a module's `__getattr__`, which finds the names that left the module.
-
-  Args:
-    module: its `__name__`.
-  """
+  """Returns the `__getattr__` of a module by `__name__`; it finds names that moved."""
   moved = NAMES[module.removeprefix(f"{_PACKAGE}.")]
 
   def find(name: str) -> Any:
@@ -81,10 +77,10 @@ def names_of(module: str) -> Callable[[str], Any]:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-  """Imports a module that moved when its old name is imported."""
+  """Imports the new module if an old name is imported."""
 
   def find_spec(self, fullname, path=None, target=None):
-    """Returns how to import a module that moved; None for all others."""
+    """Returns the spec of a module that moved; None for other modules."""
     package, _, name = fullname.partition(".")
     if package != _PACKAGE or name not in MODULES:
       return None
@@ -95,17 +91,17 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     )
 
   def create_module(self, spec):
-    """Returns the module under its new name, which is imported once."""
+    """Returns the module under the new name; Python imports the module once."""
     return importlib.import_module(spec.loader_state.name)
 
   def exec_module(self, module):
-    """Restores the module's own spec, which importing the old name replaced."""
+    """Restores the module's spec, which the import of the old name replaced."""
     module.__spec__ = module.__spec__.loader_state
 
 
 def install() -> None:
   """Makes the old names of modules importable."""
   if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-    # Before the finder of files, which would load the files of a package that moved
-    # once more under their old names.
+    # The finder of files comes later, because the finder of files would load the files
+    # of a moved package a second time under the old names.
     sys.meta_path.insert(0, _Finder())

@@ -1,4 +1,4 @@
-"""JAX's usual promotion of ranks and dtypes, whatever the user set for other code."""
+"""JAX's default promotion of ranks and dtypes, independent of the user's settings."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ import jax
 
 @contextlib.contextmanager
 def usual_promotion() -> Iterator[None]:
-  """Lets JAX promote ranks and dtypes, on which our programs rely.
+  """Enables JAX's default promotion of ranks and dtypes, on which our programs rely.
 
-  JAX_NUMPY_RANK_PROMOTION='raise' and JAX_NUMPY_DTYPE_PROMOTION='strict' are for the
-  user's own code.
+  JAX_NUMPY_RANK_PROMOTION='raise' and JAX_NUMPY_DTYPE_PROMOTION='strict' apply to the
+  user's code only.
   """
   with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
     yield

@@ -1,4 +1,4 @@
-"""Imports what loads TensorFlow: without what that prints, and triton before it."""
+"""Imports modules that load TensorFlow: without log lines, and after triton."""
 
 import contextlib
 import ctypes
@@ -12,11 +12,11 @@ from types import ModuleType
 
 
 def import_quietly(name: str) -> ModuleType:
-  """Imports a module with stderr held back, and shown should the import fail.
+  """Imports a module with stderr held back, and shows stderr if the import fails.
 
-  TensorFlow's C++ side writes to file descriptor 2 before any log level applies. And
-  nothing of it is garbage: looking for some, while it loads and when Python ends, takes
-  as long again.
+  TensorFlow's C++ side writes to file descriptor 2 before any log level applies.
+  Garbage collection is off, and loaded objects are frozen: TensorFlow has no garbage,
+  and collections during the import and at exit would take as long as the import.
   """
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   sys.stderr.flush()
@@ -38,15 +38,15 @@ def import_quietly(name: str) -> ModuleType:
 
 
 def load_triton() -> None:
-  """Loads triton's library where it is installed and TensorFlow is not loaded yet.
+  """Loads triton's library if triton is installed and TensorFlow is not loaded yet.
 
-  Both hold an LLVM, and a process that loads triton's second aborts; PyTorch brings it,
-  and transformers' T5 imports it. Loaded first it does no harm.
+  Both contain LLVM, and a process that loads triton after TensorFlow aborts. PyTorch
+  brings triton, and transformers' T5 imports triton.
   """
-  found = importlib.util.find_spec("triton")
-  if "tensorflow" in sys.modules or found is None or found.origin is None:
+  spec = importlib.util.find_spec("triton")
+  if "tensorflow" in sys.modules or spec is None or spec.origin is None:
     return
-  library = os.path.join(os.path.dirname(found.origin), "_C", "libtriton.so")
-  # One that is missing or broken can't be loaded later either.
+  library = os.path.join(os.path.dirname(spec.origin), "_C", "libtriton.so")
+  # A missing or broken library can't be loaded later either.
   with contextlib.suppress(OSError):
     ctypes.CDLL(library)

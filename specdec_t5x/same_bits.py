@@ -1,8 +1,8 @@
-"""Whether a decode's logits have plain decoding's bits, and a check of the device.
+"""Decides whether a decode's logits equal plain decoding's bit for bit.
 
-In float32 differences of a last digit rarely change an output. In bfloat16 they change
-one output in twenty, where the two best tokens are nearly tied. docs/math.md ("The same
-bits") says what is proved and what is a property of the kernels.
+In float32 a difference in the last digit rarely changes an output. In bfloat16 an
+output in twenty changes, at a place with two nearly tied best tokens.
+docs/math.md ("The same bits") separates proofs from properties of the kernels.
 """
 
 import dataclasses
@@ -19,38 +19,38 @@ from specdec_t5x.decoding.widths import FIXED_WIDTH, of_fixed_width
 from specdec_t5x.network import functional, products, rounded
 from specdec_t5x.network.functional import Network
 
-# What was said of decodes in this process, by network, rows and settings.
+# The answers of this process, by decoder and rows.
 _found: dict[Any, "Answer"] = {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-  """Whether logits have the bits of plain decoding at the same batch size.
+  """Whether logits equal plain decoding's at the same batch size, bit for bit.
 
   Attributes:
-    holds: whether they have.
-    reason: why.
+    holds: whether the logits are equal.
+    reason: the reason for the answer.
   """
 
   holds: bool
   reason: str
 
   def line(self) -> str:
-    """Returns what a greedy run says of its outputs."""
+    """Returns the message of a greedy run about the outputs."""
     if self.holds:
       return f"Outputs are plain decoding's, bit for bit: {self.reason}."
     return f"Outputs may differ from plain decoding's in near-ties: {self.reason}."
 
 
 def find(decoder: Any, rows: int, params: Mapping[str, Any]) -> Answer | None:
-  """Returns the answer for a decode; checks the device where blocks have one width.
+  """Returns the answer for a decode; checks the device if blocks have a fixed width.
 
-  None of a beam search, whose hypotheses are not plain decoding's.
+  Returns None for a beam search, as plain decoding has no hypotheses to compare.
 
   Args:
-    decoder: what decodes.
-    rows: that decode at once.
-    params: of the decoder's networks, on the device.
+    decoder: the decoder.
+    rows: the number of rows decoded at once.
+    params: the parameters of the decoder's networks, on the device.
   """
   if not isinstance(decoder, PlainDecoder | SpeculativeDecoder):
     return None
@@ -61,7 +61,7 @@ def find(decoder: Any, rows: int, params: Mapping[str, Any]) -> Answer | None:
 
 
 def answers() -> list[Answer]:
-  """Returns the answers for decodes of this process."""
+  """Returns the answers for all decodes of this process."""
   return list(_found.values())
 
 
@@ -81,9 +81,10 @@ def _answer(decoder, rows, params) -> Answer:
 
 
 def _are_by_row(target: Network, tokens: int) -> bool:
-  """Returns whether our own kernels compute blocks of so many tokens."""
+  """Returns whether our kernels compute blocks of the given number of tokens."""
   config = target.config
-  if getattr(config, "attention_cap", 0):  # XLA's attention.
+  # Capped attention is XLA's.
+  if getattr(config, "attention_cap", 0):
     return False
   choice = getattr(config, "products", "xla")
   # Logits are float32 products, whatever the dtype of the activations.
@@ -92,9 +93,9 @@ def _are_by_row(target: Network, tokens: int) -> bool:
 
 
 def _depends_on_place(target: Network, rows: int, params: Any) -> bool:
-  """Returns whether a token's logits depend on its place in a block, on this device.
+  """Returns whether a token's logits depend on the token's place in a block.
 
-  One layer of the network is asked, whose products have the shapes of all layers'.
+  The check runs one layer on this device, as all layers' products have equal shapes.
   """
   network, params = functional.first_layers(target, params)
   return not _are_equal(network, rows)(params)
@@ -102,17 +103,16 @@ def _depends_on_place(target: Network, rows: int, params: Any) -> bool:
 
 @functools.cache
 def _are_equal(network: Network, rows: int):
-  """Returns the program that compares logits of the same tokens at two places.
+  """Returns a program that compares the logits of equal tokens at two places.
 
-  Of six tokens the last three are scored in a block with the others, and in a block of
-  their own.
+  The program scores the last three of six tokens twice: in a block of all six tokens,
+  and in a block of three tokens.
   """
 
   def run(params):
     tokens = jnp.arange(2, 2 + 6)[None].repeat(rows, axis=0)
     inputs = jnp.arange(2, 2 + 16)[None].repeat(rows, axis=0)
-    given = network, params, inputs, 3 * FIXED_WIDTH
-    _, cache = functional.start_decoding(*given)
+    _, cache = functional.start_decoding(network, params, inputs, 3 * FIXED_WIDTH)
     extend = of_fixed_width(functional.extend_fn(network, params))
     together, _, _ = extend(cache, tokens)
     _, _, cache = extend(cache, tokens[:, :3])

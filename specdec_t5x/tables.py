@@ -1,4 +1,4 @@
-"""Tables as text, for people."""
+"""Tables as plain text."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,6 @@ def aligned(cells: Sequence[Sequence[str]]) -> str:
 
 
 def padded(cells: Sequence[Sequence[str]]) -> list[list[str]]:
-  """Returns rows of cells, those of a column at equal width."""
+  """Returns rows of cells, padded to equal width in each column."""
   widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-  line = lambda row: [cell.ljust(w) for cell, w in zip(row, widths, strict=True)]
-  return [line(row) for row in cells]
+  return [list(map(str.ljust, row, widths)) for row in cells]

@@ -34,7 +34,7 @@ JOBS = {
   "ngrams": count_ngrams,
   "trim": trim_draft,
 }
-# gin files are found relative to the folder that holds the package, too.
+# Relative gin files are also searched in the folder that holds the package.
 _PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -44,7 +44,7 @@ def run(
   gin_bindings: Sequence[str] = (),
   gin_search_paths: Sequence[str] = (".",),
 ) -> None:
-  """Runs a job as its gin files and bindings say; what gin held before is dropped."""
+  """Clears gin's configuration, parses gin files and bindings, and runs a job."""
   gin.clear_config()
   paths = [*gin_search_paths, _PACKAGE_PARENT]
   gin_utils.parse_gin_flags(paths, [*gin_files], [*gin_bindings])
@@ -62,7 +62,7 @@ def define_flags() -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-  """Parses gin and runs the job; a ValueError becomes a short message."""
+  """Parses gin and runs the job; bad input becomes a short message."""
   if len(argv) > 1:
     sys.exit(f"specdec_t5x.train: expected flags alone, got {argv[1:]}.")
   values = flags.FLAGS
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
     check_platform()
     run(values.job, values.gin_file, values.gin_bindings, values.gin_search_paths)
   except (ValueError, FloatingPointError) as error:
-    # Bad input, most often: say what is wrong, and the trace to who asks for it.
+    # Most errors are bad input: the message suffices, unless --verbosity=1 is set.
     if logging.get_verbosity() >= logging.INFO:
       raise
     message = " ".join(str(error).partition("\n  In call to configurable")[0].split())

@@ -1,1 +1,1 @@
-"""The one place that times and tabulates: `python -m specdec_t5x.bench`."""
+"""Timing and tables: `python -m specdec_t5x.bench`."""

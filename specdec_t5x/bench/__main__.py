@@ -1,6 +1,6 @@
-"""`python -m specdec_t5x.bench COMMAND`: measures, prints a table and writes it.
+"""`python -m specdec_t5x.bench COMMAND`: measures, prints a table and writes files.
 
-Each command says with --help what it does.
+`COMMAND --help` describes a command.
 """
 
 import argparse
@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from specdec_t5x.bench import report, results
 from specdec_t5x.quiet import import_quietly
 
-# Where each command is, in this package.
-_OWN = "decode infer rules tree methods batches"
+# Commands in a module of the command's name.
+_SAME_NAME = "decode infer rules tree methods batches"
+# "module:attribute" of each command, in this package.
 COMMANDS = {
-  **{name: f"{name}:COMMAND" for name in _OWN.split()},
+  **{name: f"{name}:COMMAND" for name in _SAME_NAME.split()},
   "copy": "copies:COMMAND",
   "head": "bounds:HEAD",
   "machine": "bounds:MACHINE",
@@ -23,11 +24,12 @@ COMMANDS = {
   **{f"figure{number}": f"paper.curves:FIGURE_{number}" for number in (2, 3, 4)},
   "figure5": "paper.timeline:COMMAND",
 }
-# Nothing of theirs loads TensorFlow, which takes seconds.
+# Commands that never load TensorFlow, which takes seconds.
 _LIGHT = "decode head infer machine gpu figure2 figure3 figure4"
-# What has flags of its own: pages from what is kept, and all that they show anew.
+# Commands that parse their flags: `report` renders pages from kept tables, `results`
+# measures all tables of the pages.
 OTHERS = {"report": report.main, "results": results.main}
-# Research that left the package: commands of `python -m lab`, in a clone.
+# Research commands that moved to `python -m lab`, in a clone.
 MOVED = ("model", "layers", "hierarchy", "link", "online")
 
 
@@ -35,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command that the first argument names.
 
   Returns:
-    The exit status: 0, or 1 after printing what is wrong with the input.
+    The exit status: 0, or 1 after an error message about the input.
   """
   argv = sys.argv[1:] if argv is None else argv
   if argv and argv[0] in MOVED:

@@ -4,10 +4,11 @@ r"""Plain decoding, fixed draft lengths and policies, by batch.
     --inputs FILE --prefix "translate English to German: " --batches 1 4 16 \
     --temperature 1 --top-k 40 --queue 8 --output DIR
 
-Decodes the same inputs with each setting, in turn, in groups of --queue batches: batch
-by batch, as `t5x.infer` does, each told what the one before left ('auto'); and as one
-call with SLOTS, where a row that ends takes the next input. The speeds are medians over
-the groups [quartiles], encoder included. 'auto' beside fixed lengths:
+Decodes the same inputs with each setting, in turn, in groups of --queue batches, in two
+ways: batch by batch, as `t5x.infer` does, with the policy's state passed from batch to
+batch ('auto'); and as one call with SLOTS, so that a finished row takes the next input.
+Speeds are medians over the groups [quartiles], encoder included. To compare 'auto' with
+fixed lengths:
 
   --batches 1 --gamma 7 --gammas 1 2 3 5 7 --policies auto
 """
@@ -32,7 +33,7 @@ from specdec_t5x.policies import get_policy
 
 
 def make(args: argparse.Namespace) -> Table:
-  """Decodes every input with every setting, at each batch."""
+  """Decodes every input with every setting at each batch size."""
   study = jobs.load(args)
   sampling = Sampling(args.temperature, args.top_k, args.top_p)
 
@@ -46,22 +47,24 @@ def make(args: argparse.Namespace) -> Table:
     temperatures=[args.temperature],
     batches=args.batches,
   )
-  rows, fastest = [], []
-  for batch, found in itertools.groupby(measure(run), key=lambda row: row.batch):
-    found = {row.key: row for row in found}
-    # The fastest of the fixed lengths that decode batch by batch.
-    fixed = [f"gamma {gamma}" for gamma in args.gammas]
-    best = min(fixed, key=lambda name: found[name].cell.columns["seconds"].sum())
+  rows = []
+  fastest = []
+  for batch, group in itertools.groupby(measure(run), key=lambda row: row.batch):
+    results = {row.key: row for row in group}
+    # The fastest setting of a fixed length that decodes batch by batch.
+    names = [f"gamma {gamma}" for gamma in args.gammas]
+    seconds = {name: results[name].cell.columns["seconds"].sum() for name in names}
+    best = min(names, key=seconds.get)
     fastest.append(f"{best} at batch {batch}")
-    outputs = _outputs(found[PLAIN])
-    for key, row in found.items():
-      compared = {
+    outputs = _outputs(results[PLAIN])
+    for key, row in results.items():
+      comparison = {
         "batch": batch,
         "setting": key,
-        "over_best": row.cell.over(found[best].cell),
+        "over_best": row.cell.over(results[best].cell),
         "identical": int((_outputs(row) == outputs).all(axis=1).sum()),
       }
-      rows.append({**row.values, **compared})
+      rows.append({**row.values, **comparison})
   facts = {"inputs": len(study.inputs)}
   words = {
     **facts,
@@ -77,14 +80,15 @@ def _outputs(row: Row) -> np.ndarray:
 
 
 def _ways(args, study: Study, sampling: Sampling, batch: int) -> Ways:
-  """Returns by name what decodes a group of inputs."""
+  """Returns, by name, the ways to decode a group of inputs."""
   draft = study.drafts[0]
   policies = {f"gamma {gamma}": (gamma, Fixed()) for gamma in args.gammas}
   policies |= {name: (args.gamma, get_policy(name)) for name in args.policies}
   decodes = {PLAIN: study.decode(0.0)}
   for name, (gamma, policy) in policies.items():
-    parts = draft.model, draft.drafter
-    decodes[name] = study.decode(0.0, *parts, gamma=gamma, policy=policy)
+    decodes[name] = study.decode(
+      0.0, draft.model, draft.drafter, gamma=gamma, policy=policy
+    )
   ways = {}
   for name, decode in decodes.items():
     decode = dataclasses.replace(decode, sampling=sampling)

@@ -1,4 +1,4 @@
-"""What this machine's products can do, which bounds what any way to decode can gain."""
+"""Bounds of the speed-up by any way to decode, from the machine's products."""
 
 import argparse
 import functools
@@ -13,34 +13,35 @@ from specdec_t5x.bench.timed import alternate, median_ratio, spread
 from specdec_t5x.native import library
 from specdec_t5x.network import certified, products
 
-_MACHINE = """What this machine can do: bounds of what any way to decode can gain on it.
+_MACHINE = """Bounds of the speed-up by any way to decode on this machine.
 
-How fast weights are read for one row, how fast many rows are multiplied, and how far
-apart two runs of one program are: a smaller distance between two programs says nothing.
+Measures the speed of reading weights for one row and of multiplying many rows, and the
+difference of two runs of a program; a smaller difference of two programs is noise.
 """
-_HEAD = r"""A large vocabulary's logits for greedy decoding: all of them, and certified.
+_HEAD = r"""Times full and certified logits of a large vocabulary, for greedy decoding.
 
   python -m specdec_t5x.bench head --vocab-size 250112 --width 512 --output DIR
 
-Random weights and features, of which more logits are close to the largest than of
-trained ones. Each product reads the matrix anew, in turn.
+Weights and features are random, so more logits are close to the largest logit than with
+trained weights. The products run in turn, and each reads the full matrix again.
 """
 
 
 def _machine(args: argparse.Namespace) -> Table:
-  """Times one row and many through the same matrix, and one row twice."""
+  """Times one row and many rows with the same matrix, and one row twice."""
   at_least(args, megabytes=1, rows=1, runs=1)
   size = int((args.megabytes * 1e6 / 4) ** 0.5)
   weights = jax.random.normal(jax.random.key(0), (size, size))
   product = jax.jit(lambda x: products.multiply("auto", x, weights)[0])
-  one, many = jnp.ones((1, size)), jnp.ones((args.rows, size))
+  one = jnp.ones((1, size))
+  many = jnp.ones((args.rows, size))
   programs = {
     "once": lambda _: product(one),
     "again": lambda _: product(one),
     "many": lambda _: product(many),
   }
   timed = alternate(programs, range(args.runs))
-  seconds = {name: each.seconds for name, each in timed.items()}
+  seconds = {name: result.seconds for name, result in timed.items()}
   values = {
     "weights read for one row, GB/s": spread(weights.nbytes / 1e9 / seconds["once"]),
     f"{args.rows} rows multiplied, GFLOP/s": spread(
@@ -53,7 +54,7 @@ def _machine(args: argparse.Namespace) -> Table:
 
 
 def _head(args: argparse.Namespace) -> Table:
-  """Times the whole and the certified head for each number of rows."""
+  """Times the full and the certified head for each number of rows."""
   at_least(args, vocab_size=1, width=1, runs=1)
   if reason := library.problem():
     raise ValueError(f"A certified head needs our own products: {reason}.")
@@ -72,11 +73,11 @@ def _head(args: argparse.Namespace) -> Table:
     keys = map(jax.random.key, range(1, args.runs + 1))
     inputs = [jax.random.normal(key, (count, args.width)) for key in keys]
     timed = alternate(programs, inputs)
-    pairs = list(zip(*(each.results for each in timed.values()), strict=True))
-    seconds = {name: each.seconds for name, each in timed.items()}
+    pairs = list(zip(timed["full"].results, timed["certified"].results, strict=True))
+    seconds = {name: result.seconds for name, result in timed.items()}
     row = {
       "rows": count,
-      **{name: spread(1e3 * each) for name, each in seconds.items()},
+      **{name: spread(1e3 * times) for name, times in seconds.items()},
       "speed": median_ratio(seconds["full"], seconds["certified"]),
       "computed": float(np.mean([(x == y).sum(axis=1) for x, y in pairs])),
       "same": str(all((x.argmax(1) == y.argmax(1)).all() for x, y in pairs)),

@@ -1,8 +1,7 @@
-"""Cells: what one way to decode did with inputs, measured once and kept.
+"""Cells: measurements of a way to decode, kept in a file.
 
-A cell is found again by its key, which holds every setting that determines it, the
-device, the versions and this package's code among them. Nothing is ever taken out of
-the file.
+A cell's key has every setting that determines the measurement, with the device, the
+versions and a digest of this package's code. Cells are never removed from the file.
 """
 
 import argparse
@@ -33,18 +32,18 @@ class Cells:
     self._results, self._whole = self._read()
 
   def find(self, key: Key) -> dict[str, Any] | None:
-    """Returns the result measured with exactly this key, None where there is none."""
+    """Returns the result with the given key, or None."""
     name = _canonical(key)
     self._asked.add(name)
     return self._results.get(name)
 
   def add(self, key: Key, result: Mapping[str, Any]) -> None:
-    """Keeps a result, on the disk before this returns."""
+    """Adds a result, and writes it to disk before returning."""
     name = _canonical(key)
     line = json.dumps({"key": json.loads(name), "result": result}) + "\n"
     self.path.parent.mkdir(parents=True, exist_ok=True)
     with self.path.open("a", encoding="utf-8") as file:
-      # A line that a killed run left unfinished stays, on a line of its own.
+      # An unfinished line of a killed run stays in the file; the new line comes below.
       file.write(line if self._whole else f"\n{line}")
       file.flush()
       os.fsync(file.fileno())
@@ -54,12 +53,12 @@ class Cells:
   def get(
     self, key: Key, measure: Callable[[], Any], recorded: bool = False
   ) -> dict[str, Any] | None:
-    """Returns the result with this key; where there is none it is measured, and kept.
+    """Returns the result with the given key; measures and adds a missing result.
 
     Args:
-      key: everything that determines it.
-      measure: returns it, or None where it can't be had.
-      recorded: whether nothing is to be measured: then, too, it may be None.
+      key: every setting that determines the result.
+      measure: a function that returns the result, or None if there is no result.
+      recorded: whether to return None for a missing result, without a measurement.
     """
     result = self.find(key)
     if result is None and not recorded and (measured := measure()) is not None:
@@ -68,10 +67,10 @@ class Cells:
     return result
 
   def take(self, folder: str | os.PathLike) -> None:
-    """Adds the cells of another folder that this one lacks.
+    """Adds the missing cells from another folder.
 
     Raises:
-      ValueError: if that folder has no cells.
+      ValueError: if the other folder has no cells.
     """
     other = Cells(folder)
     if not other.path.exists():
@@ -83,7 +82,7 @@ class Cells:
       self.add(json.loads(name), other._results[name])
 
   def unasked(self) -> int:
-    """Returns how many cells `find` was not asked for; 0 if it was for none at all."""
+    """Returns the number of cells without a `find` call; 0 if `find` was not called."""
     if not self._asked:
       return 0
     return len(self._results.keys() - self._asked)
@@ -117,23 +116,25 @@ def measure_all(
   jobs: Iterable[Job],
   settings: Callable[[Draft], Sequence[Setting]],
 ) -> list[tuple[dict[str, Any], Measured | None]]:
-  """Measures the cells that are wanted; each is kept as soon as it is measured.
+  """Measures all cells of some jobs; each cell is kept at once.
 
   Args:
     args: the flags `output` and `recorded`.
-    jobs: what is measured.
-    settings: returns the settings of a draft's cells.
+    jobs: the jobs.
+    settings: a function from a draft to the settings of the draft's cells.
 
   Returns:
-    A row that names each cell, and the cell; None where nothing was to be measured.
+    A row with the names of each cell, and the cell; None if `recorded` and not kept.
   """
-  from tqdm import tqdm  # Accelerators, whose cells are kept too, are without it.
+  # Machines with accelerators also use this module, and may lack tqdm.
+  from tqdm import tqdm
 
-  cells, found = Cells(args.output), []
+  cells = Cells(args.output)
+  rows = []
   for job in jobs:
     study = job.load()
-    wanted = [(draft, each) for draft in study.drafts for each in settings(draft)]
-    for draft, setting in tqdm(wanted, desc=job.task, unit="cell", file=sys.stderr):
+    pairs = [(draft, setting) for draft in study.drafts for setting in settings(draft)]
+    for draft, setting in tqdm(pairs, desc=job.task, unit="cell", file=sys.stderr):
       row = {
         "task": job.task,
         "folder": job.target,
@@ -142,20 +143,20 @@ def measure_all(
         "gamma": setting.gamma,
         "lenience": setting.lenience,
       }
-      found.append((row, _cell(study, draft, setting, cells, args.recorded)))
+      rows.append((row, _cell(study, draft, setting, cells, args.recorded)))
   if other := cells.unasked():
     print(
       f"{cells.path} has {other} more cells, of other settings, code or machines; "
       "they are not shown.",
       file=sys.stderr,
     )
-  return found
+  return rows
 
 
 def measure_cell(study: Study, draft: Draft, setting: Setting) -> Measured:
-  """Decodes inputs until there are `study.job.num_tokens` tokens, and times the parts.
+  """Decodes inputs at batch 1 up to `study.job.num_tokens` tokens, and times the parts.
 
-  Batch 1. Where the setting is timed, every input is also decoded plainly, in turn.
+  If the setting is timed, plain decoding of every input runs in turn.
   """
   decode = study.cell(draft, setting)
   ways = {"ours": Way(decode)}
@@ -176,7 +177,7 @@ def measure_cell(study: Study, draft: Draft, setting: Setting) -> Measured:
 
 
 def _cell(study, draft, setting, cells, recorded) -> Measured | None:
-  # A cell that was timed has the same counts.
+  # A timed cell has the same counts as a counted cell.
   timed = study.key(draft, dataclasses.replace(setting, timed=True))
   result = None if setting.timed else cells.find(timed)
   if result is None:

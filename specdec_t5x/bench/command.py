@@ -1,4 +1,4 @@
-"""What the commands have in common: flags in, a table out, messages."""
+"""The common part of the commands: flags, tables and error messages."""
 
 import argparse
 import dataclasses
@@ -11,15 +11,15 @@ from specdec_t5x.bench import plotting, report
 from specdec_t5x.bench.table import Table, put
 from specdec_t5x.platforms import check_platform
 
-# From a table and the flags to the paths of what was written.
+# Writes a table with the given flags, and returns the paths of the files.
 WriteFn = Callable[[Table, argparse.Namespace], Sequence[str]]
-# Flags by name, as attributes have it: a default, whose type and whether it is a list
-# are the flag's; or the type, or a list of it, where there is none. With it, what
-# --help says, and as needed the values that there are, that it has to be given, or more
-# that argparse takes.
+# Flags by attribute name. A flag is a default, or a type if there is no default, or a
+# list of either for several values. A flag with further properties is a tuple: the
+# default or type, the help text, and as needed the choices, `REQUIRED`, or a mapping of
+# further arguments of argparse.
 Flags = Mapping[str, Any]
 REQUIRED = object()
-# What --help says of flags that several commands have.
+# The help texts of flags that several commands have.
 _ABOUT = {
   "temperature": "of the sampling; 0 is greedy",
   "temperatures": "of the sampling; 0 is greedy",
@@ -33,30 +33,30 @@ _ABOUT = {
 
 
 def add_flags(parser: argparse._ActionsContainer, flags: Flags) -> None:
-  """Adds flags to what reads them."""
+  """Adds flags to a parser."""
   for name, flag in flags.items():
     default, about, *others = flag if isinstance(flag, tuple) else (flag, "")
     about = about or _ABOUT.get(name, "")
     first = default[0] if isinstance(default, list) else default
     if default is False:
-      how = {"action": "store_true", "help": about}
+      options = {"action": "store_true", "help": about}
     elif isinstance(first, type):
-      how = {"type": first, "help": about}
+      options = {"type": first, "help": about}
     else:
       about = f"{about} (%(default)s)".strip()
-      how = {"type": type(first), "default": default, "help": about}
+      options = {"type": type(first), "default": default, "help": about}
     if isinstance(default, list):
-      how["nargs"] = "+"
+      options["nargs"] = "+"
     for other in others:
       if other is REQUIRED:
-        how["required"] = True
+        options["required"] = True
       else:
-        how |= other if isinstance(other, Mapping) else {"choices": other}
-    parser.add_argument(f"--{name.replace('_', '-')}", **how)
+        options |= other if isinstance(other, Mapping) else {"choices": other}
+    parser.add_argument(f"--{name.replace('_', '-')}", **options)
 
 
 def at_least(args: argparse.Namespace, **least: int) -> None:
-  """Raises a ValueError where a flag is below what it must be at least."""
+  """Raises a ValueError if a flag is below the flag's least value."""
   for name, bound in least.items():
     value = vars(args).get(name)
     if value is not None and value < bound:
@@ -70,17 +70,18 @@ def write_table(table: Table, args: argparse.Namespace) -> list[str]:
 
 
 def fastest_as_gin(name: str, template: str, listed: str) -> WriteFn:
-  """Returns what writes a table, and a gin file of its row of the largest "speed".
+  """Returns a function that writes a table, and the fastest row as a gin file.
 
   Args:
-    name: of the file.
-    template: its text, in braces flags, the table's facts and the row's values.
-    listed: the value that is a tuple in gin.
+    name: the gin file's name.
+    template: the gin file's text. Braces enclose the names of flags, of the table's
+      facts and of the columns.
+    listed: the column with a sequence, which becomes a tuple in gin.
   """
 
   def write(table, args):
     best = max(table.rows, key=lambda row: row["speed"])
-    items = "".join(f"{each!r}, " for each in best[listed]).rstrip()
+    items = "".join(f"{item!r}, " for item in best[listed]).rstrip()
     words = {**table.facts, **vars(args), **best, listed: items}
     text = template.format_map(words)
     return [put(args.output, name, text), *write_table(table, args)]
@@ -93,14 +94,14 @@ class Command:
   """A command of `python -m specdec_t5x.bench`, or of another package.
 
   Attributes:
-    about: its documentation, for --help.
+    about: the documentation, for --help.
     make: makes the table from the flags.
-    flags: its own.
-    fixed: flags that nobody gives.
-    output: where files go; None where it has to be said.
-    write: writes what was found.
-    draw: draws it, where --chart asks for it: the figure, None where there is none.
-    is_figure: whether it is always drawn.
+    flags: the command's flags.
+    fixed: values of flags that the command line does not have.
+    output: the default folder of files; None if --output is required.
+    write: writes the table.
+    draw: returns a figure of the table, or None; called if --chart is set.
+    is_figure: whether `draw` is always called.
   """
 
   about: str
@@ -113,11 +114,7 @@ class Command:
   is_figure: bool = False
 
   def parser(self, program: str | None = None) -> argparse.ArgumentParser:
-    """Returns the parser of the flags.
-
-    Args:
-      program: how the command is called, as in `python -m specdec_t5x.bench machine`.
-    """
+    """Returns the parser; `program` is as in `python -m specdec_t5x.bench machine`."""
     parser = argparse.ArgumentParser(
       prog=program,
       description=self.about,
@@ -134,14 +131,14 @@ class Command:
     return parser
 
   def main(self, argv: Sequence[str], program: str | None = None) -> int:
-    """Makes the table, prints it and writes it.
+    """Makes the table, then prints and writes it.
 
     Args:
       argv: the flags.
-      program: how the command is called; see `parser`.
+      program: the command line's start; see `parser`.
 
     Returns:
-      The exit status: 0, or 1 after printing what is wrong with the input.
+      The exit status: 0, or 1 after an error message about the input.
     """
     parser = self.parser(program)
     args = parser.parse_args(argv)
@@ -169,10 +166,10 @@ class Command:
 
 
 def keep(table: Table, name: str) -> list[str]:
-  """Puts a table, and those before it, where `report` finds them; returns the paths."""
-  named = {name: table, **{f"{name}_{each.name}": each for each in table.before}}
-  texts = {
-    name: dataclasses.replace(each, made=table.made, command=table.command).json()
-    for name, each in named.items()
-  }
-  return [put(report.DATA, f"{name}.json", text) for name, text in texts.items()]
+  """Writes a table and the tables before it for `report`; returns the paths."""
+  tables = {name: table}
+  for other in table.before:
+    tables[f"{name}_{other.name}"] = dataclasses.replace(
+      other, made=table.made, command=table.command
+    )
+  return [put(report.DATA, f"{name}.json", t.json()) for name, t in tables.items()]

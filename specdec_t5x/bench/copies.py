@@ -3,10 +3,10 @@ r"""Times the copy draft on texts with known outputs, without a draft model.
   python -m specdec_t5x.bench copy --texts FILE.csv --source article \
     --output-field highlights --prefix "summarize: " --vocabulary FILE --output DIR
 
-How much can be copied is a matter of the texts, and how long a call takes one of the
-network's size. So the target, of a T5 1.1 size, runs in full with random weights, and
-its argmax is bent to a given output, such as the highlights that people wrote for an
-article. What a trained model of that size would write may copy more or less.
+The texts determine how much can be copied, and the network's size the time of a call.
+So the target, of a T5 1.1 size, runs in full with random weights, with the argmax bent
+to a given output, such as human-written highlights of an article. The outputs of a
+trained model of that size may copy more or less.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from specdec_t5x.vocabularies.opening import open_vocabulary
 
 
 def make(args: argparse.Namespace) -> Table:
-  """Decodes every text plainly and with each least match, in turn."""
+  """Decodes every text plainly and with each minimum match, in turn."""
   vocabulary = open_vocabulary(args.vocabulary)
   texts = list(_texts(args, vocabulary))
   target = random_model(args.size)
@@ -48,32 +48,32 @@ def make(args: argparse.Namespace) -> Table:
   plain, *others = measure(Run(lambda *_: ways, inputs=lambda batch: texts))
   rows = []
   for row in others:
-    same = sum(map(_says, plain.results, row.results, texts))
-    equal = {"identical": same, "equal": f"{same} of {len(texts)}"}
-    rows.append({**row.values, **equal})
+    same = sum(map(_are_given, plain.results, row.results, texts))
+    rows.append({**row.values, "identical": same, "equal": f"{same} of {len(texts)}"})
   return render("copy", rows, {"size": args.size})
 
 
-def _says(plain, ours, text) -> bool:
-  """Returns whether both decodes are the given output."""
+def _are_given(plain, ours, text) -> bool:
+  """Returns whether both decodes equal the given output."""
   return bool((plain.tokens == text[1]).all() and (ours.tokens == text[1]).all())
 
 
 def replay(
   target: Model, max_length: int, eos_id: int, drafter: Drafter | None
 ) -> Program:
-  """Returns greedy decoding of a target that is made to say a given output.
+  """Returns a program that decodes greedily with the argmax bent to a given output.
 
   Args:
-    target: runs in full; its argmax is bent.
-    max_length: most tokens of the output.
-    eos_id: the token that ends it.
-    drafter: one without a network; None decodes plainly.
+    target: the target, which runs in full.
+    max_length: the most tokens of the output.
+    eos_id: the EOS token.
+    drafter: a drafter without a network; None decodes plainly.
 
   Returns:
     A function of a pair: inputs [1, E], outputs [1, T].
   """
-  decode = Decode(*together(target, None, drafter), GREEDY, max_length, eos_id)
+  decoder, params = together(target, None, drafter)
+  decode = Decode(decoder, params, GREEDY, max_length, eos_id)
   start = oracle_start(decode)
 
   @jax.jit
@@ -87,7 +87,7 @@ def replay(
 
 
 def _texts(args, vocabulary) -> Iterator[tuple[jnp.ndarray, jnp.ndarray]]:
-  """Yields inputs and the outputs that are to be said, as tokens."""
+  """Yields the tokens of each input and of each given output."""
   from specdec_t5x.data import text_files
 
   fields = [args.source] if args.lead else [args.source, args.output_field]
@@ -110,10 +110,10 @@ def _texts(args, vocabulary) -> Iterator[tuple[jnp.ndarray, jnp.ndarray]]:
 
 
 def _padded(tokens: Sequence[int], length: int, eos_id: int) -> Int[Array, "1 length"]:
-  """Returns tokens cut to what fits with the end of sequence, ended and padded."""
+  """Returns tokens cut to length - 1, with EOS and padding."""
   row = np.zeros((1, length), np.int32)
-  kept = [*tokens[: length - 1], eos_id]
-  row[0, : len(kept)] = kept
+  ended = [*tokens[: length - 1], eos_id]
+  row[0, : len(ended)] = ended
   return jnp.asarray(row)
 
 

@@ -1,7 +1,7 @@
-"""What the parts of a decode take, and how long whole calls then last.
+"""The times of a decode's parts, and predictions of the times of calls.
 
-Theorem 3.8 of the paper follows where nothing happens once a call, and a block costs
-one token.
+Theorem 3.8 of the paper is the special case without work once per call, and with a
+block as fast as a token.
 """
 
 import dataclasses
@@ -24,18 +24,18 @@ _STARTS = {"encoder": "target_cache", "draft_encoder": "drafter_state"}
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-  """Seconds of one decode's parts, medians over the runs.
+  """The seconds of a decode's parts, medians over the runs.
 
   Attributes:
-    gamma: tokens drafted an iteration.
+    gamma: drafted tokens per iteration.
     plain: an iteration of the plain loop, that is, a token.
-    plain_start: what a call takes beside its iterations: encoding, dispatch.
-    iteration: of the speculative loop.
-    start: what its call takes beside its iterations.
-    draft: drafting gamma tokens.
-    token: the target's call on one.
-    encoder: encoding the input for the target.
-    draft_encoder: getting the drafter ready, such as encoding the input for it.
+    plain_start: a plain call without iterations: encoding, dispatch.
+    iteration: an iteration of the speculative loop.
+    start: a speculative call without iterations.
+    draft: drafting of gamma tokens.
+    token: the target's call on a token.
+    encoder: encoding of the input for the target.
+    draft_encoder: preparation of the drafter, such as encoding for the draft.
   """
 
   gamma: int
@@ -55,21 +55,21 @@ class Costs:
 
   @property
   def block(self) -> float:
-    """Seconds of an iteration but for the drafting: scoring, judging, bookkeeping."""
+    """Seconds of an iteration without drafting: scoring, verification, bookkeeping."""
     return self.iteration - self.draft
 
   def plain_seconds(self, tokens: ArrayLike) -> Numbers:
-    """Returns how long a plain call of so many tokens lasts."""
+    """Returns the seconds of a plain call with the given number of tokens."""
     return self.plain_start + np.asarray(tokens) * self.plain
 
   def seconds(self, calls: ArrayLike) -> Numbers:
-    """Returns how long a speculative call of so many iterations lasts."""
+    """Returns the seconds of a speculative call with the given number of iterations."""
     return self.start + np.asarray(calls) * self.iteration
 
   def loop_improvement(self, alpha: ArrayLike) -> Numbers:
-    """Returns theorem 3.8 with the measured cost of a block; no encoder.
+    """Returns theorem 3.8 with the measured cost of a block, without encoders.
 
-    E(alpha, gamma) token / (gamma draft step + block), all times measured.
+    The value is E(alpha, gamma) plain / iteration, with measured times.
     """
     return expected_tokens(alpha, self.gamma) * self.plain / self.iteration
 
@@ -77,16 +77,16 @@ class Costs:
 def measure_costs(
   decode: Decode, gamma: int, inputs: Int[Array, "B E"], runs: int = 15
 ) -> Costs:
-  """Times every part in turn, each in a loop of its own.
+  """Times every part in turn, each part in a separate loop.
 
   Args:
-    decode: drafts gamma tokens an iteration.
-    gamma: drafted tokens.
-    inputs: what is decoded; no token ends an output.
-    runs: of every program.
+    decode: a decode that drafts gamma tokens per iteration.
+    gamma: the draft length in tokens.
+    inputs: the inputs. No token ends an output.
+    runs: the number of runs of every program.
 
   Raises:
-    ValueError: where not one iteration fits, there are no runs, or the machine is too
+    ValueError: if no iteration fits, if `runs` is below 1, or if the machine is too
       busy to tell a part's time from noise.
   """
   if decode.max_length < gamma + 1 or runs < 1:
@@ -110,8 +110,8 @@ def _start(decode, field, arrays) -> Program:
 
 
 def costs_of(gamma: int, timed: Mapping[tuple[Any, int], Timed]) -> Costs:
-  """Returns the costs at a gamma from the times of (part, count)."""
-  loops = {key: each for key, each in timed.items() if key[0] not in _STARTS}
+  """Returns the costs for a gamma from the times by (part, count)."""
+  loops = {key: result for key, result in timed.items() if key[0] not in _STARTS}
   return Costs(
     gamma=gamma,
     plain_start=float(np.median(timed["plain", 0].seconds)),

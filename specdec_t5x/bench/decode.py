@@ -7,10 +7,10 @@ r"""Times speculation at set acceptance rates on random weights of any T5 size.
     --output runs/rounded
 
 Prints the times of an iteration's parts, and speed-ups over plain decoding, measured
-and predicted. Both networks are oracles (`bench.oracle`): they run in full, then the
-target's argmax is bent to a random text, and the draft's to the same text at a share
-alpha of the positions. Greedy decoding that never ends early. Imports neither
-TensorFlow nor seqio nor T5X.
+and predicted. Target and draft run in full as oracles (`bench.oracle`): the target's
+argmax is bent to a random text, and the draft's argmax to the same text at a share
+alpha of the positions. Decoding is greedy and never ends early. The command imports
+neither TensorFlow nor seqio nor T5X.
 """
 
 import argparse
@@ -27,24 +27,33 @@ from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 from specdec_t5x.network.config import DTYPES
 from specdec_t5x.network.sizes import SIZES
 
-_FEW = 4  # Repetitions of a part that are timed beside more of them.
+_FEW = 4  # The smaller of the two counts of repetitions of a part.
 _PARTS = ("draft", "scoring", "verification")
 
 
 def make(args: argparse.Namespace) -> Table:
-  """Measures parts and whole calls."""
+  """Measures parts and calls."""
   if not all(0 <= alpha <= 1 for alpha in args.alphas) or args.runs < 1:
     raise ValueError(
       "Expected alphas from 0 to 1 and at least one run, got "
       f"{args.alphas} and {args.runs}."
     )
-  # Fewer iterations are too few to time.
+  # A shorter output has too few iterations to time.
   least = 2 * _FEW * (args.gamma + 1)
   at_least(args, batch=1, input_length=1, output_length=least)
-  lengths = args.dtype, args.input_length, args.output_length
-  pair = Pair(Setup(args.target, args.draft, args.batch, 0.0, args.gamma, *lengths))
+  setup = Setup(
+    target=args.target,
+    draft=args.draft,
+    batch=args.batch,
+    temperature=0.0,
+    gamma=args.gamma,
+    dtype=args.dtype,
+    input_length=args.input_length,
+    max_length=args.output_length,
+  )
+  pair = Pair(setup)
   pair.compile("iteration", "plain")
-  # So many iterations always fit: none emits more than gamma + 1 tokens.
+  # An iteration emits at most gamma + 1 tokens, so `most` iterations always fit.
   most = args.output_length // (args.gamma + 1)
   arguments = pair.forced, *pair.given
   programs = part_programs(pair.start).items()
@@ -52,7 +61,7 @@ def make(args: argparse.Namespace) -> Table:
   seconds = each_turn(loops, args.runs)
   middle = medians(seconds, args.gamma)
   seconds["rest"] = seconds["iteration"] - sum(seconds[part] for part in _PARTS)
-  milliseconds = {name: spread(1e3 * each) for name, each in seconds.items()}
+  milliseconds = {name: spread(1e3 * times) for name, times in seconds.items()}
   parts = [{"part": name, "ms": ms} for name, ms in milliseconds.items()]
   settings = {name: getattr(args, name) for name in COMMAND.flags}
   return render(
@@ -66,13 +75,14 @@ def make(args: argparse.Namespace) -> Table:
 
 
 def _speedups(pair, args, seconds) -> list[dict]:
-  """Returns a row for each alpha: the alpha wanted and as it came, and predictions."""
+  """Returns a row per alpha: the requested and the measured alpha, and predictions."""
   ways = {PLAIN: Way(program=lambda _: pair.run("plain", pair.setup.max_length))}
   for alpha in args.alphas:
     ways[alpha] = Way(program=pair.calls(alpha, args.runs))
   setting = Setting(args.gamma, 0.0)
   run = Run(lambda *_: ways, repetitions=args.runs, setting=setting)
-  token, draft = seconds["token"], seconds["draft"]
+  token = seconds["token"]
+  draft = seconds["draft"]
   rows = []
   for row in measure(run):
     if row.key == PLAIN:

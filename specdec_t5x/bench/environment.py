@@ -1,4 +1,4 @@
-"""What a measurement was made with."""
+"""The environment of a measurement: versions, code and machine."""
 
 import datetime
 import functools
@@ -16,11 +16,9 @@ from specdec_t5x import tuning
 PACKAGES = ("jax", "jaxlib", "flax")
 _TIMING = "timed", "iteration", "study", "costs", "oracle", "run"
 _DECODING = "core", "network", "decoding", "drafters", "contrib"
-# Of this package: what decodes and what times it.
+# Patterns of this package's sources that decode, or that time decodes.
 SOURCES = (
-  *(
-    f"{room}/**/*.py" for room in ("core", "network", "decoding", "drafters", "contrib")
-  ),
+  *(f"{folder}/**/*.py" for folder in _DECODING),
   *(f"bench/{name}.py" for name in _TIMING),
   *(f"native/*.{kind}" for kind in ("py", "cc", "h")),
   *("policies.py", "tuning.py"),
@@ -28,7 +26,7 @@ SOURCES = (
 
 
 def environment(packages: Sequence[str] = PACKAGES) -> dict[str, str | None]:
-  """Returns versions (None: not installed), code, device, its host's cores, date."""
+  """Returns versions (None if not installed), code, device, the host's cores, date."""
   return {
     **{name: _version(name) for name in packages},
     "code": code(pathlib.Path(specdec_t5x.__file__).parent),
@@ -39,19 +37,14 @@ def environment(packages: Sequence[str] = PACKAGES) -> dict[str, str | None]:
 
 
 def machine() -> dict[str, str | None]:
-  """Returns what a time depends on beside the settings."""
-  found = environment()
-  return {name: found[name] for name in ("device", "cores", "jax", "jaxlib", "code")}
+  """Returns the environment's entries that affect measured times."""
+  facts = environment()
+  return {name: facts[name] for name in ("device", "cores", "jax", "jaxlib", "code")}
 
 
 @functools.cache
 def code(package: pathlib.Path, sources: Sequence[str] = SOURCES) -> str:
-  """Returns a digest of source files.
-
-  Args:
-    package: a folder, as that of specdec_t5x.
-    sources: patterns of files in it; the default is what decodes and what times it.
-  """
+  """Returns a digest of the files in a package's folder that match the patterns."""
   digest = hashlib.sha256()
   for path in sorted(path for pattern in sources for path in package.glob(pattern)):
     digest.update(f"{path.relative_to(package)}\0".encode())
@@ -61,7 +54,8 @@ def code(package: pathlib.Path, sources: Sequence[str] = SOURCES) -> str:
 
 def _device() -> str:
   device = jax.devices()[0]
-  is_cpu = device.platform == "cpu"  # Whose kind is "cpu", too.
+  # The device kind of a CPU is "cpu", so the processor's name is more precise.
+  is_cpu = device.platform == "cpu"
   return f"{device.platform} {tuning.processor() if is_cpu else device.device_kind}"
 
 

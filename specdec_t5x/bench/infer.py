@@ -1,11 +1,11 @@
-r"""The user's own command, with speculation and without, start-up included.
+r"""Times `python -m t5x.infer` with and without speculation, start-up included.
 
   python -m specdec_t5x.bench infer --output DIR                  # the demo pair
   python -m specdec_t5x.bench infer --gin-file my_pair.gin --batches 1 16 --output DIR
   python -m specdec_t5x.bench infer --gin GAMMA=5 VERIFICATION="'block'" --output DIR
 
-Runs `python -m t5x.infer` of configs/baseline_*.gin and of configs/spec_*.gin in turn,
-each once before it is timed: a first run compiles, and measures what drafting costs.
+Runs configs/baseline_*.gin and configs/spec_*.gin in turn. A first run of each is not
+timed, as the first run compiles programs and measures the cost of drafting.
 """
 
 import argparse
@@ -35,11 +35,11 @@ class Finished:
   """A finished run of the command.
 
   Attributes:
-    command: as it was started.
-    file: its JSONL.
-    records: the lines of that.
-    seconds: that it took.
-    processor: seconds of all cores.
+    command: the command line.
+    file: the path of the JSONL file.
+    records: the parsed lines of the file.
+    seconds: the wall-clock time.
+    processor: the processor time of all cores, in seconds.
   """
 
   command: str
@@ -50,33 +50,37 @@ class Finished:
 
 
 def run(flags: Sequence[str], folder: str) -> Finished:
-  """Runs `python -m t5x.infer` into a folder; FOLDER.log gets what it prints.
+  """Runs `python -m t5x.infer` into a folder; FOLDER.log gets the command's output.
 
   Raises:
-    ValueError: with the command and the end of its log, where it fails.
+    ValueError: if the command fails, with the command line and the end of the log.
   """
   arguments = ["-m", "t5x.infer", *flags, f"--gin.INFER_OUTPUT_DIR={folder!r}"]
-  command, log = " ".join(["python", *arguments]), pathlib.Path(f"{folder}.log")
+  command = " ".join(["python", *arguments])
+  log = pathlib.Path(f"{folder}.log")
   log.parent.mkdir(parents=True, exist_ok=True)
-  # The command would keep finished results, even of a pair that was trained anew.
+  # The command would keep finished results, even after a new training of the pair.
   shutil.rmtree(folder, ignore_errors=True)
-  begin, before = time.perf_counter(), _processor_seconds()
+  begin = time.perf_counter()
+  processor_begin = _processor_seconds()
   with log.open("w", encoding="utf-8") as file:
-    started = [sys.executable, *arguments]
-    ran = subprocess.run(started, stdout=file, stderr=file, check=False)
-  seconds, used = time.perf_counter() - begin, _processor_seconds() - before
-  if ran.returncode:
+    process = subprocess.run(
+      [sys.executable, *arguments], stdout=file, stderr=file, check=False
+    )
+  seconds = time.perf_counter() - begin
+  processor = _processor_seconds() - processor_begin
+  if process.returncode:
     end = log.read_text(encoding="utf-8", errors="replace")[-2000:]
     raise ValueError(
-      f"`{command}` ended with code {ran.returncode}. The end of {log}:\n{end}"
+      f"`{command}` ended with code {process.returncode}. The end of {log}:\n{end}"
     )
   (path,) = pathlib.Path(folder).glob("*.jsonl-00000-of-00001")
   lines = path.read_text(encoding="utf-8").splitlines()
-  return Finished(command, str(path), [*map(json.loads, lines)], seconds, used)
+  return Finished(command, str(path), [*map(json.loads, lines)], seconds, processor)
 
 
 def identical(one: Finished, other: Finished) -> str:
-  """Returns how many outputs of two runs are the same, token for token."""
+  """Returns the number of equal outputs of two runs, token for token."""
   pairs = zip(one.records, other.records, strict=True)
   same = sum(x["prediction_tokens"] == y["prediction_tokens"] for x, y in pairs)
   return f"{same} of {len(one.records)}"
@@ -91,7 +95,7 @@ def make(args: argparse.Namespace) -> Table:
 
 
 def _row(args: argparse.Namespace, temperature: float, batch: int) -> dict[str, Any]:
-  """Returns a row: seconds, their ratio, and what was decoded."""
+  """Returns a row: seconds, the ratios of times, and counts of the outputs."""
   settings = [f"--gin.BATCH_SIZE={batch}", f"--gin.TEMPERATURE={temperature!r}"]
   with tempfile.TemporaryDirectory() as folder:
     programs = {}
@@ -102,19 +106,23 @@ def _row(args: argparse.Namespace, temperature: float, batch: int) -> dict[str, 
         flags += [f"--gin.{binding}" for binding in args.gin]
       programs[name] = functools.partial(_run, [*flags, *settings], f"{folder}/{name}")
     timed = alternate(programs, range(args.runs))
-  plain, ours = (timed[name].results for name in BOTH)
-  wall = [[each.seconds for each in runs] for runs in (plain, ours)]
-  processor = [[each.processor for each in runs] for runs in (plain, ours)]
+  plain = timed["baseline"].results
+  ours = timed["spec"].results
+  plain_seconds = [run.seconds for run in plain]
+  our_seconds = [run.seconds for run in ours]
+  processor = median_ratio(
+    [run.processor for run in plain], [run.processor for run in ours]
+  )
   counts = [record["aux"] for record in ours[-1].records]
+  num_tokens = sum(count["tokens"] for count in counts)
   return {
     "temperature": temperature,
     "batch": batch,
-    "baseline_seconds": spread(wall[0]),
-    "spec_seconds": spread(wall[1]),
-    "speed": median_ratio(*wall),
-    "processor": median_ratio(*processor),
-    "tokens_per_call": sum(each["tokens"] for each in counts)
-    / sum(each["target_calls"] for each in counts),
+    "baseline_seconds": spread(plain_seconds),
+    "spec_seconds": spread(our_seconds),
+    "speed": median_ratio(plain_seconds, our_seconds),
+    "processor": processor,
+    "tokens_per_call": num_tokens / sum(count["target_calls"] for count in counts),
     "equal": "sampled" if temperature else identical(plain[-1], ours[-1]),
   }
 
@@ -124,8 +132,8 @@ def _run(flags, folder, _) -> Finished:
 
 
 def _processor_seconds() -> float:
-  used = resource.getrusage(resource.RUSAGE_CHILDREN)
-  return used.ru_utime + used.ru_stime
+  usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+  return usage.ru_utime + usage.ru_stime
 
 
 COMMAND = Command(

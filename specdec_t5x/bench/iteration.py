@@ -1,7 +1,7 @@
-"""What an iteration is made of: each part repeated in a compiled loop of its own.
+"""The parts of an iteration, each repeated in a separate compiled loop.
 
-A part runs on the arrays that the loop carries, as often as told. XLA may not skip or
-hoist a repetition: each reads a zero that the one before made of all that it computed.
+A part runs `count` times on the arrays that the loop carries. XLA can't skip or hoist a
+repetition: each repetition reads a zero that depends on all previous results.
 
 Shapes: B rows, G drafted nodes, N = G + 1, V vocabulary.
 """
@@ -20,24 +20,24 @@ from specdec_t5x.decoding.generate import at_most, generate, generate_plain
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation, score_tree
 
-NEVER = -1  # No token is the end of sequence.
+NEVER = -1  # An EOS id that no token has.
 
-# From whatever a program takes (parameters, inputs) to where the loop starts.
+# (*arguments) -> the speculation and the loop's first state.
 Prepare = Callable[..., tuple[Speculation, DecodeState]]
-# The same for the plain loop.
+# (*arguments) -> the plain decoding and the loop's first state.
 PreparePlain = Callable[..., tuple[Plain, DecodeState]]
-# (state, 0) -> (state, 0): one repetition, on what `(spec, state)` says.
+# (state, 0) -> (state, 0): a repetition of a part.
 Step = Callable[[DecodeState, jax.Array], tuple[DecodeState, jax.Array]]
 
 
 def part_programs(prepare: Prepare) -> dict[str, Callable[..., Any]]:
-  """Returns compiled programs that repeat one part of an iteration each.
+  """Returns compiled programs that each repeat a part of an iteration.
 
   Returns:
-    By name, functions of (count, *arguments): "iteration" runs the loop itself for
-    `count` iterations (while rows last), "draft" the drafter's proposal, "scoring" the
-    target's call on the draft's N nodes, "token" the target's call on one node, and
-    "verification" all that follows the logits.
+    By name, functions of (count, *arguments): "iteration" runs the loop for at most
+    `count` iterations, until all rows end; "draft" is the drafter's proposal, "scoring"
+    the target's call on the draft's N nodes, "token" the target's call on one node, and
+    "verification" all steps after the logits.
   """
   return {
     **{name: _repeating(part, prepare) for name, part in _STEPS.items()},
@@ -46,11 +46,7 @@ def part_programs(prepare: Prepare) -> dict[str, Callable[..., Any]]:
 
 
 def plain_program(prepare: PreparePlain) -> Callable[..., Any]:
-  """Returns a compiled program (count, *arguments) that decodes `count` plain tokens.
-
-  Args:
-    prepare: returns how to decode plainly, and where to start.
-  """
+  """Returns a compiled program (count, *arguments) of `count` plain tokens."""
 
   @jax.jit
   def run(count, *arguments):
@@ -66,8 +62,8 @@ def call_program(
   """Returns a compiled program (count, *arguments) that calls a network `count` times.
 
   Args:
-    prepare: returns the network, and a state with its cache.
-    width: tokens of a call.
+    prepare: returns the network, and a state with the network's cache.
+    width: the number of tokens per call.
   """
 
   def part(extend, state):
@@ -77,12 +73,12 @@ def call_program(
 
 
 def iterated(prepare: Prepare, redrafts: bool = False) -> Callable[..., Any]:
-  """Returns a compiled program (count, *arguments) of so many iterations.
+  """Returns a compiled program (count, *arguments) of `count` iterations.
 
   Args:
-    prepare: returns how to decode and where it starts.
-    redrafts: whether each iteration drafts twice and discards the first draft. Both
-      programs beside each other give the time of a draft inside the loop.
+    prepare: returns the speculation and the first state.
+    redrafts: whether each iteration drafts twice and discards the first draft. The
+      difference to the program without redrafts is the time of a draft in the loop.
   """
 
   @jax.jit
@@ -109,8 +105,8 @@ def _redrafting(spec, loop):
 def _repeating(part, prepare):
   @jax.jit
   def run(count, *arguments):
-    how, state = prepare(*arguments)
-    step = part(how, state)
+    spec, state = prepare(*arguments)
+    step = part(spec, state)
     carry = state, jnp.zeros((), jnp.int32)
     return jax.lax.fori_loop(0, count, lambda _, carry: step(*carry), carry)[1]
 
@@ -155,19 +151,20 @@ def _verification(spec, state) -> Step:
 
   def step(state, zero):
     iteration = verbs.verify(spec, proposal, logits + zero, uniforms)
-    new, told = verbs.commit(spec, state, iteration, features)
-    # Not the caches: what is verified does not look at them.
-    found = new.sequences, new.lengths, new.ended, new.scores, told.info
-    return state, _zero(found)
+    new, iteration = verbs.commit(spec, state, iteration, features)
+    # The caches are left out, as verification does not read the caches.
+    results = new.sequences, new.lengths, new.ended, new.scores, iteration.info
+    return state, _zero(results)
 
   return step
 
 
 def _zero(results):
-  """Returns 0 in a way that the compiler can't do without the whole results."""
+  """Returns 0, such that the compiler needs all results to compute the 0."""
   leaves = jax.tree.leaves(jax.lax.optimization_barrier(results))
-  odd = [leaf.ravel()[-1] == -12345 for leaf in leaves]
-  return jnp.stack(odd).any().astype(jnp.int32)
+  # No result is -12345.
+  is_impossible = [leaf.ravel()[-1] == -12345 for leaf in leaves]
+  return jnp.stack(is_impossible).any().astype(jnp.int32)
 
 
 _STEPS = {

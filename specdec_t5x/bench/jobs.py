@@ -1,4 +1,4 @@
-"""From flags to what is measured: your own pair, the demo's, or the paper's."""
+"""Makes jobs from flags: for a pair of the user, of the demo or of the paper."""
 
 import argparse
 import json
@@ -15,19 +15,20 @@ from specdec_t5x.data.hints import COMMANDS, DIRECTORY
 from specdec_t5x.vocabularies.frames import frame_of
 from specdec_t5x.vocabularies.opening import open_vocabulary
 
-DEMO, PAPER = "demo", "paper"
-# Of inputs and outputs.
+DEMO = "demo"
+PAPER = "paper"
+# The most tokens of inputs and of outputs.
 _PAPER_LENGTHS = {"ende": (256, 256), "cnndm": (512, 128)}
 _PAPER = {"num_tokens": 10_000, "dtype": "bfloat16"}
 _TASKS = {DEMO: tuple(COMMANDS), PAPER: tuple(_PAPER_LENGTHS), None: ()}
 _ORDERS = {"unigram": 1, "bigram": 2, "trigram": 3}
-# Of what measures cells.
+# The flags of commands that measure cells.
 CELLS = {
   "num_tokens": (int, "output tokens of a cell (paper: 10000, else 2000)"),
   "runs": (15, "of each part's clock"),
   "recorded": False,
 }
-# Of a target and inputs, and of its drafts.
+# The flags of a target and of inputs; `PAIRS` adds drafts.
 TARGET = {
   "target": ([str], "checkpoint; TASK: of a preset", {"metavar": "[TASK:]DIR"}),
   "vocabulary": (str, "a SentencePiece model"),
@@ -57,25 +58,25 @@ PAIRS = {
     {"metavar": "[TASK:][NAME=]DIR", "action": "extend"},
   ),
 }
-# Of outputs and inputs that are few and short.
+# The flags of commands with few inputs and short outputs.
 FEW = {"num_inputs": (100, PAIRS["num_inputs"][1]), "max_length": 64}
 
 
 def load(args: argparse.Namespace) -> Study:
-  """Loads what the flags name: of a preset's tasks the first."""
+  """Loads the first task of the flags."""
   return from_flags(args)[0].load()
 
 
 def preset(args: argparse.Namespace) -> str | None:
-  """Returns the preset that holds; None for a pair given by flags."""
+  """Returns the preset of the flags; None for a pair given by flags."""
   return args.preset or (None if args.target else DEMO)
 
 
 def from_flags(args: argparse.Namespace) -> list[Job]:
-  """Returns a job a task.
+  """Returns a job per task.
 
   Raises:
-    ValueError: where what is needed is not there, all of it named at once.
+    ValueError: if flags or files are missing; the message names all of them.
   """
   chosen = preset(args)
   at_least(args, num_inputs=1, max_length=1, num_tokens=1, runs=1)
@@ -83,13 +84,13 @@ def from_flags(args: argparse.Namespace) -> list[Job]:
   for name in ("num_tokens", "dtype", "runs"):
     if vars(args).get(name) is not None:
       fixed[name] = getattr(args, name)
-  found = []
+  jobs = []
   for task, fields in _SOURCES[chosen](args):
     drafts = {**fields.pop("drafts", {}), **_drafts(args, task)}
     length = args.max_length or fields.pop("max_length")
     fields = {**fields, "max_length": length, "drafts": drafts}
-    found.append(Job(task=task, **fields, **fixed))
-  return found
+    jobs.append(Job(task=task, **fields, **fixed))
+  return jobs
 
 
 def known(args: argparse.Namespace) -> dict[str, Any]:
@@ -99,7 +100,7 @@ def known(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _of_demo(args) -> Iterator[tuple[str, dict[str, Any]]]:
-  """Yields the demo's tasks, as `demo.making.describe` wrote them down."""
+  """Yields the demo's tasks from the files of `demo.making.describe`."""
   tasks = _tasks(args)
   paths = {task: os.path.join(DIRECTORY, task, "pair.json") for task in tasks}
   lacking = [task for task in tasks if not os.path.isfile(paths[task])]
@@ -123,12 +124,13 @@ def _of_demo(args) -> Iterator[tuple[str, dict[str, Any]]]:
       for folder in _made(pair, "tables").values():
         drafts |= {name: f"{folder}@{order}" for name, order in _ORDERS.items()}
       drafts[COPY] = COPY
-    vocabulary, cut = pair["vocabulary"], pair["max_input"]
-    how = args.num_inputs, pair["prompts"]
+    vocabulary = pair["vocabulary"]
+    prompts = pair["prompts"]
+    cut = pair["max_input"]
     fields = {
       "target": pair["target"],
       "drafts": drafts,
-      "read": reading(pair["inputs"], vocabulary, *how, cut=cut),
+      "read": reading(pair["inputs"], vocabulary, args.num_inputs, prompts, cut=cut),
       "max_length": pair["max_output"],
       "vocabulary": vocabulary,
       "also": pair["also"],
@@ -138,7 +140,7 @@ def _of_demo(args) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _made(pair, kind):
-  """Returns a demo pair's parts of a kind that are there; says how to make others."""
+  """Returns a demo pair's existing parts of a kind; prints how to make other parts."""
   for name, folder in pair[kind].items():
     if not os.path.isdir(folder):
       print(f"No {folder}: `{pair['makes'][name]}` makes it.", file=sys.stderr)
@@ -170,7 +172,7 @@ def _of_paper(args) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _of_flags(args) -> Iterator[tuple[str, dict[str, Any]]]:
-  """Yields the task of a pair that the flags name."""
+  """Yields the task of the pair in the flags."""
   # A vocabulary may be a Hugging Face folder.
   for flag, is_there in (("vocabulary", os.path.exists), ("inputs", os.path.isfile)):
     path = getattr(args, flag)
@@ -185,10 +187,12 @@ def _of_flags(args) -> Iterator[tuple[str, dict[str, Any]]]:
     raise ValueError(
       "--draft: expected NAME=DIR, `copy` or `quantized`, got none. Give at least one."
     )
-  how = args.num_inputs, args.prompts, args.prefix
+  read = reading(
+    args.inputs, args.vocabulary, args.num_inputs, args.prompts, args.prefix
+  )
   fields = {
     "target": _existing(args.target[0], "--target"),
-    "read": reading(args.inputs, args.vocabulary, *how),
+    "read": read,
     "max_length": 128,
     "vocabulary": args.vocabulary,
   }
@@ -207,15 +211,16 @@ def _tasks(args):
 
 
 def _of_task(values, task):
-  """Returns the values for a task: its own, and those for every task."""
-  found = []
+  """Returns the values for a task: values with the task's name, or with no name."""
+  matching = []
   for value in values:
-    head, colon, rest = value.partition(":")
-    if not colon or head not in COMMANDS:  # As in gs://...
-      found.append(value)
-    elif head == task:
-      found.append(rest)
-  return found
+    name, colon, path = value.partition(":")
+    # A colon without a task's name is part of the path, as in gs://...
+    if not colon or name not in COMMANDS:
+      matching.append(value)
+    elif name == task:
+      matching.append(path)
+  return matching
 
 
 def _drafts(args, task):
@@ -223,7 +228,8 @@ def _drafts(args, task):
   for value in _of_task(vars(args).get("draft") or [], task):
     name, equals, source = value.partition("=")
     if not equals:
-      name, source = value if value in UNTRAINED else "draft", value
+      name = value if value in UNTRAINED else "draft"
+      source = value
     if name in drafts:
       raise ValueError(f"--draft: {name!r} is given twice. Name drafts apart.")
     drafts[name] = source if source in UNTRAINED else _existing(source, "--draft")
@@ -239,18 +245,18 @@ def _existing(path, flag):
 def encoded(
   vocabulary: str, texts: Sequence[str], prompts: bool, cut: int | None = None
 ) -> Tokens:
-  """Returns the tokens of texts."""
-  found = open_vocabulary(vocabulary)
-  # A prompt has no end, for the output continues it.
-  prefix, suffix = frame_of(found)
+  """Returns the tokens of texts, cut to `cut` tokens; prompts have no EOS."""
+  opened = open_vocabulary(vocabulary)
+  prefix, suffix = frame_of(opened)
+  # The output continues a prompt.
   end = () if prompts else suffix
   cut = None if cut is None else cut - len(prefix) - len(end)
-  ids = [[*prefix, *found.encode(text)[:cut], *end] for text in texts]
-  return ids, found.eos_id
+  ids = [[*prefix, *opened.encode(text)[:cut], *end] for text in texts]
+  return ids, opened.eos_id
 
 
 def reading(path, vocabulary, count, prompts=False, prefix="", cut=None):
-  """Returns what reads a file with an input a line."""
+  """Returns a function that reads a file with an input per line."""
 
   def read():
     lines = epath.Path(path).read_text().splitlines()[:count]
@@ -262,7 +268,7 @@ def reading(path, vocabulary, count, prompts=False, prefix="", cut=None):
 
 
 def _published(task, args, cut):
-  """Returns what reads a test set through its seqio task and TFDS."""
+  """Returns a function that reads a test set through the seqio task and TFDS."""
 
   def read():
     import seqio
@@ -279,7 +285,7 @@ def _published(task, args, cut):
       dataset = seqio.get_mixture_or_task(name).get_dataset(
         {"inputs": cut, "targets": cut}, split="test", shuffle=False
       )
-    except Exception as error:  # TFDS and its readers raise types of their own.
+    except Exception as error:  # TFDS and its readers define further exceptions.
       raise ValueError(
         f"The test set of {task!r} can't be read ({type(error).__name__}: {error}). "
         "Give --tfds-data-dir with the dataset; scripts/prepare_tfds.py makes it from "

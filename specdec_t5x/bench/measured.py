@@ -1,4 +1,4 @@
-"""What a way to decode did with inputs, as numbers and as a table's row."""
+"""The measurement of a way to decode, as numbers and as a table's row."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ COUNTED = (
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """How a cell is decoded; timed beside the plain loop, or only counted."""
+  """The settings of a cell, timed in turn with the plain loop or only counted."""
 
   gamma: int
   temperature: float
@@ -31,7 +31,7 @@ class Setting:
 
   @property
   def rule(self) -> Rule:
-    """What judges the drafts."""
+    """The verification rule."""
     return Token() if self.lenience == 1.0 else Lenient(self.lenience)
 
 
@@ -40,10 +40,10 @@ class Measured:
   """A cell.
 
   Attributes:
-    setting: how it was decoded.
-    columns: numbers of each input, by name: those of `COUNTED`; where it was timed also
-      seconds, plain_seconds, plain_emitted and identical.
-    costs: of the parts; None where they were not timed.
+    setting: the settings.
+    columns: arrays with a number per input, by name: those of `COUNTED`, and if timed
+      also seconds, plain_seconds, plain_emitted and identical.
+    costs: the times of the parts; None if not timed.
   """
 
   setting: Setting
@@ -58,7 +58,7 @@ class Measured:
     plain: Timed | None = None,
     costs: Costs | None = None,
   ) -> "Measured":
-    """Returns the cell of what a program decoded, beside the plain loop if that ran."""
+    """Returns the cell of a program's results, compared with plain results if given."""
     columns = {name: _counts(ours, name) for name in COUNTED}
     if plain is not None:
       columns |= {
@@ -71,91 +71,90 @@ class Measured:
 
   @classmethod
   def of(cls, setting: Setting, result: Mapping[str, Any]) -> "Measured":
-    """Returns the cell that `to_result` made a result of."""
+    """Returns the cell of a result of `to_result`."""
     columns = {name: np.array(values) for name, values in result["columns"].items()}
     costs = Costs(**result["costs"]) if result["costs"] else None
     return cls(setting, columns, costs)
 
   def to_result(self) -> dict[str, Any]:
-    """Returns the cell for JSON, without its setting."""
+    """Returns the cell without the setting, for JSON."""
     columns = {name: values.tolist() for name, values in self.columns.items()}
     costs = dataclasses.asdict(self.costs) if self.costs else None
     return {"columns": columns, "costs": costs}
 
   @property
   def inputs(self) -> int:
-    """How many inputs were decoded."""
+    """The number of inputs."""
     return self.columns["emitted"].size
 
   @property
   def tokens(self) -> int:
-    """How many tokens came out."""
+    """The number of output tokens."""
     return int(self.columns["emitted"].sum())
 
   @property
   def alpha(self) -> Estimate:
-    """Acceptance by counts: drafted tokens that stood, of those that were tried."""
+    """Acceptance by counts: accepted tokens over tested tokens."""
     return ratio(self.columns["accepted"], self.columns["acceptance_positions"])
 
   @property
   def alpha_by_mass(self) -> Estimate | None:
-    """Acceptance as the mean of sum_x min(p, q); None under rules with another one."""
+    """Acceptance as the mean of sum_x min(p, q); None for rules with another alpha."""
     if not self.setting.rule.alpha_is_mass:
       return None
     return ratio(self.columns["acceptance_mass"], self.columns["acceptance_positions"])
 
   @property
   def tokens_per_call(self) -> Estimate:
-    """Output tokens a call of the target."""
+    """Output tokens per call of the target."""
     return ratio(self.columns["emitted"], self.columns["target_calls"])
 
   @property
   def plain(self) -> "Measured":
-    """The plain loop's seconds and tokens, as those of a cell."""
+    """The cell of the plain loop's seconds and tokens."""
     columns = {n: self.columns[f"plain_{n}"] for n in ("seconds", "emitted")}
     return Measured(self.setting, columns)
 
   def over(self, other: "Measured") -> Spread:
-    """Returns another's seconds a token over ours, the median input's."""
+    """Returns the other cell's seconds per token over ours, the median over inputs."""
     theirs = other.columns["seconds"] / other.columns["emitted"]
     return median_ratio(theirs, self.columns["seconds"] / self.columns["emitted"])
 
   @property
   def speedup(self) -> Spread:
-    """Plain seconds a token over ours, whole calls, median input with quartiles."""
+    """Plain seconds per token over ours, for calls; median over inputs, quartiles."""
     return self.over(self.plain)
 
   @property
   def pace(self) -> float:
-    """Seconds a token of all inputs together, which weighs long ones more."""
+    """Seconds per token of all inputs together, so long outputs weigh more."""
     return float(self.columns["seconds"].sum() / self.columns["emitted"].sum())
 
   @property
   def speedup_in_all(self) -> float:
-    """Plain seconds a token over ours of all inputs together."""
+    """Plain seconds per token over ours, of all inputs together."""
     return self.plain.pace / self.pace
 
   @property
   def predicted(self) -> Spread:
-    """What `speedup` should be by the parts' times and the counted calls.
+    """The prediction of `speedup` from the parts' times and the counted calls.
 
     Plain: encoder + tokens * token. Ours: encoders + calls * (gamma c token + block).
-    Of the same inputs as `speedup`, and summed up as it is.
+    The inputs and the summary are those of `speedup`.
     """
-    column, costs = self.columns, self.costs
-    return median_ratio(
-      costs.plain_seconds(column["plain_emitted"]) / column["plain_emitted"],
-      costs.seconds(column["target_calls"]) / column["emitted"],
-    )
+    columns = self.columns
+    plain = self.costs.plain_seconds(columns["plain_emitted"])
+    ours = self.costs.seconds(columns["target_calls"])
+    return median_ratio(plain / columns["plain_emitted"], ours / columns["emitted"])
 
   def by_theory(self) -> dict[str, float | None]:
     """Returns theorem 3.8 at our alpha and c, and with the measured time of a block.
 
-    In the theorem itself a block costs a token, and nothing is encoded. Alpha is the
-    estimate with less noise.
+    In the theorem a block is as fast as a token, and encoders take no time. Alpha is
+    the estimate with less noise.
     """
     alpha = (self.alpha_by_mass or self.alpha).value
-    if alpha is None:  # No drafted token was tried.
+    if alpha is None:  # No drafted token was tested.
       return {"theorem": None, "with_block": None}
     theorem = theory.walltime_improvement(alpha, self.costs.gamma, self.costs.c)
     with_block = self.costs.loop_improvement(alpha)
@@ -163,13 +162,13 @@ class Measured:
 
   @property
   def equal(self) -> str:
-    """How many outputs equal the plain ones; where they need not, "sampled"."""
+    """The number of outputs equal to plain outputs; "sampled" if not greedy."""
     if self.setting.temperature or self.setting.lenience != 1.0:
       return "sampled"
     return f"{int(self.columns['identical'].sum())}/{self.inputs}"
 
   def row(self) -> dict[str, Any]:
-    """Returns what tables show of the cell, by column."""
+    """Returns the cell's values for tables, by column."""
     row = {
       "alpha": self.alpha_by_mass,
       "alpha_by_counts": self.alpha,
@@ -199,12 +198,12 @@ class Measured:
 
 
 def joined(columns: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-  """Returns the columns of several chunks of inputs as those of all."""
+  """Returns the concatenated columns of several chunks of inputs."""
   return {name: np.concatenate([c[name] for c in columns]) for name in columns[0]}
 
 
 def tokens(result: Any) -> np.ndarray:
-  """Returns the output tokens of a decode, or of several, a row each."""
+  """Returns the output tokens of one or several decodes, a row per output."""
   return np.concatenate([decoded.tokens for decoded in _decodes(result)])
 
 
@@ -213,15 +212,15 @@ def _decodes(result):
 
 
 def _counts(timed: Timed, name: str) -> np.ndarray:
-  """Returns one of the statistics, summed over the rows, of each input."""
-  found = []
+  """Returns a statistic of each input, summed over the rows."""
+  totals = []
   for result in timed.results:
-    counts = [getattr(each.statistics, name) for each in _decodes(result)]
-    found.append(sum(count.sum().item() for count in counts))
-  return np.array(found)
+    counts = [getattr(decoded.statistics, name) for decoded in _decodes(result)]
+    totals.append(sum(count.sum().item() for count in counts))
+  return np.array(totals)
 
 
 def _same_outputs(one: Timed, other: Timed) -> np.ndarray:
-  """Returns of each input whether two programs' outputs are equal, token for token."""
+  """Returns, per input, whether two programs' outputs are equal, token for token."""
   pairs = zip(one.results, other.results, strict=True)
   return np.array([bool((tokens(a) == tokens(b)).all()) for a, b in pairs])

@@ -1,13 +1,13 @@
-r"""Every way to speculate for one target, side by side: its needs and its gains.
+r"""Compares every way to speculate for a target: needs and speed-ups.
 
   python -m specdec_t5x.bench methods --output DIR          # the demo pair, all drafts
   python -m specdec_t5x.bench methods --target DIR --draft small=DIR --draft hydra=DIR \
     --draft copy --vocabulary FILE --inputs FILE --also news=FILE \
     --prefix "translate English to German: " --output DIR
 
-Decodes every input at batch 1 by each way, all in turn in one process: each draft in
-each of its shapes, the first draft model under every rule and policy, and in a process
-of its own. Inputs may be of several domains.
+Decodes every input at batch 1 by each way, in turn in one process: each draft in each
+possible shape, and the first draft model under every rule and policy and in a separate
+process. Inputs may be of several domains.
 """
 
 import argparse
@@ -32,10 +32,10 @@ from specdec_t5x.data import text_files
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 
 _COSTS_RUNS = 5
-_CHARTED = 8  # Inches a panel is wide.
+_PANEL_WIDTH = 8  # Inches.
 
 
-# From the study and the flags to other libraries' greedy decoding, by name.
+# (study, flags) -> greedy decoding by other libraries, by name.
 PeersFn = Callable[[Study, argparse.Namespace], Mapping[str, Way]]
 
 
@@ -44,39 +44,39 @@ def make(args: argparse.Namespace, peers: PeersFn | None = None) -> Table:
 
   Args:
     args: the flags.
-    peers: gives the peers that decode in turn with the ways at temperature 0.
+    peers: returns the peers that decode in turn with the ways at temperature 0.
   """
   study, domains = with_domains(jobs.load(args), args)
   with _elsewhere(study, args) as address:
 
     def every(temperature, batch):
-      found = {PLAIN: Way(study.decode(temperature))}
-      found |= ways(study, temperature, args, address)
+      ours = {PLAIN: Way(study.decode(temperature))}
+      ours |= ways(study, temperature, args, address)
       others = peers(study, args) if peers and not temperature else {}
       print(
-        f"T={temperature:g}: {len(found) - 1} ways, {len(others)} peers",
+        f"T={temperature:g}: {len(ours) - 1} ways, {len(others)} peers",
         file=sys.stderr,
       )
-      return found | others
+      return ours | others
 
     run = Run(every, study, temperatures=args.temperatures, domains=domains)
-    found = [row for row in measure(run) if row.key != PLAIN]
-    # Once for each shape: neither rules nor temperatures draft at another cost.
+    measured = [row for row in measure(run) if row.key != PLAIN]
+    # A shape has the same cost under all rules and temperatures.
     shapes = {}
-    for row in found:
+    for row in measured:
       if row.way.decode:
         shapes.setdefault(row.key[:2], row.way.decode)
     costs = drafting_costs(study, shapes)
     lost = Remote(address).counts()["lost"] if address else 0
   rows = []
-  for row in found:
-    known = {"domain": row.domain}
+  for row in measured:
+    values = {**row.values, "domain": row.domain}
     if row.way.decode:
-      known["c"] = costs[row.key[:2]]
-    rows.append({**row.values, **known})
+      values["c"] = costs[row.key[:2]]
+    rows.append(values)
   inputs = {name: domains.count(name) for name in dict.fromkeys(domains)}
   facts = {"inputs": inputs, "batch": 1, "gamma": args.gamma}
-  if lost:  # Those rows are of a draft that was away for a while.
+  if lost:  # The rows of the other process are of a draft that was away for a while.
     facts["drafts lost on their way from the other process"] = lost
   return render("methods", rows, {"task": study.job.task}, notes=[listed(facts)])
 
@@ -84,22 +84,23 @@ def make(args: argparse.Namespace, peers: PeersFn | None = None) -> Table:
 def with_domains(study: Study, args: argparse.Namespace) -> tuple[Study, list[str]]:
   """Returns the study with further inputs, and the domain of each input.
 
-  A demo pair may have, where no flag names others, texts of another domain.
+  A demo pair may have texts of another domain, which are used if no flag names inputs.
 
   Raises:
-    ValueError: where a flag is malformed, or a file can't be read.
+    ValueError: if a flag is malformed, or a file can't be read.
   """
   tokens = study.ids
   labels = [study.job.task] * len(tokens)
   for name, texts, cut in _further(study.job, args):
-    given = study.job.vocabulary, texts[: args.num_inputs], args.prompts, cut
-    found, _ = jobs.encoded(*given)
-    tokens, labels = tokens + found, labels + [name] * len(found)
+    texts = texts[: args.num_inputs]
+    ids, _ = jobs.encoded(study.job.vocabulary, texts, args.prompts, cut)
+    tokens = tokens + ids
+    labels = labels + [name] * len(ids)
   return dataclasses.replace(study, inputs=pad_inputs(tokens)), labels
 
 
 def _further(job, args) -> Iterator[tuple[str, list[str], int | None]]:
-  """Yields domains, their texts, and the tokens that these are cut to."""
+  """Yields each further domain's name, texts, and the most tokens of a text."""
   for value in args.also:
     name, equals, path = value.partition("=")
     if not equals:
@@ -111,7 +112,7 @@ def _further(job, args) -> Iterator[tuple[str, list[str], int | None]]:
 
 
 def _elsewhere(study: Study, args) -> contextlib.AbstractContextManager[str]:
-  """Has the first draft model answer in another process; its address, or none."""
+  """Starts the first draft model in another process; yields the address, or ""."""
   draft = None if args.no_rules else study.first_model
   if draft is None:
     return contextlib.nullcontext("")
@@ -121,16 +122,18 @@ def _elsewhere(study: Study, args) -> contextlib.AbstractContextManager[str]:
 def drafting_costs(
   study: Study, decodes: Mapping[Any, Decode]
 ) -> dict[Any, float | None]:
-  """Returns c of each decode: a drafted level's seconds over a call of the target's.
+  """Returns c of each decode: seconds per drafted level over seconds per target call.
 
-  None where it is lost in noise.
+  c is None if the target's time is lost in noise.
   """
   if not decodes:
     return {}
-  text, first = study.inputs[0], next(iter(decodes.values()))
+  text = study.inputs[0]
+  first = next(iter(decodes.values()))
   loops = {key: decode.loop(text, "draft") for key, decode in decodes.items()}
   turns = each_turn({"token": first.loop(text, "token"), **loops}, _COSTS_RUNS)
-  token, costs = float(np.median(turns.pop("token"))), {}
+  token = float(np.median(turns.pop("token")))
+  costs = {}
   for key, seconds in turns.items():
     level = max(float(np.median(seconds)), 0.0) / decodes[key].decoder.drafter.depth
     costs[key] = level / token if token > 0 else None
@@ -138,31 +141,31 @@ def drafting_costs(
 
 
 def draw(table: Table) -> Any:
-  """Returns the figure: speed-ups, a panel a temperature."""
+  """Returns the figure of speed-ups, with a panel per temperature."""
   panels = dict.fromkeys(row["temperature"] for row in table.rows)
   bars = {t: _bars(r for r in table.rows if r["temperature"] == t) for t in panels}
   height = 1 + 0.24 * max(map(len, bars.values()))
-  figure, axes = plotting.new_figure(_CHARTED * len(bars), height, len(bars))
-  for axis, (temperature, found) in zip(axes, bars.items(), strict=True):
-    _draw(axis, found, f"T = {temperature}")
+  figure, axes = plotting.new_figure(_PANEL_WIDTH * len(bars), height, len(bars))
+  for axis, (temperature, groups) in zip(axes, bars.items(), strict=True):
+    _draw(axis, groups, f"T = {temperature}")
   return figure
 
 
 def _bars(rows) -> dict[tuple[str, ...], list[Mapping[str, Any]]]:
-  """Returns the rows of each way, a domain each, the slowest first."""
-  found = {}
+  """Returns the rows of each way, a row per domain, the slowest way first."""
+  groups = {}
   for row in rows:
     key = tuple(row[name] for name in ("draft", "shape", "rule"))
-    found.setdefault(key, []).append(row)
-  return dict(sorted(found.items(), key=lambda item: item[1][0]["in_all"]))
+    groups.setdefault(key, []).append(row)
+  return dict(sorted(groups.items(), key=lambda item: item[1][0]["in_all"]))
 
 
 def _draw(axis, bars, title) -> None:
   colors = {"EXACT": "C0", "GREEDY_EXACT": "C0", "BOUNDED": "C1", "LOSSY": "C3"}
-  for place, found in enumerate(bars.values()):
-    color = "0.6" if found[0]["shape"] == "peer" else colors[found[0]["guarantee"]]
-    axis.barh(place, found[0]["in_all"], color=color)
-    for number, row in enumerate(found[1:], 1):
+  for place, rows in enumerate(bars.values()):
+    color = "0.6" if rows[0]["shape"] == "peer" else colors[rows[0]["guarantee"]]
+    axis.barh(place, rows[0]["in_all"], color=color)
+    for number, row in enumerate(rows[1:], 1):
       label = row["domain"] if place == 0 else None
       axis.plot(row["in_all"], place, "D", color=f"C{number + 3}", ms=4, label=label)
   axis.axvline(1, color="0.3", linewidth=0.8)

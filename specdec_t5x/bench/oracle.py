@@ -1,10 +1,10 @@
-"""Pairs of random networks that accept drafts at a set rate, for measuring time.
+"""Pairs of random networks with a set acceptance rate, to measure time.
 
-Both networks run at every step, at their full cost. Only then are their logits bent
-towards tokens that were chosen beforehand: the target's to a given text, the draft's to
-the same text at the accepted positions. So walltime at a given alpha is measured with
-any weights and in any dtype, in bfloat16 too, where the argmax of a target depends on
-the shape of a call. Not a way to decode: an oracle has to be given the output.
+Both networks run in full at every step. Then the logits are bent towards tokens chosen
+beforehand: the target's logits to a given text, the draft's logits to the same text at
+the accepted positions. Walltime at a given alpha can thus be measured with any weights
+and in any dtype, even in bfloat16, in which a target's argmax depends on the shape of a
+call. An oracle needs the output in advance, so it is no way to decode.
 """
 
 import dataclasses
@@ -31,12 +31,12 @@ from specdec_t5x.network.functional import Network
 from specdec_t5x.network.sizes import VOCAB_SIZE, random_params, t5_1_1
 from specdec_t5x.network.transformer import Transformer
 
-FEW = 2  # Iterations that are timed beside many.
-# Drafts that are the target itself, rounded: bits, and inputs that share a scale.
+FEW = 2  # The smaller of the two counts of iterations.
+# Drafts made by rounding the target: bits, and the number of inputs that share a scale.
 ROUNDED = {"int8": (8, 0), "int4": (4, 0), "int4/32": (4, 32)}
 _DRAWS = 64
-# A forced token's logit is so far above all others that a softmax is one-hot in
-# float32, up to the temperature below.
+# The margin of a forced token's logit over all other logits. Up to MOST_TEMPERATURE the
+# softmax is one-hot in float32.
 _MARGIN = 1e4
 MOST_TEMPERATURE = 10.0
 
@@ -47,53 +47,51 @@ def forced_tokens(
   vocab_size: int,
   key: Key[Array, ""],
 ) -> Int[Array, "B T"]:
-  """Returns what the oracle drafts at each position of the output.
+  """Returns the oracle's drafted token at each position of the output.
 
-  The target's own token with probability alpha, independently at each position, and
-  another one otherwise: each tried token is then accepted with probability alpha.
+  The drafted token is the target's token with probability alpha, independently at each
+  position, else another token. So alpha is the acceptance rate of tested tokens.
 
   Args:
     outputs: the target's greedy outputs.
-    alpha: the acceptance wanted, one for all positions or one each.
-    vocab_size: tokens there are.
+    alpha: the acceptance rate, for all positions or for each position.
+    vocab_size: the vocabulary size.
     key: consumed.
   """
-  kept = jax.random.uniform(key, outputs.shape) < alpha
-  return jnp.where(kept, outputs, (outputs + 1) % vocab_size)
+  is_right = jax.random.uniform(key, outputs.shape) < alpha
+  return jnp.where(is_right, outputs, (outputs + 1) % vocab_size)
 
 
 def oracle_extend(extend: ExtendFn, forced: Int[Array, "B T"]) -> ExtendFn:
-  """Returns the network `extend` with all mass at output position i on forced[:, i].
+  """Returns `extend` with all mass on forced[:, i] at output position i.
 
   The distribution is one-hot at temperatures up to `MOST_TEMPERATURE`.
 
   Args:
     extend: the real network.
-    forced: from `forced_tokens`; its last one stays beyond T.
+    forced: tokens from `forced_tokens`; beyond T the last token is repeated.
   """
 
   def bent(cache, tokens, positions=None, tree=None):
     # The token at slot i (the start token has slot 0) predicts output position i.
-    at = cache.index[:, None] + jnp.arange(tokens.shape[1])
+    output_positions = cache.index[:, None] + jnp.arange(tokens.shape[1])
     logits, features, cache = extend(cache, tokens, positions, tree)
-    chosen = jnp.take_along_axis(forced, at, axis=1, mode="clip")
+    chosen = jnp.take_along_axis(forced, output_positions, axis=1, mode="clip")
     rows, columns = jnp.indices(chosen.shape)
-    first = logits.max(axis=-1) + _MARGIN
-    return logits.at[rows, columns, chosen].set(first), features, cache
+    largest = logits.max(axis=-1) + _MARGIN
+    return logits.at[rows, columns, chosen].set(largest), features, cache
 
   return bent
 
 
 @functools.cache
 def random_model(size: str, dtype: str = "float32", weights: str = "float32") -> Model:
-  """Returns a network of one of `network.sizes.SIZES` with random weights.
-
-  Each is made once a process.
+  """Returns a network with random weights, made once per process.
 
   Args:
-    size: of the network.
-    dtype: of parameters and activations.
-    weights: 'int8' rounds the same random weights.
+    size: one of `network.sizes.SIZES`.
+    dtype: the dtype of parameters and activations.
+    weights: the format of the weights; 'int8' rounds the same random weights.
   """
   config = t5_1_1(size, dtype)
   if weights == "float32":
@@ -104,9 +102,9 @@ def random_model(size: str, dtype: str = "float32", weights: str = "float32") ->
 
 
 def paired(target: Network, draft: Network | str | None, gamma: int = 0) -> Decoder:
-  """Returns what decodes with a draft: a model, or by name one of `ROUNDED`.
+  """Returns a decoder with a draft: a network, or the name of an entry of `ROUNDED`.
 
-  Without one it decodes plainly, in blocks where gamma is.
+  Without a draft the decoder is plain, with blocks of `gamma` tokens if gamma is set.
   """
   if draft is None:
     return PlainDecoder(target, block=gamma or 1)
@@ -116,38 +114,39 @@ def paired(target: Network, draft: Network | str | None, gamma: int = 0) -> Deco
 
 
 def oracle_start(decode: Decode):
-  """Returns the start of decoding with networks that say what they are told.
+  """Returns the start of decoding with oracles.
 
   The start is a function of (forced, params, inputs, keys), where forced has the tokens
   [B, T] of the "target" and, for speculation, of the "draft".
   """
 
   def start(forced, *arrays):
-    how, state = decode.start(*arrays)
+    spec, state = decode.start(*arrays)
     if isinstance(decode.decoder, PlainDecoder):
-      extend = oracle_extend(how.extend, forced["target"])
-      return dataclasses.replace(how, extend=extend), state
-    target, networks = how.context.target, how.context.networks
+      extend = oracle_extend(spec.extend, forced["target"])
+      return dataclasses.replace(spec, extend=extend), state
+    target = spec.context.target
+    networks = spec.context.networks
     fields = {"target": _bent(target, forced["target"])}
     if networks:
       fields["networks"] = {"draft": _bent(networks["draft"], forced["draft"])}
-    else:  # The target itself drafts.
+    else:  # The target drafts for itself.
 
       def without(*args):
         return oracle_extend(target.without(*args), forced["draft"])
 
       fields["target"] = dataclasses.replace(fields["target"], without=without)
-    return _of_context(how, **fields), state
+    return _with_context(spec, **fields), state
 
   return start
 
 
 def replayed(kept: Bool[np.ndarray, "B T"], gamma: int) -> tuple[int, int]:
-  """Returns the accepted and the tried tokens of decoding a given text.
+  """Returns the numbers of accepted and tested tokens in decoding a given text.
 
   Args:
-    kept: the positions where the draft is right.
-    gamma: drafted tokens per iteration.
+    kept: whether the draft is right at each position.
+    gamma: the draft length in tokens.
   """
   accepted = tried = 0
   for row in np.asarray(kept).tolist():
@@ -169,25 +168,25 @@ def _bent(network, forced):
   return dataclasses.replace(network, extend=extend)
 
 
-def _of_context(spec, **fields):
+def _with_context(spec, **fields):
   context = dataclasses.replace(spec.context, **fields)
   return dataclasses.replace(spec, context=context)
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-  """A pair, and how it decodes.
+  """The settings of a pair.
 
   Attributes:
-    target: size of the target.
-    draft: size of the draft, or one of `ROUNDED`.
-    batch: rows.
-    temperature: of the sampling; 0 is greedy.
-    gamma: drafted tokens.
-    dtype: of parameters and activations.
-    input_length: tokens of an input.
+    target: the target's size.
+    draft: the draft's size, or a name in `ROUNDED`.
+    batch: the number of rows.
+    temperature: the sampling's temperature; 0 is greedy.
+    gamma: the draft length in tokens.
+    dtype: the dtype of parameters and activations.
+    input_length: the number of tokens of an input.
     max_length: the most tokens of an output.
-    weights: of the target, one of `network.config.WEIGHTS`.
+    weights: the format of the target's weights, one of `network.config.WEIGHTS`.
   """
 
   target: str
@@ -218,14 +217,14 @@ class Setup:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-  """A compiled program with the seconds that its compilation took."""
+  """A compiled program, and the seconds of the compilation."""
 
   program: Any
   seconds: float
 
 
 def compiled(function: Any, *arguments: Any) -> Compiled:
-  """Lowers a function and compiles it for arguments like these."""
+  """Lowers and compiles a function for the shapes and dtypes of the arguments."""
   lowered = function.lower(*arguments)
   begin = time.perf_counter()
   program = lowered.compile()
@@ -239,24 +238,26 @@ class Pair:
     setup: the pair.
 
   Attributes:
-    params: of both networks.
-    start: from (forced tokens, params, inputs, keys) to the speculation and its first
-      state.
-    forced: what the networks say in loops.
+    params: the parameters of both networks.
+    start: (forced tokens, params, inputs, keys) -> the speculation and the first state.
+    forced: the forced tokens of the loops.
     given: params, inputs and keys.
-    functions: by name what can be compiled, with arguments after the count: "iteration"
-      is the speculative loop, "redrafted" the same with each draft drawn twice, "plain"
-      and "block" the plain loop, a token and gamma + 1 tokens a call.
-    programs: those that were compiled.
+    functions: functions to compile, with the arguments after the count, by name:
+      "iteration" is the speculative loop, "redrafted" the loop with each draft drawn
+      twice, "plain" and "block" the plain loop with 1 and gamma + 1 tokens per call.
+    programs: the compiled programs by name.
   """
 
   def __init__(self, setup: Setup):
-    self.setup, sampling = setup, Sampling(setup.temperature)
+    self.setup = setup
+    sampling = Sampling(setup.temperature)
     target = random_model(setup.target, setup.dtype, setup.weights)
-    self.params, draft = {"target": target.params}, setup.draft
+    self.params = {"target": target.params}
+    draft = setup.draft
     if draft not in ROUNDED:
-      loaded = random_model(draft, setup.dtype)
-      draft, self.params["draft"] = loaded.network, loaded.params
+      model = random_model(draft, setup.dtype)
+      draft = model.network
+      self.params["draft"] = model.params
     pair = paired(target.network, draft, setup.gamma)
     self.params |= target.derived(pair.drafter.derived(target.network))
     shape = setup.batch, setup.input_length
@@ -264,43 +265,45 @@ class Pair:
     shape = setup.batch, setup.max_length
     self._text = jax.random.randint(jax.random.key(1), shape, 2, 32_000)
     decode = Decode(pair, self.params, sampling, setup.max_length)
-    self.given, self.start = decode.given(inputs), oracle_start(decode)
+    self.given = decode.given(inputs)
+    self.start = oracle_start(decode)
     self.forced = self.forced_at(0.5, 7)
-    ours = self.forced, *self.given
+    arguments = self.forced, *self.given
     self.functions = {
-      "iteration": (iterated(self.start), ours),
-      "redrafted": (iterated(self.start, redrafts=True), ours),
+      "iteration": (iterated(self.start), arguments),
+      "redrafted": (iterated(self.start, redrafts=True), arguments),
     }
     for name, block in ("plain", 1), ("block", setup.gamma + 1):
-      alone = PlainDecoder(target.network, block)
-      # A target's plain program is the same whatever its draft.
-      decode = Decode(alone, {"target": target.params}, sampling, setup.max_length)
+      plain = PlainDecoder(target.network, block)
+      # A target's plain program does not depend on the draft.
+      decode = Decode(plain, {"target": target.params}, sampling, setup.max_length)
       run = plain_program(oracle_start(decode))
       text = {"target": self._text}
       self.functions[name] = run, (text, *decode.given(inputs))
     self.programs: dict[str, Compiled] = {}
 
   def compile(self, *names: str) -> None:
-    """Compiles some of the functions, one after the other."""
+    """Compiles the named functions, one after the other."""
     for name in names:
       function, arguments = self.functions[name]
       self.programs[name] = compiled(function, jnp.int32(1), *arguments)
 
   def run(self, name: str, count: int):
-    """Runs a program for so many tokens or iterations."""
+    """Runs a program for `count` tokens or iterations."""
     return self.programs[name].program(jnp.int32(count), *self.functions[name][1])
 
   def calls(self, alpha: float, runs: int) -> Program:
-    """Returns whole calls by number; each draws new positions that are accepted."""
+    """Returns a program of calls by number; each call has other accepted positions."""
     forced = [self.forced_at(alpha, run) for run in range(runs)]
-    whole, run = jnp.int32(self.setup.max_length), self.programs["iteration"].program
-    return lambda number: run(whole, forced[number], *self.given)
+    count = jnp.int32(self.setup.max_length)
+    run = self.programs["iteration"].program
+    return lambda number: run(count, forced[number], *self.given)
 
   def forced_at(self, alpha: float, seed: int) -> dict[str, Int[Array, "B T"]]:
-    """Returns what the networks say: the text, and a draft that is right at alpha.
+    """Returns forced tokens: the target's text, and a draft that is right at alpha.
 
-    Few positions are tried in one output. Of many draws the result is the draw whose
-    share of accepted tokens is nearest to alpha.
+    An output has few tested positions. So the result is the best of many draws: the
+    draw with a share of accepted tokens nearest to alpha.
     """
     keys = jax.random.split(jax.random.key(seed), _DRAWS)
     draw = functools.partial(forced_tokens, self._text, alpha, VOCAB_SIZE)
@@ -314,11 +317,12 @@ class Pair:
     return {"target": self._text, "draft": drawn[nearest]}
 
   def loops(self) -> dict[str, Loop]:
-    """Returns few and many repetitions of each compiled program."""
+    """Returns each compiled program as a loop with a small and a large count."""
     tokens = self.setup.max_length
     most = {"plain": tokens, "block": tokens}
     iterations = tokens // (self.setup.gamma + 1)
+    counts = {name: (FEW, most.get(name, iterations)) for name in self.programs}
     return {
-      name: (made.program, self.functions[name][1], (FEW, most.get(name, iterations)))
-      for name, made in self.programs.items()
+      name: (compiled.program, self.functions[name][1], counts[name])
+      for name, compiled in self.programs.items()
     }

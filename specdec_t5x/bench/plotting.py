@@ -1,4 +1,4 @@
-"""What the figures have in common. matplotlib is needed here alone."""
+"""Common functions of the figures. No other module imports matplotlib."""
 
 import importlib.util
 import pathlib
@@ -7,7 +7,7 @@ _DPI = 150
 
 
 def require_matplotlib() -> None:
-  """Raises a ValueError that says how to install matplotlib where it is missing."""
+  """Raises a ValueError if matplotlib is not installed."""
   if importlib.util.find_spec("matplotlib") is None:
     raise ValueError(
       "Figures need matplotlib, which is not installed. Install it with "
@@ -16,8 +16,8 @@ def require_matplotlib() -> None:
 
 
 def new_figure(width: float, height: float, panels: int = 1):
-  """Returns a figure and its axes side by side, a list."""
-  # Without pyplot: no window system, no state.
+  """Returns a figure and a list of axes side by side."""
+  # `Figure` needs no window system and no global state, unlike pyplot.
   from matplotlib.figure import Figure
 
   figure = Figure(figsize=(width, height), layout="constrained")
@@ -35,7 +35,7 @@ def save(figure, folder: str, name: str) -> list[str]:
   directory.mkdir(parents=True, exist_ok=True)
   paths = [str(directory / f"{name}.{kind}") for kind in ("png", "svg")]
   figure.savefig(paths[0], dpi=_DPI)
-  # The same figure gives the same file: no date, no random names.
+  # Without a date and random names, equal figures give equal files.
   with rc_context({"svg.hashsalt": name}):
     figure.savefig(paths[1], metadata={"Date": None})
   return paths

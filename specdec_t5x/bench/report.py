@@ -3,11 +3,11 @@ r"""Renders the tables of pages from the JSON that commands kept (--keep NAME).
   python -m specdec_t5x.bench report          # writes the pages
   python -m specdec_t5x.bench report --check  # writes nothing; 1 where a page differs
 
-Between the lines `<!-- table NAME -->` and `<!-- end -->` of README.md, docs/results
-and docs/methods stands the table of docs/results/data/NAME.json, below it what it was
-measured with. `<!-- table NAME draft speed temperature=0 "shape=chain|tree of 8" -->`
-shows two of its columns, and the rows that show these values. From the repository's
-root.
+The lines `<!-- table NAME -->` and `<!-- end -->` in README.md, docs/results and
+docs/methods enclose the table of docs/results/data/NAME.json, with the measurement's
+environment below the table. Words after the name select columns and rows, as in
+`<!-- table NAME draft speed temperature=0 "shape=chain|tree of 8" -->`. Run this in the
+repository's root.
 """
 
 import argparse
@@ -28,42 +28,44 @@ _MARKED = re.compile(r"(<!-- table (\w+)(.*?) -->\n).*?(<!-- end -->)", re.DOTAL
 
 
 def planned() -> dict[str, str]:
-  """Returns the commands by the names of their tables, as results.toml has them."""
+  """Returns the commands of results.toml, by table."""
   text = (resources.files("specdec_t5x.bench") / "results.toml").read_text("utf-8")
   plan = tomllib.loads(text)
   for word, meaning in plan.pop("words").items():
-    plan = {name: each.replace(f"{{{word}}}", meaning) for name, each in plan.items()}
+    for name, command in plan.items():
+      plan[name] = command.replace(f"{{{word}}}", meaning)
   return plan
 
 
 def rendered(page: str, root: pathlib.Path) -> str:
-  """Returns a page with its tables as the kept JSON has them.
+  """Returns a page with all tables rendered from the kept JSON.
 
   Raises:
-    ValueError: where a marker has no end, or names what was not kept.
+    ValueError: if a marker has no end, or no JSON was kept for a marker.
   """
-  begun, whole = page.count("<!-- table "), len(_MARKED.findall(page))
-  if begun != whole:
+  begun = page.count("<!-- table ")
+  ended = len(_MARKED.findall(page))
+  if begun != ended:
     raise ValueError(
-      f"A page begins {begun} tables and ends {whole} of them. Write <!-- end --> "
+      f"A page begins {begun} tables and ends {ended} of them. Write <!-- end --> "
       "below each <!-- table NAME -->, a line each."
     )
-  return _MARKED.sub(lambda found: _table(root, *found.groups()), page)
+  return _MARKED.sub(lambda match: _table(root, *match.groups()), page)
 
 
 def differing(root: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
-  """Yields the pages that are not as they should be, with what they should be."""
+  """Yields the pages that differ from the rendered text, with the rendered text."""
   for path in (path for pattern in PAGES for path in sorted(root.glob(pattern))):
     page = path.read_text(encoding="utf-8")
-    if (should := rendered(page, root)) != page:
-      yield path, should
+    if (text := rendered(page, root)) != page:
+      yield path, text
 
 
 def main(argv: Sequence[str], root: pathlib.Path = pathlib.Path()) -> int:
   """Writes the pages, or compares them.
 
   Returns:
-    The exit status: 1 where --check finds pages that differ, or a table is missing.
+    The exit status: 1 if --check finds pages that differ, or if a table is missing.
   """
   parser = argparse.ArgumentParser(
     prog="python -m specdec_t5x.bench report",
@@ -73,19 +75,19 @@ def main(argv: Sequence[str], root: pathlib.Path = pathlib.Path()) -> int:
   parser.add_argument("--check", action="store_true", help="write nothing: compare")
   args = parser.parse_args(argv)
   try:
-    found = list(differing(root))
+    pages = list(differing(root))
   except ValueError as error:
     print(f"error: {error}", file=sys.stderr)
     return 1
-  for path, text in found:
+  for path, text in pages:
     print(f"{path}: {'not as its tables are kept' if args.check else 'rendered'}")
     if not args.check:
       path.write_text(text, encoding="utf-8")
-  return int(args.check and bool(found))
+  return int(args.check and bool(pages))
 
 
 def _table(root, begin, name, words, end) -> str:
-  """Returns a table between its markers, with the command that makes it."""
+  """Returns a table between the markers, with the table's command."""
   path = root / DATA / f"{name}.json"
   if not path.is_file():
     raise ValueError(
@@ -95,8 +97,9 @@ def _table(root, begin, name, words, end) -> str:
   kept = json.loads(path.read_text(encoding="utf-8"))
   text = grid(*_chosen(name, kept, shlex.split(words)))
   where = "{device}, {cores} cores, {date}, code {code}".format_map(kept["environment"])
-  command, plan = kept["command"], planned()
-  if name in plan:  # Its own command is long.
+  command = kept["command"]
+  plan = planned()
+  if name in plan:  # The page shows the short command of `bench results`.
     folders = dict.fromkeys(re.findall(r"\{(\w+)\}", plan[name]))
     data = "".join(f" --data {word}=DIR" for word in folders)
     command = f"python -m specdec_t5x.bench results --only {name}{data}"
@@ -104,8 +107,8 @@ def _table(root, begin, name, words, end) -> str:
 
 
 def _chosen(name, kept, words) -> tuple[list[Column], list[dict]]:
-  """Returns the columns and rows that a marker's words choose; without words, all."""
-  by_key = {key: Column(key, *rest) for key, *rest in kept["columns"]}
+  """Returns the columns and rows that a marker's words choose; all without words."""
+  by_key = {fields[0]: Column(*fields) for fields in kept["columns"]}
   conditions = dict(word.split("=", 1) for word in words if "=" in word)
   chosen = [word for word in words if "=" not in word]
   if unknown := {*chosen, *conditions} - by_key.keys():

@@ -1,13 +1,13 @@
-r"""Measures all that pages show, and renders them.
+r"""Measures all tables of the pages, and renders the pages.
 
-  python -m specdec_t5x.bench results                     # goes on where it stopped
+  python -m specdec_t5x.bench results                     # continues a stopped run
   python -m specdec_t5x.bench results --only machine base
-  python -m specdec_t5x.bench results --data m30k=DIR     # and what needs that folder
+  python -m specdec_t5x.bench results --data m30k=DIR     # and tables of that folder
 
-The commands are in results.toml; those of `python -m lab` begin with `lab`. Each runs
-in a process of its own, alone, and its table is kept as docs/results/data/NAME.json.
-What was kept of the same command with this code on this machine is not measured again.
-From the root of a clone, for hours.
+The commands are in results.toml; commands of `python -m lab` begin with `lab`. The
+commands run one after the other, each in a separate process, and each table is kept as
+docs/results/data/NAME.json. A kept table of the same command, code and machine is not
+measured again. Run this in the root of a clone; it takes hours.
 """
 
 import argparse
@@ -22,9 +22,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from specdec_t5x.bench import report
 
-# Measured first: what others were measured with is compared with this one.
+# The first table. The environments of other tables are compared with its environment.
 _FIRST = "machine"
-# Programs that several commands run are compiled once, but where a start is timed.
+# Commands share compiled programs, except for the command that times the start.
 _COMPILED = "JAX_COMPILATION_CACHE_DIR"
 _TIMES_STARTS = "infer"
 _ENVIRONMENT = ("device", "cores", "jax", "jaxlib", "code")
@@ -33,16 +33,16 @@ _ENVIRONMENT = ("device", "cores", "jax", "jaxlib", "code")
 def commands(
   plan: Mapping[str, str], given: Mapping[str, str]
 ) -> Iterator[tuple[str, list[str] | None]]:
-  """Yields the tables' names and commands, None where a folder was not given.
+  """Yields each table's name and command; the command is None if a folder is missing.
 
   Args:
     plan: as `report.planned`.
-    given: folders by the words that stand for them.
+    given: folders by the words in braces.
   """
   for name, command in plan.items():
     needed = set(re.findall(r"\{(\w+)\}", command))
-    there = needed <= given.keys()
-    yield name, shlex.split(command.format_map(given)) if there else None
+    is_complete = needed <= given.keys()
+    yield name, shlex.split(command.format_map(given)) if is_complete else None
 
 
 def main(
@@ -50,15 +50,15 @@ def main(
   root: pathlib.Path = pathlib.Path(),
   plan: Mapping[str, str] | None = None,
 ) -> int:
-  """Measures what was not kept, then writes the pages.
+  """Measures the tables that were not kept, then writes the pages.
 
   Args:
     argv: the flags.
-    root: of the repository.
-    plan: what there is to measure; None is `report.planned`.
+    root: the repository's root.
+    plan: commands by table; None is `report.planned`.
 
   Returns:
-    The exit status: 1 where a command failed, or a page can't be rendered.
+    The exit status: 1 if a command failed, or if a page can't be rendered.
   """
   parser = argparse.ArgumentParser(
     prog="python -m specdec_t5x.bench results",
@@ -70,11 +70,12 @@ def main(
     "--data", nargs="+", default=[], metavar="WORD=DIR", type=_pair, help="folders"
   )
   args = parser.parse_args(argv)
-  found, failed = dict(commands(plan or report.planned(), dict(args.data))), []
-  if unknown := set(args.only) - found.keys():
-    print(f"error: --only: expected some of {[*found]}, got {sorted(unknown)}.")
+  by_table = dict(commands(plan or report.planned(), dict(args.data)))
+  if unknown := set(args.only) - by_table.keys():
+    print(f"error: --only: expected some of {[*by_table]}, got {sorted(unknown)}.")
     return 1
-  for name, command in found.items():
+  failed = []
+  for name, command in by_table.items():
     if args.only and name not in (_FIRST, *args.only):
       continue
     if command is None:
@@ -89,43 +90,43 @@ def main(
 
 
 def _pair(text: str) -> tuple[str, ...]:
-  found = re.fullmatch(r"(\w+)=(.+)", text)
-  if not found:
+  match = re.fullmatch(r"(\w+)=(.+)", text)
+  if not match:
     raise argparse.ArgumentTypeError(f"expected WORD=DIR, got {text!r}")
-  return found.groups()
+  return match.groups()
 
 
 def _measured(name: str, command: Sequence[str], root: pathlib.Path) -> bool:
-  """Runs a command; returns whether its table was kept."""
+  """Runs a command; returns whether the command's table was kept."""
   print(f"{name}: measuring", flush=True)
-  # One for all: the paper's tables share their cells.
+  # A common folder, because the paper's tables share cells.
   folder = root / "runs" / "results"
   folder.mkdir(parents=True, exist_ok=True)
-  path, environment = folder / f"{name}.log", dict(os.environ)
+  path = folder / f"{name}.log"
+  environment = dict(os.environ)
   if command[0] != _TIMES_STARTS:
     environment[_COMPILED] = str((folder / "compiled").absolute())
   run = [sys.executable, "-m", *_module(command), "--output", str(folder)]
   with path.open("w", encoding="utf-8") as log:
-    ran = subprocess.run(
+    process = subprocess.run(
       [*run, "--keep", name], cwd=root, env=environment, stdout=log, stderr=log
     )
-  if ran.returncode:
+  if process.returncode:
     print(f"{name}: failed; {path} says why.")
-  return ran.returncode == 0
+  return process.returncode == 0
 
 
 def _module(command: Sequence[str]) -> list[str]:
-  """Returns the arguments of `python -m` that run a command of results.toml."""
+  """Returns the arguments of `python -m` for a command of results.toml."""
   return [*command] if command[0] == "lab" else ["specdec_t5x.bench", *command]
 
 
 def _is_kept(root: pathlib.Path, name: str, command: Sequence[str]) -> bool:
-  """Returns whether a table was kept of this command, as the machine's was."""
+  """Returns whether this command's table was kept, in the environment of `_FIRST`."""
+  folder = root / report.DATA
   try:
-    kept, first = (
-      json.loads((root / report.DATA / f"{each}.json").read_text(encoding="utf-8"))
-      for each in (name, _FIRST)
-    )
+    kept = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    first = json.loads((folder / f"{_FIRST}.json").read_text(encoding="utf-8"))
   except FileNotFoundError:
     return False
   same = all(kept["environment"][x] == first["environment"][x] for x in _ENVIRONMENT)

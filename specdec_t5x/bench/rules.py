@@ -1,12 +1,11 @@
-r"""Tokens a call of the target: each shape of draft under each rule that can judge it.
+r"""Compares tokens per call of the target, for each draft shape and matching rule.
 
   python -m specdec_t5x.bench rules --target DIR --draft small=DIR --vocabulary FILE \
     --inputs FILE --prefix "translate English to German: " --output DIR
 
-Chains, separate candidates and delayed trees (a stem, then branches), as deep as one
-another and with as many nodes. At temperature 0 all exact rules are greedy
-verification, and siblings the likeliest tokens. Nothing is timed, so other work may run
-beside it.
+The shapes are chains, separate candidates and delayed trees (a stem, then branches), of
+equal depth or of equal size. At temperature 0 all exact rules are greedy verification,
+and siblings are the likeliest tokens. Nothing is timed, so other work may run, too.
 """
 
 import argparse
@@ -24,7 +23,8 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 from specdec_t5x.drafters.tree_draft import TreeDraft
 
-_OF_CHAINS, _OF_TREES = ("token", "block"), ("recursive", "kseq", "traversal")
+_CHAIN_RULES = ("token", "block")
+_TREE_RULES = ("recursive", "kseq", "traversal")
 
 
 def make(args: argparse.Namespace) -> Table:
@@ -43,29 +43,30 @@ def make(args: argparse.Namespace) -> Table:
     seed=args.seed,
   )
   rows = {}
-  for found in measure(run):
-    number, siblings, rule = found.key
-    temperature = found.values["temperature"]
-    columns = {"temperature": temperature, **found.way.columns}
+  for result in measure(run):
+    number, siblings, rule = result.key
+    temperature = result.values["temperature"]
+    columns = {"temperature": temperature, **result.way.columns}
     row = rows.setdefault((temperature, number, siblings), columns)
-    row[rule] = found.cell.tokens_per_call
+    row[rule] = result.cell.tokens_per_call
   facts = {"inputs": len(study.inputs), "gamma": args.gamma, "batch": args.batch}
   words = {"task": study.job.task, "draft": draft.name}
   return render("rules", list(rows.values()), words, notes=[listed(facts)])
 
 
 def shapes(gamma: int, branches: int, stem: int) -> list[tuple[str, Tree]]:
-  """Returns shapes of depth gamma, and of the nodes that the candidates then have.
+  """Returns shapes of depth gamma, and shapes with the candidates' number of nodes.
 
   Raises:
-    ValueError: where these are no lengths of a delayed tree.
+    ValueError: if the lengths do not fit a delayed tree.
   """
   if not (is_whole(branches, 2) and is_whole(stem, 1) and is_whole(gamma, stem + 1)):
     raise ValueError(
       "Expected at least two branches, and a stem of at least 1 that is shorter than "
       f"gamma, got --branches {branches}, --stem {stem} and --gamma {gamma}."
     )
-  nodes, name = branches * gamma, f"stem {stem}, {branches} branches"
+  nodes = branches * gamma
+  name = f"stem {stem}, {branches} branches"
   return [
     ("chain", chain(gamma)),
     (name, delayed(stem, branches, gamma)),
@@ -76,8 +77,9 @@ def shapes(gamma: int, branches: int, stem: int) -> list[tuple[str, Tree]]:
 
 
 def _ways(study: Study, drafts, temperature: float) -> Ways:
-  """Returns each shape with each way to draw siblings under each rule."""
-  model, ways = study.drafts[0].model, {}
+  """Returns a way for each shape, way to draw siblings, and rule."""
+  model = study.drafts[0].model
+  ways = {}
   for number, (shape, tree) in enumerate(drafts):
     drafters = {None: DraftModel(model.network, tree.size)}
     if not tree.is_chain:
@@ -97,13 +99,14 @@ def _ways(study: Study, drafts, temperature: float) -> Ways:
 
 
 def _rules_of(drafter: Drafter, temperature: float) -> list[str]:
-  """Returns the rules that differ from one another on these drafts."""
+  """Returns the rules with different results on these drafts."""
   if not temperature:
     return ["greedy"]
   if drafter.tree.is_chain:
-    return [*_OF_CHAINS]
-  names = {name: RULES[name].needs_independent for name in _OF_TREES}
-  return [name for name in names if drafter.independent or not names[name]]
+    return [*_CHAIN_RULES]
+  if drafter.independent:
+    return [*_TREE_RULES]
+  return [name for name in _TREE_RULES if not RULES[name].needs_independent]
 
 
 COMMAND = Command(

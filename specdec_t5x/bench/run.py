@@ -1,7 +1,7 @@
-"""A run is data: ways to decode, inputs, batch sizes, temperatures and repetitions.
+"""Runs as data: ways to decode, inputs, batch sizes, temperatures and repetitions.
 
 `measure` decodes the same inputs by all ways of a run, in turn in one process, and
-returns a row for each way; `table.render` makes a table of rows.
+yields a row for each way. `table.render` makes a table of rows.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from specdec_t5x.bench.study import BATCH, Decode, Study, batches
 from specdec_t5x.bench.timed import Program, Timed, alternate
 
 PLAIN = "plain"
-# Inputs decoded before the tokens are counted. Even, so that over all of them each
-# program comes first as often as the other (`timed.alternate`).
+# The number of inputs between two counts of the tokens. The number is even, so that
+# each of two programs comes first equally often (`timed.alternate`).
 _CHUNK = 16
 
 
@@ -27,10 +27,10 @@ class Way:
   """A way to decode.
 
   Attributes:
-    decode: how; None where only `program` knows.
-    program: decodes one of the run's inputs; None decodes an input of its study.
-    columns: values of the rows, beside the measured ones.
-    costs: of the parts, where they are known.
+    decode: the decode; None if only `program` is known.
+    program: a program that decodes an input of the run; None decodes the study's input.
+    columns: values of the rows besides measured values.
+    costs: the times of the parts, if known.
     shown: the measured columns of the rows; None is all.
   """
 
@@ -42,27 +42,27 @@ class Way:
 
 
 _UNSET = Setting(0, 0.0)
-# Ways by key; `PLAIN` is the one that others are compared with.
+# Ways by key. All ways are compared with the way `PLAIN`.
 Ways = Mapping[Any, Way]
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """What is measured.
+  """A measurement.
 
   Attributes:
-    ways: returns the ways at a temperature and a batch size.
-    study: the target and the inputs of ways that have no program.
-    inputs: returns what programs take, by batch size; None: the numbers of the study's
-      inputs, or of the repetitions where there is no study.
-    temperatures: of the sampling.
-    batches: rows at once.
-    repetitions: calls of a program that takes no input.
-    domains: the domain of each input; empty where there is one domain.
-    setting: of the cells, but for the temperature.
-    num_tokens: enough output tokens of a way; None decodes all inputs.
-    timed: whether ways are timed, in turn; otherwise only counted.
-    seed: of decodes that are only counted.
+    ways: returns the ways for a temperature and a batch size.
+    study: the target and the inputs of ways without a program.
+    inputs: returns the programs' inputs for a batch size. None passes the numbers of
+      the study's inputs, or of the repetitions if there is no study.
+    temperatures: the sampling's temperatures.
+    batches: the batch sizes.
+    repetitions: the number of calls of a program without inputs.
+    domains: the domain of each input; empty for a single domain.
+    setting: the cells' setting; `temperatures` replaces the temperature.
+    num_tokens: the number of a way's output tokens to stop at; None decodes all inputs.
+    timed: whether to time ways in turn, or only to count.
+    seed: the seed of decodes that are only counted.
   """
 
   ways: Callable[[float, int], Ways]
@@ -80,15 +80,15 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """What one way did with the inputs of a domain.
+  """The measurement of a way on the inputs of a domain.
 
   Attributes:
-    key: of the way.
-    way: how they were decoded.
-    batch: rows at once.
-    domain: of the inputs.
-    cell: what was measured.
-    results: of the program; empty where nothing was timed.
+    key: the way's key.
+    way: the way to decode.
+    batch: the batch size.
+    domain: the inputs' domain.
+    cell: the measurement.
+    results: the program's results; empty if not timed.
   """
 
   key: Any
@@ -120,17 +120,17 @@ def measure(run: Run) -> Iterator[Row]:
       continue
     timed = _timed(run, ways, batch)
     for domain in dict.fromkeys(run.domains) or [""]:
-      of_domain = {key: _of(each, run.domains, domain) for key, each in timed.items()}
+      parts = {key: _of(t, run.domains, domain) for key, t in timed.items()}
       for key, way in ways.items():
-        ours, plain = of_domain[key], of_domain.get(PLAIN)
-        cell = Measured.timed(setting, ours, plain, way.costs)
+        ours = parts[key]
+        cell = Measured.timed(setting, ours, parts.get(PLAIN), way.costs)
         yield Row(key, way, batch, domain, cell, ours.results)
 
 
 def compare(
   runs: Mapping[Any, Program], inputs: Sequence[Any], setting: Setting
 ) -> dict[Any, Measured]:
-  """Returns what programs do with inputs, in turn, the plain one among them."""
+  """Returns the measurements of programs that run in turn, with `PLAIN` among them."""
   ways = {key: Way(program=program) for key, program in runs.items()}
   run = Run(
     lambda temperature, batch: ways,
@@ -142,17 +142,18 @@ def compare(
 
 
 def _timed(run: Run, ways: Ways, batch: int) -> dict[Any, Timed]:
-  """Returns what all ways do with the inputs, or with enough inputs, in turn."""
+  """Times all ways in turn, on all inputs or on enough inputs for `num_tokens`."""
   count = len(run.study.inputs) if run.study else run.repetitions
   inputs = run.inputs(batch) if run.inputs else range(count)
   programs = {key: w.program or run.study.program(w.decode) for key, w in ways.items()}
   if run.num_tokens is None:
     return alternate(programs, inputs)
-  chunks, emitted = [], 0
+  chunks = []
+  emitted = 0
   for first in range(0, len(inputs), _CHUNK):
     chunks.append(alternate(programs, inputs[first : first + _CHUNK]))
-    ours = next(each for key, each in chunks[-1].items() if key != PLAIN)
-    emitted += sum(int(each.statistics.emitted.sum()) for each in ours.results)
+    ours = next(part for key, part in chunks[-1].items() if key != PLAIN)
+    emitted += sum(int(result.statistics.emitted.sum()) for result in ours.results)
     if emitted >= run.num_tokens:
       break
   return {key: _joined([chunk[key] for chunk in chunks]) for key in programs}
@@ -164,17 +165,18 @@ def _joined(chunks: Sequence[Timed]) -> Timed:
 
 
 def _of(timed: Timed, domains: Sequence[str], domain: str) -> Timed:
-  """Returns what was done with the inputs of a domain."""
+  """Returns the times and results of a domain's inputs."""
   if not domains:
     return timed
-  where = [number for number, name in enumerate(domains) if name == domain]
-  return Timed(timed.seconds[where], tuple(timed.results[number] for number in where))
+  numbers = [number for number, name in enumerate(domains) if name == domain]
+  results = tuple(timed.results[number] for number in numbers)
+  return Timed(timed.seconds[numbers], results)
 
 
 def _counted(run: Run, way: Way, setting: Setting, batch: int) -> Measured:
-  """Returns the counts of all inputs, each input a unit."""
-  columns = [
-    {name: np.asarray(getattr(each.statistics, name))[:rows] for name in COUNTED}
-    for _, each, rows in batches(way.decode, run.study.ids, batch or BATCH, run.seed)
-  ]
+  """Returns the counts of each input."""
+  columns = []
+  for _, decoded, rows in batches(way.decode, run.study.ids, batch or BATCH, run.seed):
+    counts = decoded.statistics
+    columns.append({name: np.asarray(getattr(counts, name))[:rows] for name in COUNTED})
   return Measured(setting, joined(columns))

@@ -1,4 +1,4 @@
-"""A target, its drafts and inputs, and their decodes as programs to be timed."""
+"""A target with drafts and inputs, and decodes as programs to be timed."""
 
 import dataclasses
 import functools
@@ -23,31 +23,31 @@ from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.network.ngram import NgramTable
 
-BATCH = 16  # Inputs at once, where nothing is timed.
+BATCH = 16  # The batch size if nothing is timed.
 COPY = "copy"
-# Drafters without a model, and the settings that their cells depend on.
+# Drafters without a model, and the settings that identify their cells.
 UNTRAINED = {COPY: f"match {Copy().match}", "quantized": "8 bits"}
-# The most repetitions that are timed: of an iteration, of a plain token. A loop that
-# does not run at all leaves what happens once a call.
+# The most timed repetitions of an iteration and of a plain token; the fewest are 0,
+# which gives the time of the work once per call.
 _ITERATIONS, _TOKENS = 10, 32
-_PART = (2, 10)  # Repetitions of a part that are timed beside each other.
-# Numbers of each parameter that its fingerprint reads.
+_PART = (2, 10)  # The two counts of repetitions of a part.
+# The number of elements of each parameter in the fingerprint, about.
 _SAMPLE = 1024
 
-# The tokens of each input, end of sequence included, and the end of sequence.
+# The tokens of each input, EOS included, and the EOS token.
 Tokens = tuple[list[list[int]], int]
 
 
 @dataclasses.dataclass(frozen=True)
 class Decode:
-  """A way to decode with everything that it needs but the inputs.
+  """A way to decode, complete except for the inputs.
 
   Attributes:
-    decoder: networks, and how they are used.
-    params: of the networks by name, on the device.
+    decoder: the decoder, with the networks.
+    params: the networks' parameters by name, on the device.
     sampling: the adjustment of all distributions.
-    max_length: most tokens of an output.
-    eos_id: the token that ends one.
+    max_length: the most tokens of an output.
+    eos_id: the EOS token.
   """
 
   decoder: Decoder
@@ -58,7 +58,7 @@ class Decode:
 
   @property
   def settings(self) -> tuple[Sampling, int, int]:
-    """The sampling, the most tokens and the token that ends an output."""
+    """The sampling, the most tokens of an output and the EOS token."""
     return self.sampling, self.max_length, self.eos_id
 
   def __call__(self, inputs: Int[Array, "B E"], keys: Key[Array, "B"]) -> Decoded:
@@ -66,19 +66,19 @@ class Decode:
     return api.compiled(self.decoder, *self.settings)(self.params, inputs, keys)
 
   def start(self, *arrays: Any):
-    """Returns how to decode and the loop's first state, from `given`'s arrays."""
+    """Returns the prepared loop and the first state, from the arrays of `given`."""
     return self.decoder.prepare(*arrays, *self.settings)
 
   def given(self, inputs: Int[Array, "B E"]) -> tuple[Any, ...]:
-    """Returns what programs of some inputs take: parameters, inputs and keys."""
+    """Returns the arguments of a program: parameters, inputs and keys."""
     return self.params, inputs, row_keys(jax.random.key(0), inputs.shape[0])
 
   def loop(self, inputs: Int[Array, "B E"], name: str = "iteration") -> Loop:
-    """Returns a part that is to be timed, on some inputs.
+    """Returns a loop of a part, to be timed.
 
     Args:
-      inputs: of the loop; no token ends an output.
-      name: as in `iteration.part_programs`; plain decoding has iterations alone.
+      inputs: the loop's inputs. No token ends an output.
+      name: a name of `iteration.part_programs`; plain decoding has only iterations.
     """
     start = dataclasses.replace(self, eos_id=NEVER).start
     if isinstance(self.decoder, PlainDecoder):
@@ -94,7 +94,7 @@ class Decode:
 def batches(
   decode: Decode, ids: Sequence[Sequence[int]], batch: int = BATCH, seed: int = 0
 ) -> Iterator[tuple[Int[Array, "B E"], Decoded, int]]:
-  """Yields batches of inputs, their decodes, and how many rows of each count."""
+  """Yields each batch of inputs, the decode, and the number of rows that count."""
   for first, texts, count in api.padded_batches(ids, batch):
     yield texts, decode(texts, row_keys(jax.random.key(seed), batch, first)), count
 
@@ -102,9 +102,9 @@ def batches(
 def decoding_groups(
   decode: Decode, at_once: int
 ) -> Callable[[tuple[int, Int[Array, "B E"]]], list[Decoded]]:
-  """Returns the program that decodes a group of inputs, so many of them at once.
+  """Returns a program that decodes a group of inputs in batches of `at_once`.
 
-  Each batch starts with the policy's state after the batch before.
+  Each batch starts with the policy's state after the previous batch.
   """
 
   def decode_batch(decoder, params, inputs, keys, state):
@@ -114,16 +114,19 @@ def decoding_groups(
 
   def decode_group(group):
     first, inputs = group
-    state, found = {}, []
-    job = tuning.Job(decode.decoder, at_once, inputs.shape[1], *decode.settings[:2])
+    state = {}
+    outputs = []
+    job = tuning.Job(
+      decode.decoder, at_once, inputs.shape[1], decode.sampling, decode.max_length
+    )
     tuned = tuning.tuned(job, decode.params)
     if isinstance(tuned, SpeculativeDecoder):
       state = {"policy_state": tuned.first_policy_state(at_once)}
     for i in range(0, len(inputs), at_once):
       keys = row_keys(jax.random.key(0), at_once, first + i)
-      found.append(run(tuned, decode.params, inputs[i : i + at_once], keys, state))
-      state = {"policy_state": found[-1].policy_state} if state else {}
-    return found
+      outputs.append(run(tuned, decode.params, inputs[i : i + at_once], keys, state))
+      state = {"policy_state": outputs[-1].policy_state} if state else {}
+    return outputs
 
   return decode_group
 
@@ -133,11 +136,11 @@ class Draft:
   """A way to draft.
 
   Attributes:
-    name: in the tables.
-    source: the folder it came from, or one of `UNTRAINED`.
-    model: the network or table; None where nothing is learned.
-    drafter: one of `build.DRAFTERS`.
-    fingerprint: of its parameters.
+    name: the name in tables.
+    source: the model's folder, or a name in `UNTRAINED`.
+    model: the network or table; None without learned parameters.
+    drafter: a name in `build.DRAFTERS`.
+    fingerprint: the fingerprint of the parameters.
   """
 
   name: str
@@ -149,20 +152,20 @@ class Draft:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """A target, drafts and inputs that are not loaded yet.
+  """The paths and settings of a study, before loading.
 
   Attributes:
-    task: in the tables.
+    task: the task's name in tables.
     target: the target's folder.
-    drafts: folders by name, or of `UNTRAINED` drafters their own names.
-    read: reads the inputs.
-    max_length: most tokens of an output.
-    num_tokens: output tokens a cell is measured over.
-    dtype: of parameters and activations.
-    runs: of each part's clock.
+    drafts: folders, or names in `UNTRAINED`, by the draft's name.
+    read: a function that reads the inputs.
+    max_length: the most tokens of an output.
+    num_tokens: the number of output tokens per cell.
+    dtype: the dtype of parameters and activations.
+    runs: the number of timed runs of each part.
     vocabulary: a SentencePiece model, or a Hugging Face folder.
     also: files of inputs of other domains, by name.
-    cut: most tokens of their inputs.
+    cut: the most tokens of an input of other domains.
   """
 
   task: str
@@ -178,29 +181,29 @@ class Job:
   cut: int | None = None
 
   def load(self) -> "Study":
-    """Loads everything.
+    """Loads the inputs and models.
 
     Raises:
-      ValueError: where something can't be read, or there are no inputs.
+      ValueError: if a file can't be read, or if there are no inputs.
     """
     ids, eos_id = self.read()
     if not ids:
       raise ValueError(f"{self.task}: there is no input. Give at least one.")
-    drafts = [load_draft(*draft, self.dtype) for draft in self.drafts.items()]
+    drafts = [load_draft(name, path, self.dtype) for name, path in self.drafts.items()]
     target = api.load_model(self.target, self.dtype)
     return Study(self, target, tuple(drafts), pad_inputs(ids), eos_id)
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-  """A target, its drafts and inputs.
+  """A target with drafts and inputs.
 
   Attributes:
-    job: what was loaded.
+    job: the job that was loaded.
     target: the target.
     drafts: the ways to draft.
-    inputs: encoder tokens of each input, all of one length.
-    eos_id: the token that ends an output.
+    inputs: the encoder tokens of each input, padded to a common length.
+    eos_id: the EOS token.
   """
 
   job: Job
@@ -220,26 +223,29 @@ class Study:
 
   @property
   def first_model(self) -> Draft | None:
-    """The first draft model, if there is any."""
-    return next((each for each in self.drafts if each.drafter == "draft_model"), None)
+    """The first draft model, or None."""
+    models = (draft for draft in self.drafts if draft.drafter == "draft_model")
+    return next(models, None)
 
   def decode(self, temperature: float, draft: Any = None, *parts, **words) -> Decode:
-    """Returns a way to decode: `build.together`'s, or the target alone."""
-    made = together(self.target, draft, *parts, **words)
-    return Decode(*made, Sampling(temperature), self.job.max_length, self.eos_id)
+    """Returns a way to decode; see `build.together`. Without a draft it is plain."""
+    decoder, params = together(self.target, draft, *parts, **words)
+    sampling = Sampling(temperature)
+    return Decode(decoder, params, sampling, self.job.max_length, self.eos_id)
 
   def cell(self, draft: Draft, setting) -> Decode:
-    """Returns the way to decode of a cell."""
-    parts = draft.model, draft.drafter, setting.rule
-    return self.decode(setting.temperature, *parts, gamma=setting.gamma)
+    """Returns a cell's way to decode."""
+    return self.decode(
+      setting.temperature, draft.model, draft.drafter, setting.rule, gamma=setting.gamma
+    )
 
   def program(self, decode: Decode) -> Program:
-    """Returns what decodes the input of a given number, and stays compiled."""
+    """Returns a compiled program that decodes the input with a given number."""
     run = api.compiled(decode.decoder, *decode.settings)
     return lambda number: run(decode.params, self.inputs[number], self._keys[number])
 
   def key(self, draft: Draft, setting) -> dict[str, Any]:
-    """Returns everything that determines a cell."""
+    """Returns the key of a cell: all settings that determine the measurement."""
     job = {n: getattr(self.job, n) for n in ("max_length", "num_tokens", "dtype")}
     return {
       "task": self.job.task,
@@ -253,12 +259,12 @@ class Study:
       **machine(),
     }
 
-  # Once: a large target takes a while to read, and there are many cells.
+  # Cached, as reading a large target takes a while, and there are many cells.
   @functools.cached_property
   def _fingerprints(self):
     return fingerprint(self.target.params), fingerprint(list(self.inputs))
 
-  # An input's draws are its own.
+  # Each input has a key, so an input's random draws don't depend on other inputs.
   @functools.cached_property
   def _keys(self):
     return [row_keys(jax.random.key(n), 1) for n in range(len(self.inputs))]
@@ -268,7 +274,7 @@ def load_draft(name: str, source: str, dtype: str) -> Draft:
   """Loads a draft.
 
   Raises:
-    ValueError: where there is nothing to load.
+    ValueError: if the source can't be loaded.
   """
   if source in UNTRAINED:
     return Draft(name, source, None, source, UNTRAINED[source])
@@ -284,25 +290,25 @@ def load_draft(name: str, source: str, dtype: str) -> Draft:
     config = dataclasses.replace(network.config, order=int(order))
     model = dataclasses.replace(model, network=NgramTable(config))
   kinds = {NgramTable: "ngram", FeatureDrafter: "heads"}
-  found = (name for kind, name in kinds.items() if isinstance(model.network, kind))
-  drafter = next(found, "draft_model")
+  drafters = (name for kind, name in kinds.items() if isinstance(model.network, kind))
+  drafter = next(drafters, "draft_model")
   return Draft(name, source, model, drafter, fingerprint(model.params))
 
 
 def pad_inputs(ids: Sequence[Sequence[int]]) -> tuple[Int[Array, "1 E"], ...]:
-  """Returns inputs at batch 1, padded to one length: programs are compiled once."""
+  """Returns inputs at batch 1, padded to a common length, so programs compile once."""
   return tuple(rows for _, rows, _ in api.padded_batches(ids, batch_size=1))
 
 
 def fingerprint(tree: Any) -> str:
-  """Returns a digest of some numbers of each array.
+  """Returns a digest of a sample of each array's elements.
 
-  A large target has billions of numbers; another training step changes every parameter.
+  A sample suffices for billions of elements: a training step changes every parameter.
   """
   digest = hashlib.sha256()
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     flat = leaf.reshape(-1)
-    some = np.asarray(flat[:: max(1, flat.size // _SAMPLE)])
+    sample = np.asarray(flat[:: max(1, flat.size // _SAMPLE)])
     digest.update(f"{jax.tree_util.keystr(path)}{leaf.shape}{leaf.dtype}".encode())
-    digest.update(some.tobytes())
+    digest.update(sample.tobytes())
   return digest.hexdigest()[:16]

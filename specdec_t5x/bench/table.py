@@ -21,8 +21,8 @@ from specdec_t5x.tables import padded
 NOT_MEASURED = "not measured"
 _COLUMN = re.compile(r"(\w+)(?::(\d))?(\?\S*)?(?: (.+))?")
 
-# A number, one with an interval or quartiles, a word; None is what `Column.missing`
-# says.
+# A number, an estimate with an interval, a median with quartiles, or a word. None is
+# shown as `Column.missing`.
 Value = float | int | str | Estimate | Spread | None
 
 
@@ -31,10 +31,10 @@ class Column:
   """A column.
 
   Attributes:
-    key: of its values in the rows.
-    header: above it.
-    digits: after the point.
-    missing: shown where there is no value.
+    key: the key of the values in the rows.
+    header: the header.
+    digits: the number of digits after the point.
+    missing: the text for a missing value.
   """
 
   key: str
@@ -43,7 +43,7 @@ class Column:
   missing: str = NOT_MEASURED
 
   def show(self, value: Value | Mapping[str, float | None]) -> str:
-    """Returns a value, or what JSON has of it, as text."""
+    """Returns a value, or a value read from JSON, as text."""
     value = plain(value)
     if value is None:
       return self.missing
@@ -59,17 +59,17 @@ class Column:
 
 
 def columns(text: str) -> tuple[Column, ...]:
-  """Returns the columns that a text names, `|` between them.
+  """Returns the columns of a text, which are separated by `|`.
 
-  Each is a key, and as needed `:` with the digits, `?` with what is shown where there
-  is no value, and the header: "gamma | speed:1 speed-up | siblings?- | c:3?- c, ms".
+  A column is a key, and as needed `:` with the digits, `?` with the text for a missing
+  value, and the header: "gamma | speed:1 speed-up | siblings?- | c:3?- c, ms".
   """
-  found = []
+  parsed = []
   for column in text.split("|"):
     key, digits, missing, header = _COLUMN.fullmatch(column.strip()).groups()
     missing = NOT_MEASURED if missing is None else missing[1:]
-    found.append(Column(key, header or key, int(digits or 2), missing))
-  return tuple(found)
+    parsed.append(Column(key, header or key, int(digits or 2), missing))
+  return tuple(parsed)
 
 
 @functools.cache
@@ -77,27 +77,28 @@ def declared(name: str, package: str = "specdec_t5x.bench") -> Mapping[str, Any]
   """Returns the title, columns and notes of a table.
 
   Args:
-    name: of the table in the package's tables.toml.
+    name: the table's name in the package's tables.toml.
     package: the importable package that holds tables.toml.
   """
   file = resources.files(package) / "tables.toml"
-  found = known = tomllib.loads(file.read_text(encoding="utf-8"))
+  document = tomllib.loads(file.read_text(encoding="utf-8"))
+  table = document
   for part in name.split("."):
-    found = found[part]
-  # Several tables have these notes, by name.
-  shared = known.get("notes", {})
-  return {**found, "notes": [shared.get(n, n) for n in found.get("notes", ())]}
+    table = table[part]
+  # Notes that several tables have, by name.
+  shared = document.get("notes", {})
+  return {**table, "notes": [shared.get(n, n) for n in table.get("notes", ())]}
 
 
 def grid(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
   """Returns a table in Markdown.
 
-  Left out are rows that say that they are "hidden", and columns of which no row has a
-  value, but for those of what should have been measured.
+  Rows with a true value of "hidden" are left out, and so are columns without any value,
+  except for columns with missing values shown as `NOT_MEASURED`.
   """
   shown = [row for row in rows if not row.get("hidden")]
-  there = {key for row in shown for key, value in row.items() if value is not None}
-  columns = [c for c in columns if c.missing == NOT_MEASURED or c.key in there]
+  present = {key for row in shown for key, value in row.items() if value is not None}
+  columns = [c for c in columns if c.missing == NOT_MEASURED or c.key in present]
   cells = [[column.header for column in columns]]
   cells += [[c.show(row.get(c.key)) for c in columns] for row in shown]
   head, *body = padded(cells)
@@ -107,19 +108,19 @@ def grid(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """What a command prints and writes.
+  """The result of a command.
 
   Attributes:
-    name: of its files.
-    title: above it.
-    columns: of the table.
-    rows: values by column; JSON has those without a column, too.
-    notes: below it.
-    settings: what it was made with, for JSON.
-    facts: what else was found, for JSON.
-    before: tables that Markdown shows above this one.
+    name: the name of the files.
+    title: the title above the table.
+    columns: the columns.
+    rows: values by column; JSON also has values without a column.
+    notes: notes below the table.
+    settings: settings of the command, for JSON.
+    facts: further results, for JSON.
+    before: tables that Markdown shows above this table.
     made: versions, code, device and date, for JSON and below the notes.
-    command: that made it, for JSON.
+    command: the command line, for JSON.
   """
 
   name: str
@@ -134,16 +135,16 @@ class Table:
   command: str = ""
 
   def markdown(self) -> str:
-    """Returns the table with its title and notes, below those `before` it."""
+    """Returns the tables of `before`, then this table, each with a title; and notes."""
     parts = [
-      f"## {each.title}\n\n{grid(each.columns, each.rows)}"
-      for each in (*self.before, self)
+      f"## {table.title}\n\n{grid(table.columns, table.rows)}"
+      for table in (*self.before, self)
     ]
     notes = "\n".join(f"- {note}" for note in (*self.notes, listed(self.made)))
     return "\n".join([*parts, f"{notes}\n"])
 
   def csv(self) -> str:
-    """Returns the rows; a value with an interval has columns for its ends."""
+    """Returns the rows as CSV; the ends of an interval have separate columns."""
     rows = [
       {k: v for c in self.columns for k, v in _flat(c.key, row.get(c.key))}
       for row in self.rows
@@ -156,7 +157,7 @@ class Table:
     return text.getvalue()
 
   def json(self) -> str:
-    """Returns everything; of the tables before it the rows, by their names."""
+    """Returns the table as JSON, with the rows of each table of `before` by name."""
     document = {
       "title": self.title,
       "command": self.command,
@@ -171,7 +172,7 @@ class Table:
     return json.dumps(plain(document), indent=1) + "\n"
 
   def write(self, folder: str) -> list[str]:
-    """Writes NAME.json, NAME.csv and NAME.md, and returns their paths."""
+    """Writes NAME.json, NAME.csv and NAME.md, and returns the paths."""
     texts = {"json": self.json(), "csv": self.csv(), "md": self.markdown()}
     return [put(folder, f"{self.name}.{kind}", text) for kind, text in texts.items()]
 
@@ -186,25 +187,27 @@ def render(
   package: str = "specdec_t5x.bench",
   **fields: Any,
 ) -> Table:
-  """Returns the table of some rows; title, columns and notes are in tables.toml.
+  """Returns a table of rows, with title, columns and notes from tables.toml.
 
   Args:
-    name: there, its last part in the table.
+    name: the name in tables.toml. The last part is the table's name.
     rows: values by column.
-    words: what is filled in there.
-    more: columns beside those there.
-    notes: below those there.
-    package: the package whose tables.toml it is.
+    words: values for the names in braces in tables.toml.
+    more: further columns.
+    notes: further notes.
+    package: the package with the tables.toml.
     **fields: other fields of the table.
   """
-  spec, words = declared(name, package), words or {}
-  title, shown = spec["title"].format(**words), columns(spec["columns"] + more)
+  spec = declared(name, package)
+  words = words or {}
+  title = spec["title"].format(**words)
+  shown = columns(spec["columns"] + more)
   notes = (*(note.format(**words) for note in spec["notes"]), *notes)
   return Table(name.rpartition(".")[2], title, shown, rows, notes, **fields)
 
 
 def put(folder: str, name: str, text: str) -> str:
-  """Writes a text into a folder, which is made where it is missing; its path."""
+  """Writes a text into a folder, creates a missing folder, and returns the path."""
   directory = epath.Path(folder)
   directory.mkdir(parents=True, exist_ok=True)
   (directory / name).write_text(text)
@@ -212,23 +215,23 @@ def put(folder: str, name: str, text: str) -> str:
 
 
 def listed(facts: Mapping[str, Any]) -> str:
-  """Returns facts in one line, for a note; those that are None are left out."""
+  """Returns facts in one line, for a note, without facts that are None."""
   return ", ".join(f"{k} {v}" for k, v in facts.items() if v is not None)
 
 
 def plain(value: Any) -> Any:
-  """Returns a value as JSON has it."""
+  """Returns a value as a JSON value."""
   if isinstance(value, Estimate | Spread):
     return dataclasses.asdict(value)
   if isinstance(value, Mapping):
-    return {key: plain(each) for key, each in value.items()}
+    return {key: plain(item) for key, item in value.items()}
   return list(map(plain, value)) if isinstance(value, list | tuple) else value
 
 
 def _flat(key, value):
-  found = plain(value)
-  if not isinstance(found, Mapping):
-    yield key, found
+  value = plain(value)
+  if not isinstance(value, Mapping):
+    yield key, value
     return
-  for name, number in found.items():
+  for name, number in value.items():
     yield (key if name in ("value", "median") else f"{key}_{name}"), number

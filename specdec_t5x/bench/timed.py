@@ -1,8 +1,8 @@
-"""Programs timed in turn.
+"""Times programs in turn.
 
-Machines drift: what is compared runs in turn in one process, and what is quoted is the
-median of ratios, with quartiles. Parts run in loops of their own (`iteration`): the
-slope between two counts leaves out what happens once a call (encoding, dispatch).
+Machines drift, so compared programs run in turn in one process, and results are medians
+of ratios, with quartiles. Parts run in separate loops (`iteration`): the slope between
+two counts excludes work once per call (encoding, dispatch).
 
 Shapes: N inputs, R runs.
 """
@@ -18,21 +18,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-# Drafting by lookups and verification may take no time; noise then makes it negative.
+# Drafting by lookups and verification may be lost in noise, with a negative time.
 _CAN_BE_FREE = ("draft", "verification")
 
 Program = Callable[[Any], Any]
-# A compiled program (count, *arguments), its arguments, and two counts.
+# A compiled program (count, *arguments), the arguments, and two counts.
 Loop = tuple[Callable[..., Any], Sequence[Any], tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-  """What one program did with N inputs.
+  """The times and results of a program on N inputs.
 
   Attributes:
-    seconds: wall-clock time of each input, until the result was ready.
-    results: of each input.
+    seconds: the wall-clock time of each input, until the result is ready.
+    results: the result of each input.
   """
 
   seconds: Float[np.ndarray, "N"]
@@ -41,7 +41,7 @@ class Timed:
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-  """A median with its quartiles."""
+  """A median with quartiles."""
 
   median: float
   low: float
@@ -53,12 +53,12 @@ def alternate(
 ) -> dict[Any, Timed]:
   """Runs every program on every input, in turn.
 
-  Each program runs `warm` times on the first input before the clock starts, so that
-  nothing is compiled while it is timed. The order is reversed from input to input: none
-  is always the one that follows a certain other.
+  Each program runs `warm` times on the first input before the clock starts, so
+  compilation is not timed. The order is reversed from input to input, so no program
+  always follows the same other program.
 
   Raises:
-    ValueError: where there is nothing to run, or nothing to run it on.
+    ValueError: if there is no program or no input.
   """
   if not programs or not inputs:
     raise ValueError(
@@ -84,7 +84,7 @@ def alternate(
 def median_ratio(
   numerator: Float[np.ndarray, "N"], denominator: Float[np.ndarray, "N"]
 ) -> Spread:
-  """Returns the median of N ratios, with quartiles; denominators are above 0."""
+  """Returns the median of N ratios, with quartiles; denominators must be above 0."""
   return spread(np.asarray(numerator, float) / np.asarray(denominator, float))
 
 
@@ -95,7 +95,7 @@ def spread(values: Float[np.ndarray, "N"]) -> Spread:
 
 
 def repeated(loops: Mapping[Any, Loop]) -> dict[tuple[Any, int], Program]:
-  """Returns by (name, count) what `alternate` times."""
+  """Returns the programs of loops for `alternate`, by (name, count)."""
   return {
     (name, count): functools.partial(_repeat, run, count, arguments)
     for name, (run, arguments, counts) in loops.items()
@@ -108,35 +108,35 @@ def _repeat(run, count, arguments, _):
 
 
 def slopes(timed: Mapping[tuple[Any, int], Timed]) -> dict[Any, Float[np.ndarray, "R"]]:
-  """Returns seconds a repetition by name, of what ran at two counts each."""
-  found = {}
+  """Returns the seconds per repetition by name, from the times at two counts."""
+  result = {}
   for name in dict.fromkeys(name for name, _ in timed):
     few, many = sorted(count for other, count in timed if other == name)
     seconds = timed[name, many].seconds - timed[name, few].seconds
-    found[name] = seconds / (many - few)
-  return found
+    result[name] = seconds / (many - few)
+  return result
 
 
 def each_turn(loops: Mapping[Any, Loop], runs: int) -> dict[Any, Any]:
-  """Returns seconds [R] a repetition of loops (see `repeated`) that run in turn."""
+  """Returns the seconds [R] per repetition of loops that run in turn (`repeated`)."""
   return slopes(alternate(repeated(loops), range(runs)))
 
 
 def medians(
   slopes: Mapping[Any, Float[np.ndarray, "R"]], gamma: int
 ) -> dict[Any, float]:
-  """Returns the median over the runs of what a repetition of each part takes.
+  """Returns the median seconds per repetition of each part.
 
   Raises:
-    ValueError: where the machine is too busy to tell a part's time from noise.
+    ValueError: if the machine is too busy to tell a part's time from noise.
   """
-  found = {name: float(np.median(seconds)) for name, seconds in slopes.items()}
-  for name in found.keys() & _CAN_BE_FREE:
-    found[name] = max(found[name], 0.0)
-  lost = [n for n, seconds in found.items() if seconds <= 0 and n not in _CAN_BE_FREE]
+  result = {name: float(np.median(seconds)) for name, seconds in slopes.items()}
+  for name in result.keys() & _CAN_BE_FREE:
+    result[name] = max(result[name], 0.0)
+  lost = [n for n, seconds in result.items() if seconds <= 0 and n not in _CAN_BE_FREE]
   if lost:
     raise ValueError(
       f"The time of {lost} is lost in noise (gamma {gamma}): more repetitions took no "
       "longer than few. Leave all cores to the measurement, or raise --runs."
     )
-  return found
+  return result

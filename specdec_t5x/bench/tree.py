@@ -1,16 +1,17 @@
-r"""The tree that heads had best draft on this device, as a gin file.
+r"""Finds the fastest tree for heads on this device, and writes a gin file.
 
   python -m specdec_t5x.bench tree --target DIR --draft HEADS --vocabulary FILE \
     --inputs FILE --prefix "translate English to German: " --output DIR
 
-Decodes the inputs with the target alone, counts at which rank each head has the token
-that came, and times an iteration on trees of several sizes. Chains of each length and
-the best tree of each size are then compared by tokens a second. Writes the best one to
-tree.gin, to be added after configs/drafters/heads.gin. With a temperature the counts
-are of samples and siblings the likeliest tokens, which are certain.
+Decodes the inputs with the target alone, counts the rank of the target's token under
+each head, and times an iteration on trees of several sizes. Chains of each length and
+the best tree of each size are compared by tokens per second. The fastest tree is
+written to tree.gin, to be added after configs/drafters/heads.gin. With a temperature
+the counts are of samples, and siblings are the likeliest tokens, without random draws.
 """
 
 import argparse
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +51,7 @@ tree.Tree.parents = ({parents})
 
 
 def make(args: argparse.Namespace) -> Table:
-  """Counts, times and compares."""
+  """Counts ranks, times iterations and compares trees."""
   study = jobs.load(args)
   heads = study.drafts[0].model
   drafts_trees = getattr(heads.network.config, "kind", "eagle") != "eagle"
@@ -62,7 +63,8 @@ def make(args: argparse.Namespace) -> Table:
   chances = acceptance(study, heads, args.temperature, args.ranks)
   drafts = _drafts(chances, args.sizes)
   seconds = _seconds(study, drafts, args)
-  plain, rows = seconds.pop(PLAIN), []
+  plain = seconds.pop(PLAIN)
+  rows = []
   for name, tree in drafts.items():
     tokens = tokens_per_call(tree, chances)
     row = {
@@ -95,12 +97,12 @@ def ranks_of(
   texts: Int[Array, "B E"],
   outputs: Int[Array, "B T"],
 ) -> Float[Array, "D B T"]:
-  """Returns at which rank each head has the token that came; NaN where none did.
+  """Returns the rank of the target's token under each head; NaN beyond the output.
 
   Args:
-    models: the target and its heads.
-    texts: inputs, zero-padded.
-    outputs: the target's, zero-padded.
+    models: the target and the heads.
+    texts: the inputs, padded with 0.
+    outputs: the target's outputs, padded with 0.
   """
   target, heads = models
   batch = {
@@ -109,48 +111,52 @@ def ranks_of(
     "decoder_target_tokens": outputs,
   }
   features = forward(target.network, target.params, batch, method="features")
-  known = heads.network, heads.params, target.network, target.params
-  found = []
-  for i, logits in enumerate(drafted_ahead(*known, features, batch), 1):
+  logits_by_depth = drafted_ahead(
+    heads.network, heads.params, target.network, target.params, features, batch
+  )
+  ranks = []
+  for i, logits in enumerate(logits_by_depth, 1):
     token = ahead(outputs, i)[..., None]
     rank = (logits > jnp.take_along_axis(logits, token, axis=-1)).sum(-1)
-    found.append(jnp.where(has_token(batch, i), rank, jnp.nan))
-  return jnp.stack(found)
+    ranks.append(jnp.where(has_token(batch, i), rank, jnp.nan))
+  return jnp.stack(ranks)
 
 
 def acceptance_of(
   ranks: Float[np.ndarray, "D N"], most: int
 ) -> Float[np.ndarray, "D R"]:
-  """Returns how often the token of a depth has each rank, of `most`.
+  """Returns the frequency of each of the first `most` ranks at each depth.
 
-  Given that every token before it was of such a rank, so that there is a node.
+  The frequency is conditional on ranks below `most` at all smaller depths, as otherwise
+  the tree has no node to extend.
   """
-  found, reached = [], np.ones(ranks.shape[1], bool)
+  frequencies = []
+  is_reached = np.ones(ranks.shape[1], bool)
   for rank in ranks:
-    counted = rank[reached & ~np.isnan(rank)]
+    counted = rank[is_reached & ~np.isnan(rank)]
     hits = np.array([(counted == r).sum() for r in range(most)])
-    found.append(hits / max(counted.size, 1))
-    reached &= rank < most
-  # A rank may come more often than one before it by chance alone.
-  return -np.sort(-np.array(found), axis=1)
+    frequencies.append(hits / max(counted.size, 1))
+    is_reached &= rank < most
+  # Sorted, as a rank may be more frequent than a better rank only by chance.
+  return -np.sort(-np.array(frequencies), axis=1)
 
 
 def acceptance(
   study: Study, heads: api.Model, temperature: float, most: int = 10
 ) -> Float[np.ndarray, "D R"]:
-  """Returns how often each rank of each head is the target's token."""
+  """Returns the frequency of each rank of the target's token, for each head."""
   if is_decoder_only(study.target.network):
     raise ValueError(
       "Ranks are counted for encoder-decoders, got a decoder-only target. Choose the "
       "tree of its heads by hand (SHAPE in configs/drafters/heads.gin)."
     )
   decode = study.decode(temperature)
-  count = jax.jit(lambda *given: ranks_of((study.target, heads), *given))
-  found = []
+  count = jax.jit(functools.partial(ranks_of, (study.target, heads)))
+  batches_of_ranks = []
   for texts, decoded, rows in batches(decode, study.ids):
     ranks = np.asarray(count(texts, decoded.tokens))[:, :rows]
-    found.append(ranks.reshape(len(ranks), -1))
-  return acceptance_of(np.concatenate(found, axis=1), most)
+    batches_of_ranks.append(ranks.reshape(len(ranks), -1))
+  return acceptance_of(np.concatenate(batches_of_ranks, axis=1), most)
 
 
 def _drafts(acceptance, sizes) -> dict[str, Tree]:
@@ -161,12 +167,9 @@ def _drafts(acceptance, sizes) -> dict[str, Tree]:
 
 
 def _seconds(study: Study, drafts: dict[str, Tree], args) -> dict[str, float]:
-  """Returns the seconds of an iteration with each draft, and of a 'plain' token.
-
-  Raises:
-    ValueError: where the machine is too busy to tell one of them from noise.
-  """
-  texts, heads = study.batch(args.batch), study.drafts[0].model
+  """Returns the seconds of an iteration with each draft, and of a 'plain' token."""
+  texts = study.batch(args.batch)
+  heads = study.drafts[0].model
   loops = {PLAIN: study.decode(args.temperature).loop(texts)}
   for name, tree in drafts.items():
     drafter = headed(heads.network, tree, "likeliest")

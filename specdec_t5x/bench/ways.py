@@ -1,4 +1,4 @@
-"""Every way to speculate for a target: drafters in their shapes, and rules."""
+"""Every way to speculate for a target: drafters, shapes and rules."""
 
 import argparse
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ from specdec_t5x.network.heads import FeatureDrafter
 _STEM, _BRANCHES, _CANDIDATES = 2, 2, 4
 _RANKS = 8
 _LENIENCE = 0.5
-_EXACT = RULES["traversal"]  # Of any tree; on a chain it is block verification.
+_EXACT = RULES["traversal"]  # For any tree; on a chain it is block verification.
 _TRAINING = {
   "draft_model": "a draft model",
   "ngram": "counting",
@@ -42,7 +42,7 @@ _TRAINING = {
   "": "none",
 }
 TARGET = "target"
-# The shape of a draft, the drafter or its name, the rule, and `together`'s words.
+# A shape's name, the drafter or a name, the rule, and keyword arguments of `together`.
 Shape = tuple[str, Drafter | str, Rule, Mapping[str, Any]]
 _IN_ANOTHER_PROCESS = "in another process"
 
@@ -50,21 +50,21 @@ _IN_ANOTHER_PROCESS = "in another process"
 def ways(
   study: Study, temperature: float, args: argparse.Namespace, address: str
 ) -> dict[tuple[str, str, str], Way]:
-  """Returns all ways that there are with a target and its drafts.
+  """Returns all ways to decode with a target and drafts.
 
   Args:
-    study: the target, its drafts and the inputs.
-    temperature: of the sampling.
-    args: flags `gamma`, `sizes` of heads' trees, `skip` and `no_rules`.
-    address: where the first draft model also answers; empty where it does not.
+    study: the target, the drafts and the inputs.
+    temperature: the sampling's temperature.
+    args: the flags `gamma`, `sizes` of heads' trees, `skip` and `no_rules`.
+    address: the address of the first draft model's other process; "" without a process.
 
   Returns:
     The ways by draft, shape and rule.
   """
-  drafts = [each for each in study.drafts if each.drafter != ROUNDED]
+  drafts = [draft for draft in study.drafts if draft.drafter != ROUNDED]
   # Every target can draft for itself.
   itself = Draft(TARGET, "", None, "", "")
-  found = {}
+  result = {}
   for draft in (*drafts, itself):
     if draft is itself:
       shapes = _of_target(study, args, address)
@@ -73,7 +73,7 @@ def ways(
     for shape, drafter, rule, words in shapes:
       named = study.first_model if shape == _IN_ANOTHER_PROCESS else draft
       decode = study.decode(temperature, draft.model, drafter, rule, **words)
-      judge, _ = rule_at(rule, decode.sampling)  # At T = 0 exact rules are greedy.
+      judge, _ = rule_at(rule, decode.sampling)  # At T = 0 exact rules become greedy.
       name = type(judge).__name__.lower()
       leaves = jax.tree.leaves(draft.model and draft.model.params)
       columns = {
@@ -85,12 +85,12 @@ def ways(
         "parameters": f"{sum(leaf.size for leaf in leaves) / 1e6:.2f}M",
         "training": _TRAINING[named.drafter],
       }
-      found[named.name, shape, name] = Way(decode, columns=columns)
-  return found
+      result[named.name, shape, name] = Way(decode, columns=columns)
+  return result
 
 
 def _of_target(study, args, address) -> Iterator[Shape]:
-  """Yields the ways without another network in this process."""
+  """Yields the ways without a second network in this process."""
   yield "rounded to 8 bits", Quantized(), _EXACT, {}
   yield "rounded to 4 bits", Quantized(4, 32), _EXACT, {}
   if args.skip:
@@ -101,9 +101,9 @@ def _of_target(study, args, address) -> Iterator[Shape]:
 
 
 def _of_draft(study, draft: Draft, temperature, args) -> Iterator[Shape]:
-  """Yields the ways with one draft."""
+  """Yields the ways with a draft."""
   if draft.source == COPY:
-    # Of certain tokens no exact rule accepts more, and this one takes least time.
+    # No exact rule accepts more deterministic tokens, and 'token' takes the least time.
     yield "chain", Copy(args.gamma), RULES["token"], {}
     yield "chain, COPY_MATCH 1", Copy(args.gamma, match=1), RULES["token"], {}
     return
@@ -123,7 +123,7 @@ def _of_draft(study, draft: Draft, temperature, args) -> Iterator[Shape]:
 
 
 def _of_first(network, plain, distinct, temperature, gamma) -> Iterator[Shape]:
-  """Yields what is tried with one draft model alone: policies, and every rule."""
+  """Yields the ways for the first draft model only: the policy, and every rule."""
   words = {"gamma": gamma, "policy": "auto"}
   yield "policy 'auto'", "draft_model", _EXACT, words
   if gamma > 2:
@@ -146,7 +146,7 @@ def _of_first(network, plain, distinct, temperature, gamma) -> Iterator[Shape]:
 
 
 def _of_heads(study, draft, temperature, sizes) -> Iterator[Shape]:
-  """Yields heads' chain, pruned trees and, but for EAGLE's, their best fixed ones."""
+  """Yields the chain, pruned trees and, except for EAGLE, the best fixed trees."""
   network = draft.model.network
   yield "chain", headed(network, chain(network.config.count)), _EXACT, {}
   for size in sizes:

@@ -1,6 +1,6 @@
-"""`make demo`: a target and a draft from nothing, and what speculation gains.
+"""`make demo`: a target and a draft without real data, and the speed-up of speculation.
 
-`corpora` writes synthetic texts, `tasks` gives them to seqio, `vocabulary` is theirs.
-`recipe` says what a demo pair is made of, `making` makes what is missing,
-`comparison` measures, `__main__` is the command.
+`corpora` writes synthetic texts, `tasks` registers the texts with seqio, and
+`vocabulary` trains the vocabulary. `recipe` lists the parts of a demo pair, `making`
+makes missing parts, `comparison` measures, and `__main__` is the command.
 """

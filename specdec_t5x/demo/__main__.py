@@ -1,6 +1,6 @@
-"""`python -m specdec_t5x.demo`: what `make demo`, `demo-all` and `demo-lm` run.
+"""`python -m specdec_t5x.demo`: the command of `make demo`, `demo-all` and `demo-lm`.
 
-`--train`, which `make demo-train` gives, trains the embedded pair again instead.
+With `--train`, as in `make demo-train`, the command only trains the embedded pair.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from specdec_t5x.quiet import import_quietly
 TEMPERATURES = (0.0, 1.0)
 
 
-# Of steps other than training, beside `recipe.Part.minutes`.
+# The minutes of steps other than training (see `recipe.Part.minutes`).
 _LOAD, _VOCABULARY, _DECODE, _COMPARE = 0.12, 0.07, 0.8, 1.3
 _NEXT = {
   "ende": """
@@ -34,10 +34,10 @@ def run(pair: recipe.DemoPair, inputs: int, more: bool, kept: str = "") -> None:
   """Makes one demo pair, decodes with both commands, and prints the comparison.
 
   Args:
-    pair: which one.
-    inputs: how many are compared.
-    more: whether all of its drafts draft.
-    kept: the name that pages show the comparison by, where they are to show it.
+    pair: the pair.
+    inputs: the number of inputs of the comparison.
+    more: whether to compare all of the pair's drafts.
+    kept: the name of the kept table, for pages; "" keeps no table.
   """
   print(f"\nDemo pair {pair.name!r}: {pair.about}. Nothing here is real data.")
   parts = [part for part in pair.parts if not part.embedded]
@@ -52,8 +52,7 @@ def run(pair: recipe.DemoPair, inputs: int, more: bool, kept: str = "") -> None:
     from specdec_t5x.bench.command import keep
     from specdec_t5x.demo import chart, comparison
 
-    report = lambda line: print(f"      {line}", flush=True)
-    table = comparison.compare(pair, inputs, TEMPERATURES, more, report)
+    table = comparison.compare(pair, inputs, TEMPERATURES, more, _report)
     table = dataclasses.replace(table, command=pair.command)
   folder = os.path.join(recipe.DIRECTORY, pair.name)
   files = table.write(folder) + (keep(table, kept) if kept else [])
@@ -63,11 +62,14 @@ def run(pair: recipe.DemoPair, inputs: int, more: bool, kept: str = "") -> None:
   print(_NEXT.get(pair.name, ""))
 
 
-def train(pair: recipe.DemoPair) -> None:
-  """Trains a pair's networks by its recipe; a run that was stopped goes on.
+def _report(line: str) -> None:
+  print(f"      {line}", flush=True)
 
-  Args:
-    pair: which one. What the package contains of it stays as it is.
+
+def train(pair: recipe.DemoPair) -> None:
+  """Trains a pair's networks by the recipe; a stopped run continues.
+
+  The networks in the package stay unchanged.
   """
   steps = Steps([Step("Load TensorFlow, seqio and JAX", _LOAD), *_trained(pair.parts)])
   with steps.step():
@@ -121,7 +123,7 @@ def _run_commands(pair) -> str:
     flags = [f"--gin_file=configs/{kind}_{pair.name}.gin"]
     return infer.run(flags, os.path.join(recipe.DIRECTORY, pair.name, kind))
 
-  # Side by side: nothing is timed here, and starting up takes longest.
+  # The commands run in parallel: nothing is timed, and the start-up dominates.
   with concurrent.futures.ThreadPoolExecutor() as pool:
     plain, speculative = pool.map(job, infer.BOTH)
   for finished in (plain, speculative):
@@ -134,7 +136,7 @@ def _run_commands(pair) -> str:
 
 
 def main() -> None:
-  """Parses the command line and runs the pairs that it names."""
+  """Parses the command line and runs the named pairs."""
   parser = argparse.ArgumentParser(prog="python -m specdec_t5x.demo")
   parser.add_argument(
     "--pairs", nargs="+", choices=sorted(recipe.PAIRS), default=["ende"]
@@ -152,7 +154,7 @@ def main() -> None:
     parser.error(f"--keep names one table, got the pairs {flags.pairs}. Give one pair.")
   if not os.path.isfile(recipe.ENDE.target.gin_file):
     sys.exit("specdec_t5x.demo: expected to run in the repository's root (configs/).")
-  # A second demo, and the commands beside this process, compile nothing again.
+  # A second demo and the commands of the demo reuse compiled programs.
   compiled = os.path.abspath(os.path.join(recipe.DIRECTORY, "compiled"))
   os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", compiled)
   try:
@@ -161,7 +163,7 @@ def main() -> None:
       for name in flags.pairs:
         train(recipe.PAIRS[name])
       return
-    require_matplotlib()  # Before minutes of work that end with a picture.
+    require_matplotlib()  # Checked first, as the chart comes after minutes of work.
     for name in flags.pairs:
       run(recipe.PAIRS[name], flags.inputs, flags.more, flags.keep)
   except (ValueError, FloatingPointError) as error:

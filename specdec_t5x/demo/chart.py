@@ -1,18 +1,18 @@
-"""The comparison as a picture: speed-ups beside what Theorem 3.8 says."""
+"""The comparison as a picture: speed-ups and the predictions of Theorem 3.8."""
 
 from specdec_t5x.bench import plotting
 from specdec_t5x.bench.table import Table
 
 
 def draw(table: Table, folder: str) -> list[str]:
-  """Draws each draft's speed-up with its quartiles, a panel a temperature.
+  """Draws each draft's speed-up with quartiles, in a panel per temperature.
 
   Args:
-    table: of `comparison.compare`.
-    folder: where comparison.png and comparison.svg go.
+    table: the table of `comparison.compare`.
+    folder: the folder of comparison.png and comparison.svg.
 
   Returns:
-    Their paths.
+    The paths of the pictures.
   """
   temperatures = list(dict.fromkeys(row["temperature"] for row in table.rows))
   figure, axes = plotting.new_figure(4 * len(temperatures), 3, len(temperatures))

@@ -1,7 +1,7 @@
 """The demo's table: plain decoding against speculation, in turn in one process.
 
-The unit of time is seconds a token of one input at batch 1, reading it included:
-sampled outputs differ in length, so whole outputs do not compare.
+Times are seconds per token of an input at batch 1, encoder included. Times per output
+are not comparable, as sampled outputs differ in length.
 """
 
 import dataclasses
@@ -24,10 +24,10 @@ from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 from specdec_t5x.network.functional import lacks_encoder
 from specdec_t5x.network.heads import FeatureDrafter
 
-# From outputs to what a metric says of them.
+# Computes a metric of outputs.
 ScoreFn = Callable[[Sequence[Int[Array, "T"]]], float]
 
-# Ways to draft that need no training come first.
+# Drafts without training, the first rows of the table.
 _UNTRAINED = {"copied input": "copy", "target in 8 bits": "quantized"}
 _BRIEF = columns(
   "draft | temperature T | tokens_per_call tokens a target call | speed "
@@ -43,37 +43,38 @@ def compare(
   more: bool = False,
   report: Callable[[str], None] = lambda line: None,
 ) -> Table:
-  """Measures a demo pair's drafts on the first texts of its test split.
+  """Measures a demo pair's drafts on the first texts of the test split.
 
   Args:
-    pair: whose drafts.
-    inputs: how many texts.
-    temperatures: of the decodes.
-    more: whether its other drafts draft, too.
-    report: takes a line a draft and temperature, as soon as it was measured.
+    pair: the pair.
+    inputs: the number of texts.
+    temperatures: the sampling's temperatures.
+    more: whether to measure `pair.more`, too.
+    report: called with a line for each draft and temperature, after the measurement.
   """
   study = job_of(pair, inputs, more).load()
-  score, costs = _scorer(pair, inputs), costs_of(study)
-  found = []
+  score = _scorer(pair, inputs)
+  costs = costs_of(study)
+  measured = []
   for temperature in temperatures:
     for row in rows(study, Setting(DEFAULT_GAMMA, temperature), costs, score):
-      found.append(row)
+      measured.append(row)
       report(", ".join(f"{c.header} {c.show(row.get(c.key))}" for c in _BRIEF))
   headers = (f"{pair.metric}: plain", "ours", "draft alone") if score else ()
   scores = zip(_SCORE_KEYS, headers, strict=False)
-  beside = "".join(f" | {key}:1?- {header}" for key, header in scores)
+  score_columns = "".join(f" | {key}:1?- {header}" for key, header in scores)
   words = {"pair": repr(pair.name), "inputs": inputs}
-  return render("comparison", found, words, beside)
+  return render("comparison", measured, words, score_columns)
 
 
 def brief(table: Table) -> str:
-  """Returns what a reader wants to know of the table first."""
-  told = "Batch 1, in turn with plain decoding; the first two need no training."
-  return f"## {table.title}\n\n{grid(_BRIEF, table.rows)}\n{told}\n"
+  """Returns the most important columns of the table, with title and note."""
+  note = "Batch 1, in turn with plain decoding; the first two need no training."
+  return f"## {table.title}\n\n{grid(_BRIEF, table.rows)}\n{note}\n"
 
 
 def job_of(pair: DemoPair, inputs: int, more: bool) -> Job:
-  """Returns a pair's ways to draft on so many texts of its test split."""
+  """Returns the job of a pair's drafts on the first texts of the test split."""
 
   def read():
     texts = [text for text, _ in held_out.held_out_texts(pair.name, inputs)]
@@ -85,25 +86,26 @@ def job_of(pair: DemoPair, inputs: int, more: bool) -> Job:
 
 
 def costs_of(study: Study) -> dict[str, Costs]:
-  """Returns what the parts of a decode take with each draft, greedily: seconds."""
-  setting, found = Setting(DEFAULT_GAMMA, 0.0), {}
+  """Returns the times of a greedy decode's parts with each draft."""
+  setting = Setting(DEFAULT_GAMMA, 0.0)
+  costs = {}
   for draft in study.drafts:
     decode = study.cell(draft, setting)
     cost = measure_costs(decode, setting.gamma, study.inputs[0], study.job.runs)
-    found[draft.name] = cost
-  return found
+    costs[draft.name] = cost
+  return costs
 
 
 def rows(
   study: Study, setting: Setting, costs: Mapping[str, Costs], score: ScoreFn | None
 ) -> list[dict[str, Any]]:
-  """Measures every draft beside the target alone.
+  """Measures every draft in turn with the target alone.
 
   Args:
-    study: what is decoded; all of its inputs are.
-    setting: how; of the gamma of `costs`.
-    costs: as `costs_of`.
-    score: of outputs; None where they have no score.
+    study: the study, whose inputs are all decoded.
+    setting: the setting, with the gamma of `costs`.
+    costs: as in `costs_of`.
+    score: the metric of outputs; None if the task has no metric.
   """
   temperature = setting.temperature
   ways = {PLAIN: Way(study.decode(temperature))}
@@ -111,23 +113,23 @@ def rows(
     ways[draft.name] = Way(study.cell(draft, setting), costs=costs[draft.name])
   run = Run(lambda *_: ways, study, temperatures=(temperature,), setting=setting)
   plain, *others = measure(run)
-  found = []
+  result = []
   for draft, measured in zip(study.drafts, others, strict=True):
     name = {"task": study.job.task, "draft": draft.name, "gamma": setting.gamma}
     row = {**measured.values, **name}
     if score:
-      results = [plain.results, measured.results]
+      runs = [plain.results, measured.results]
       network = draft.model and draft.model.network
-      # What reads a target says nothing alone.
+      # A draft that needs the target's features or encoder can't decode alone.
       if network and not (
         isinstance(network, FeatureDrafter) or lacks_encoder(network)
       ):
         alone = dataclasses.replace(study, target=draft.model).decode(temperature)
-        results.append(map(study.program(alone), range(len(study.inputs))))
-      outputs = [[result.tokens[0] for result in each] for each in results]
+        runs.append(map(study.program(alone), range(len(study.inputs))))
+      outputs = [[decoded.tokens[0] for decoded in run] for run in runs]
       row |= dict(zip(_SCORE_KEYS, map(score, outputs), strict=False))
-    found.append(row)
-  return found
+    result.append(row)
+  return result
 
 
 def _scorer(pair, inputs) -> ScoreFn | None:
@@ -141,7 +143,7 @@ def _scorer(pair, inputs) -> ScoreFn | None:
 
   def score(outputs):
     rows = map(np.asarray, outputs)
-    known = [row[(row > 0) & (row < processor.vocab_size())].tolist() for row in rows]
-    return metric(references, [processor.decode(row) for row in known])
+    ids = [row[(row > 0) & (row < processor.vocab_size())].tolist() for row in rows]
+    return metric(references, [processor.decode(row) for row in ids])
 
   return score

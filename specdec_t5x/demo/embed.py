@@ -2,8 +2,8 @@
 
   python -m specdec_t5x.demo.embed
 
-Run it in the repository's root. Parameters are rounded to bfloat16; everything on the
-card is measured with the rounded parameters.
+Run the command in the repository's root. Parameters are rounded to bfloat16, and all
+measurements of the card use the rounded parameters.
 """
 
 import dataclasses
@@ -45,11 +45,7 @@ def main() -> None:
 
 
 def make_card(parts: dict[str, recipe.Part]) -> dict[str, Any]:
-  """Returns the card of the packed pair; decodes the test set to measure it.
-
-  Args:
-    parts: what was trained, by "target" and "draft".
-  """
+  """Decodes the test set; returns the card of the packed "target" and "draft"."""
   packed = {"target": embedded.target(), "draft": embedded.draft()}
   models = {name: api.load_model(path) for name, path in packed.items()}
   plain = _decode(models["target"], None, 0.0)
@@ -85,15 +81,15 @@ def make_card(parts: dict[str, recipe.Part]) -> dict[str, Any]:
 
 def digest(folder: pathlib.Path) -> str:
   """Returns the SHA-256 of the names and contents of all files in a folder."""
-  found = hashlib.sha256()
+  sha256 = hashlib.sha256()
   for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-    found.update(f"{path.relative_to(folder)}\0".encode())
-    found.update(path.read_bytes())
-  return found.hexdigest()
+    sha256.update(f"{path.relative_to(folder)}\0".encode())
+    sha256.update(path.read_bytes())
+  return sha256.hexdigest()
 
 
 def _pack(checkpoint: str, folder: pathlib.Path) -> None:
-  """Writes a checkpoint again, in bfloat16."""
+  """Writes a checkpoint into a folder, in bfloat16."""
   network = api.load_model(checkpoint).network
   step = int(pathlib.Path(checkpoint).name.removeprefix("checkpoint_"))
   params = T5XParameters(network, str(pathlib.Path(checkpoint).parent)).restore(step)

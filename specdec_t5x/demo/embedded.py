@@ -1,7 +1,7 @@
-"""The pair that comes with the package: a target, a draft, a vocabulary, a test set.
+"""The pair in the package: a target, a draft, a vocabulary and a test set.
 
-Both networks are trained by `make demo-train` and kept in bfloat16. card.json, beside
-them, records their data, training, and quality.
+`make demo-train` trained both networks, which are stored in bfloat16. card.json records
+the data, the training and the quality.
 """
 
 import json
@@ -9,7 +9,7 @@ import pathlib
 from typing import Any
 
 FOLDER = pathlib.Path(__file__).with_name("pair")
-STEPS = 8000  # of the training of each network
+STEPS = 8000  # training steps of each network
 
 
 def checkpoint(name: str) -> str:
@@ -35,12 +35,12 @@ def vocabulary() -> str:
 def alpha(
   target: str | None, draft: str | None, drafter: str | Any = "draft_model"
 ) -> float | None:
-  """Returns the acceptance rate on the card; None where another pair decodes.
+  """Returns the acceptance rate on the card; None for another pair or drafter.
 
   Args:
     target: the path of the target's checkpoint.
     draft: the path of the draft's checkpoint.
-    drafter: DRAFTER.
+    drafter: the value of DRAFTER.
   """
   is_embedded = (target, draft) == (checkpoint("target"), checkpoint("draft"))
   if not is_embedded or drafter != "draft_model":

@@ -1,4 +1,4 @@
-"""The demo's test texts as the seqio tasks give them, and their metrics."""
+"""The demo's test texts, as in the seqio tasks, and the tasks' metrics."""
 
 from specdec_t5x.data import language_modeling, metrics, tasks
 from specdec_t5x.demo.corpora import news, translation
@@ -14,9 +14,9 @@ METRICS = {
 
 
 def held_out_texts(pair: str, count: int) -> list[tuple[str, str]]:
-  """Returns the first inputs, with their prefix, and references of the test split.
+  """Returns the first prefixed inputs and references of the test split.
 
-  Of the language model those are prompts and what follows them.
+  For the language model the pairs are prompts and continuations.
   """
   if pair == "lm":
     texts = [text.split(" ") for text in translation.english_texts("test", count)]
@@ -27,7 +27,7 @@ def held_out_texts(pair: str, count: int) -> list[tuple[str, str]]:
 
 
 def news_sentences(count: int) -> list[str]:
-  """Returns the longest sentence of each news article, to be translated."""
+  """Returns the longest sentence of each news article, with the translation prefix."""
   articles = [article for article, _ in news.rows("test", count, 0)]
   longest = (max(text.split(". "), key=len) for text in articles)
   return [f"{tasks.TRANSLATE_ENDE}{sentence.rstrip('.')}." for sentence in longest]

@@ -1,4 +1,4 @@
-"""Makes what is missing of a demo pair: the vocabulary, the target, the drafts."""
+"""Makes the missing parts of a demo pair: vocabulary, target and drafts."""
 
 import json
 import os
@@ -11,28 +11,28 @@ from specdec_t5x.demo import held_out
 from specdec_t5x.demo.recipe import DemoPair, Part
 from specdec_t5x.demo.vocabulary import demo_vocabulary
 
-# The news corpus has no more unigram pieces than about 1,070, the English one than 950.
+# The news corpus has at most about 1,070 unigram pieces, the English corpus 950.
 VOCABULARY_SIZES = {"ende": 2_000, "cnndm": 1_000, "lm": 880}
-# Texts of the test split that are written down: over 10,000 tokens of outputs.
+# The number of written test texts, which give over 10,000 output tokens.
 _TEXTS = 1000
 
 
 def make_vocabulary(pair: DemoPair) -> None:
-  """Trains the pair's vocabulary; one that is there is checked and kept."""
+  """Trains the pair's vocabulary, or checks an existing vocabulary."""
   demo_vocabulary(pair.vocabulary, VOCABULARY_SIZES[pair.name], pair.name)
 
 
 def make_part(part: Part) -> None:
-  """Trains a network; a run that was killed goes on from its last checkpoint.
+  """Trains a network; a killed run continues from the last checkpoint.
 
   Raises:
-    ValueError: where training left no checkpoint at the place that the recipe says.
+    ValueError: if training did not write the checkpoint of the recipe.
   """
   verbosity = logging.get_verbosity()
-  # seqio warns of sources that are not files; ours shuffle themselves.
+  # seqio warns about sources that are not files, but our sources shuffle rows.
   logging.set_verbosity(logging.ERROR)
   try:
-    # As `python -m specdec_t5x.train --gin_file=...`, without starting Python again.
+    # Like `python -m specdec_t5x.train --gin_file=...`, in this process.
     train.run(part.job, [part.gin_file], part.bindings)
   finally:
     logging.set_verbosity(verbosity)
@@ -44,16 +44,16 @@ def make_part(part: Part) -> None:
 
 
 def describe(pair: DemoPair, directory: str = DIRECTORY) -> None:
-  """Writes down what is measured of a pair, for `bench`: pair.json, and its texts.
+  """Writes pair.json and the test texts of a pair, for `bench`.
 
   Args:
-    pair: a pair whose target and drafts are made; the others may be made later.
-    directory: where pairs are.
+    pair: a pair with target and drafts; other parts may be made later.
+    directory: the folder of the pairs.
   """
   folder = os.path.join(directory, pair.name)
   os.makedirs(folder, exist_ok=True)
   texts = [text for text, _ in held_out.held_out_texts(pair.name, _TEXTS)]
-  found = {
+  description = {
     "target": pair.target.path,
     "drafts": {part.name: part.path for part in pair.drafts},
     "more": {part.name: part.path for part in pair.more},
@@ -68,8 +68,8 @@ def describe(pair: DemoPair, directory: str = DIRECTORY) -> None:
   }
   if pair.name == "ende":
     news = held_out.news_sentences(_TEXTS)
-    found["also"] = {"news (out of domain)": _write(folder, "news.txt", news)}
-  _write(folder, "pair.json", [json.dumps(found, indent=1)])
+    description["also"] = {"news (out of domain)": _write(folder, "news.txt", news)}
+  _write(folder, "pair.json", [json.dumps(description, indent=1)])
 
 
 def _write(folder, name, lines) -> str:

@@ -1,4 +1,4 @@
-"""What the demo pairs are made of, and which parts are there."""
+"""The parts of the demo pairs, with a check for missing parts."""
 
 import dataclasses
 import os
@@ -12,14 +12,14 @@ class Part:
   """A network that the demo trains.
 
   Attributes:
-    name: of its directory.
-    about: what it is, in a few words.
-    gin_file: its training run.
-    checkpoint: what the run leaves, from the repository's root.
-    minutes: how long training takes on two cores, about.
-    job: of `python -m specdec_t5x.train`.
-    bindings: of gin, beside the file's.
-    embedded: its name in the embedded pair, 'target' or 'draft'; '' for other parts.
+    name: the name of the folder.
+    about: a short description.
+    gin_file: the gin file of the training run.
+    checkpoint: the path of the trained checkpoint, from the repository's root.
+    minutes: the approximate time of training on two cores.
+    job: the job of `python -m specdec_t5x.train`.
+    bindings: gin bindings besides the file.
+    embedded: the name in the embedded pair, 'target' or 'draft'; '' for other parts.
   """
 
   name: str
@@ -33,14 +33,14 @@ class Part:
 
   @property
   def path(self) -> str:
-    """The checkpoint that decodes: the package's, else what training leaves."""
+    """The checkpoint for decoding: the package's, else the trained checkpoint."""
     return embedded.checkpoint(self.embedded) if self.embedded else self.checkpoint
 
   @property
   def command(self) -> str:
-    """What makes it, from the repository's root."""
+    """The command that makes the part, in the repository's root."""
     words = [f"--job={self.job}", f"--gin_file={self.gin_file}"]
-    words += [f"--gin.{each.replace(' ', '')}" for each in self.bindings]
+    words += [f"--gin.{binding.replace(' ', '')}" for binding in self.bindings]
     return " ".join(["python -m specdec_t5x.train", *words])
 
 
@@ -50,15 +50,15 @@ class DemoPair:
 
   Attributes:
     name: 'ende', 'cnndm' or 'lm'.
-    about: what the task is.
-    metric: 'BLEU' or 'ROUGE-Lsum'; None where texts go on in many ways.
-    max_input: tokens of an input.
+    about: a description of the task.
+    metric: 'BLEU' or 'ROUGE-Lsum'; None for the language model.
+    max_input: the most tokens of an input.
     max_output: the most tokens of an output.
     target: the target.
-    drafts: its drafts, the better one first.
-    more: other drafts, made where they are asked for.
-    tables: its tables of n-grams, likewise.
-    are_prompts: whether outputs go on from the inputs, by decoder-only networks.
+    drafts: the target's drafts, the better draft first.
+    more: further drafts, made on request.
+    tables: tables of n-grams, made on request.
+    are_prompts: whether inputs are prompts of decoder-only networks.
     is_embedded: whether the package contains the target, a draft and the vocabulary.
   """
 
@@ -76,23 +76,23 @@ class DemoPair:
 
   @property
   def vocabulary(self) -> str:
-    """Path of the SentencePiece model."""
+    """The path of the SentencePiece model."""
     if self.is_embedded:
       return embedded.vocabulary()
     return os.path.join(DIRECTORY, self.name, "vocabulary.model")
 
   @property
   def parts(self) -> tuple[Part, ...]:
-    """What is always made, in order."""
+    """The parts that are always made, in order."""
     return (self.target, *self.drafts)
 
   @property
   def command(self) -> str:
-    """What makes this pair."""
+    """The command that makes the pair."""
     return COMMANDS[self.name]
 
   def missing(self, root: str = ".") -> list[str]:
-    """Returns the paths that are not there yet, from the repository's root."""
+    """Returns the missing paths, relative to the repository's root."""
     paths = [self.vocabulary, *(part.path for part in self.parts)]
     return [path for path in paths if not os.path.exists(os.path.join(root, path))]
 
@@ -132,7 +132,7 @@ ENDE = DemoPair(
     dataclasses.replace(
       _ENDE_DRAFT,
       embedded="draft",
-      # A draft learns from the target that was trained with it.
+      # The draft learns from the target of the same training.
       bindings=(f"TARGET_CHECKPOINT_PATH = {_ENDE_TARGET.checkpoint!r}",),
     ),
   ),

@@ -1,4 +1,4 @@
-"""How long the demo still takes, by what its steps took so far."""
+"""The steps of the demo, with estimates of the remaining time."""
 
 import contextlib
 import dataclasses
@@ -10,12 +10,12 @@ from specdec_t5x.training.progress import duration
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """A step, and how it compares with others.
+  """A step of the demo.
 
   Attributes:
-    about: what it does.
-    weight: its share of the whole; only ratios of weights count.
-    is_cached: whether what it makes is there.
+    about: a description.
+    weight: the share of the total time; only ratios of weights count.
+    is_cached: whether the step's result exists already.
   """
 
   about: str
@@ -24,32 +24,35 @@ class Step:
 
 
 class Steps:
-  """Announces steps in their order.
+  """Announces steps in order.
 
-  How long the rest takes follows from the seconds that the steps so far took, by
-  weight: nothing is said before the first one that takes time is done.
+  The remaining time follows from the seconds of the finished steps and the weights. No
+  estimate is printed before the end of the first step without a cached result.
 
   Args:
-    steps: all of them.
-    clock: tells seconds.
+    steps: all steps.
+    clock: a function that returns seconds.
   """
 
   def __init__(
     self, steps: Sequence[Step], clock: Callable[[], float] = time.monotonic
   ):
-    self._steps, self._clock = list(steps), clock
-    self._number, self._seconds, self._weight = 0, 0.0, 0.0
+    self._steps = list(steps)
+    self._clock = clock
+    self._number = 0
+    self._seconds = 0.0
+    self._weight = 0.0
 
   @contextlib.contextmanager
   def step(self) -> Iterator[Step]:
-    """Times the next step, which happens inside."""
+    """Announces the next step and times the body."""
     step = self._steps[self._number]
     self._number += 1
     words = ["cached"] if step.is_cached else []
     if left := self.left():
       words.append(f"all: {duration(left)} left")
-    told = f" ({'; '.join(words)})" if words else ""
-    print(f"[{self._number}/{len(self._steps)}] {step.about}{told}", flush=True)
+    note = f" ({'; '.join(words)})" if words else ""
+    print(f"[{self._number}/{len(self._steps)}] {step.about}{note}", flush=True)
     begin = self._clock()
     yield step
     seconds = self._clock() - begin
@@ -59,9 +62,9 @@ class Steps:
       self._weight += step.weight
 
   def left(self) -> float | None:
-    """Returns the seconds from this step to the end; None where it is not known."""
+    """Returns the seconds from this step to the end; None if unknown."""
     if not self._weight:
       return None
-    rest = self._steps[max(self._number - 1, 0) :]
-    weight = sum(step.weight for step in rest if not step.is_cached)
+    remaining = self._steps[max(self._number - 1, 0) :]
+    weight = sum(step.weight for step in remaining if not step.is_cached)
     return weight * self._seconds / self._weight

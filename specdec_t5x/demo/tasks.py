@@ -1,12 +1,12 @@
-"""seqio tasks over the synthetic demo corpora, made in memory when they are used.
+"""seqio tasks over the synthetic demo corpora, generated in memory on use.
 
-As in `specdec_t5x.data.tasks`, a function returns the name of the task it registered:
+As in `specdec_t5x.data.tasks`, a function registers a task and returns the task's name:
 
   MIXTURE_OR_TASK_NAME = @tasks.demo_ende()
   tasks.demo_ende:
     vocabulary = @vocabulary.demo_vocabulary()
 
-The names say that the data are synthetic: their scores are no results on real data.
+The names contain "synthetic", because scores are no results on real data.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ with epy.lazy_imports():
 
 ENDE_SIZES = {"train": 60_000, "validation": 500, "test": 500}
 CNNDM_SIZES = {"train": 8_000, "validation": 200, "test": 200}
-# Four sentences a text: as many sentences as in ENDE_SIZES.
+# A text has four sentences, so the numbers of sentences equal ENDE_SIZES.
 LM_SIZES = {"train": 15_000, "validation": 125, "test": 125}
 
-# By task: its rows by split, size and seed; its prefix, metric and usual sizes.
+# The rows (by split, size and seed), prefix, metric and default sizes of each task.
 _TASKS = {
   "ende": (translation.rows, tasks.TRANSLATE_ENDE, "bleu", ENDE_SIZES),
   "cnndm": (news.rows, tasks.SUMMARIZE, "rouge", CNNDM_SIZES),
@@ -45,10 +45,10 @@ def demo_ende(
   seed: int = 0,
   name: str | None = None,
 ) -> str:
-  """Registers the synthetic English-German task, and returns its name.
+  """Registers the synthetic English-German task and returns the task's name.
 
   Args:
-    vocabulary: for inputs and targets, such as `vocabulary.demo_vocabulary()`.
+    vocabulary: the vocabulary of inputs and targets, as `vocabulary.demo_vocabulary()`.
     train_size: the number of training pairs.
     validation_size: the number of validation pairs.
     test_size: the number of test pairs.
@@ -60,7 +60,7 @@ def demo_ende(
     The registered name.
 
   Raises:
-    ValueError: a size is not a positive integer, or the name is taken.
+    ValueError: if a size is not a positive integer, or if the name is taken.
   """
   sizes = {"train": train_size, "validation": validation_size, "test": test_size}
   return _register("ende", sizes, seed, vocabulary, name)
@@ -74,7 +74,7 @@ def demo_cnndm(
   seed: int = 0,
   name: str | None = None,
 ) -> str:
-  """As `demo_ende`, for synthetic news articles with highlights, scored by ROUGE."""
+  """Like `demo_ende`, for synthetic news articles with highlights, scored by ROUGE."""
   sizes = {"train": train_size, "validation": validation_size, "test": test_size}
   return _register("cnndm", sizes, seed, vocabulary, name)
 
@@ -88,11 +88,11 @@ def demo_lm(
   prompt_words: int | None = None,
   name: str | None = None,
 ) -> str:
-  """As `demo_ende`, for language modelling of the English: texts of four sentences.
+  """Like `demo_ende`, for language modelling of English texts of four sentences.
 
-  `prompt_words` is `language_modeling.PROMPT_WORDS` where None. `inputs` are a text's
-  first `prompt_words` words, `targets` the rest; see
-  `specdec_t5x.data.language_modeling`.
+  `inputs` are a text's first `prompt_words` words, and `targets` are the other words;
+  see `specdec_t5x.data.language_modeling`. The default of `prompt_words` is
+  `language_modeling.PROMPT_WORDS`.
   """
   sizes = {"train": train_size, "validation": validation_size, "test": test_size}
   _check_sizes(sizes, seed)
@@ -147,7 +147,7 @@ def _check_sizes(sizes: Mapping[str, int], seed: int) -> None:
 def _name(
   base: str, vocabulary: seqio.Vocabulary, settings: tuple, is_default: bool
 ) -> str:
-  """Returns the task's name, with suffixes for what is not the default."""
+  """Returns the task's name, with suffixes for settings other than the defaults."""
   name = registry.name_with_vocabulary(base, vocabulary)
   if is_default:
     return name

@@ -1,4 +1,4 @@
-"""A small SentencePiece vocabulary for the demo corpora, trained where it is absent."""
+"""A small SentencePiece vocabulary for the demo corpora, trained if missing."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from specdec_t5x.demo.corpora import news, translation
 with epy.lazy_imports():
   import seqio
 
-# Raise it when the corpora or the training change, so that old files are refused.
+# Increment the version if the corpora or the training change, to reject old files.
 _VERSION = 2
 _CORPORA = ("ende", "cnndm", "lm")
-# Characters that the sample of texts may lack are encodable all the same.
+# Characters that the vocabulary encodes even if the sampled texts lack them.
 _REQUIRED = f"{string.ascii_letters}{string.digits}äöüÄÖÜß.,?'-:\""
 _SENTENCES = 12_000
 _ARTICLES = 1_200
@@ -30,22 +30,21 @@ _ARTICLES = 1_200
 def demo_vocabulary(
   path: str, size: int = 2_000, corpora: str = "ende", seed: int = 0
 ) -> seqio.SentencePieceVocabulary:
-  """Returns the vocabulary at a path; trains and writes it first where it is absent.
+  """Returns the vocabulary at a path; trains and writes a missing vocabulary.
 
   Args:
-    path: the .model file on a local disk. The settings are recorded beside it, at
-      `path` + ".settings.json".
-    size: the number of pieces, padding, end of sequence and unknown included.
-    corpora: "ende", "cnndm", "lm" (the English of "ende"), or several with commas for
-      one vocabulary for all.
-    seed: of the training data, as in the tasks.
+    path: the .model file on a local disk. The settings are recorded at `path` +
+      ".settings.json".
+    size: the number of pieces, with padding, EOS and the unknown piece.
+    corpora: "ende", "cnndm", "lm" (the English of "ende"), or several with commas.
+    seed: the seed of the training data, as in the tasks.
 
   Returns:
-    The vocabulary: T5's special ids, no extra ids.
+    The vocabulary, with T5's special ids and without extra ids.
 
   Raises:
-    ValueError: an unknown corpus, a size that can't be trained, or a file that is
-      there but was made with other settings, or not by this function.
+    ValueError: if a corpus is unknown, if the size can't be trained, or if the file was
+      made with other settings or not by this function.
   """
   if not isinstance(size, int) or size < 1:
     raise ValueError(f"size is {size!r}, expected a positive integer such as 2000.")
@@ -67,7 +66,7 @@ def demo_vocabulary(
 
 
 def _check_settings(path: str, wanted: dict) -> None:
-  """Raises a ValueError where the file was not made with the wanted settings."""
+  """Raises a ValueError if the file was not made with the wanted settings."""
   record = f"{path}.settings.json"
   if not os.path.exists(record):
     raise ValueError(
@@ -98,7 +97,7 @@ def texts(corpora: list[str], seed: int) -> Iterator[str]:
 
 
 def _trained(settings: dict) -> bytes:
-  # Written through memory: a file's name would become a part of the model.
+  # Written to memory, as SentencePiece would store a file's name in the model.
   model = io.BytesIO()
   try:
     sentencepiece.SentencePieceTrainer.train(
@@ -127,7 +126,7 @@ def _trained(settings: dict) -> bytes:
 
 
 def _train(path: str, settings: dict) -> None:
-  """Trains in a temporary directory beside the path and moves the files there."""
+  """Trains in a temporary folder next to the path, then moves the files to the path."""
   directory = os.path.dirname(os.path.abspath(path))
   os.makedirs(directory, exist_ok=True)
   with tempfile.TemporaryDirectory(prefix=".incomplete-", dir=directory) as staging:
@@ -138,6 +137,6 @@ def _train(path: str, settings: dict) -> None:
     record = os.path.join(staging, "settings.json")
     with open(record, "w", encoding="utf-8") as file:
       json.dump(settings, file, indent=2)
-    # The settings first: a model without them would be refused.
+    # The settings come first, as a model without settings would be refused.
     os.replace(record, f"{path}.settings.json")
     os.replace(trained, path)

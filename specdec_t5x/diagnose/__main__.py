@@ -4,17 +4,17 @@
   python -m specdec_t5x.diagnose --target DIR --draft DIR --vocabulary FILE \
     --input FILE --prefix "translate English to German: " --dtypes float32 bfloat16
 
-Decodes every input both ways, finds where each pair of outputs parts, and says whether
-the two tokens are a numerical tie there: a block and a single token are products of
-different shapes, which round differently. With --strict the plain run scores in blocks
-of gamma + 1 too, and the outputs should be equal bit for bit. To see what another run
-saw, give its batch size, max_length and dtype: ties turn with them. In float32 products
-keep all digits here; to see what a GPU's TF32 or a TPU's bfloat16 passes do, set
-JAX_DEFAULT_MATMUL_PRECISION=default.
+Decodes every input both ways, finds the first difference of each pair of outputs, and
+judges whether the two tokens are a numerical tie: the products for a block and for a
+single token have different shapes, and different shapes round differently. With
+--strict the plain run scores in blocks of gamma + 1, too, and the outputs should be
+equal bit for bit. To reproduce another run, give the run's batch size, max_length and
+dtype, as ties depend on them. In float32 products keep all digits here; set
+JAX_DEFAULT_MATMUL_PRECISION=default to include a GPU's TF32 or a TPU's bfloat16 passes.
 
-Exits with 0 where all differences are ties or there are none, with 1 where there is
-another or logits are NaN, and with 2 where the input is bad. What the verdicts mean,
-and how rounding is told from a bug: `specdec_t5x.diagnose.divergence`.
+Exits with 0 if there are no differences or only ties, with 1 if there is another
+difference or logits are NaN, and with 2 if the input is bad.
+`specdec_t5x.diagnose.divergence` defines the verdicts and separates rounding from bugs.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from specdec_t5x.data.tasks import TRANSLATE_ENDE
 from specdec_t5x.demo.corpora import translation
 from specdec_t5x.demo.recipe import ENDE
 from specdec_t5x.demo.tasks import ENDE_SIZES
-from specdec_t5x.diagnose.divergence import DIFFERENT, Report
+from specdec_t5x.diagnose.divergence import DIFFERENT, TIE, Report
 from specdec_t5x.diagnose.recording import Settings, compare
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 from specdec_t5x.network.config import DTYPES
@@ -51,7 +51,7 @@ HEADER = (
   *("line", "position", "plain", "speculative", "gap plain", "gap speculative"),
   *("logits differ by", "verdict"),
 )
-TOO_LONG = 20  # Rows of the table; JSON has all.
+TOO_LONG = 20  # The most rows of the table. The JSON file has every difference.
 ADVICE = {
   "none": "Nothing to do.",
   "ties": (
@@ -78,11 +78,7 @@ ADVICE = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Compares the runs that the flags name; returns the exit status.
-
-  Args:
-    argv: the flags; the process's own where None.
-  """
+  """Compares what the flags name (None: the process's); returns the exit status."""
   parser = _parser()
   args = parser.parse_args(argv)
   try:
@@ -123,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _texts(args) -> list[str]:
-  """Returns the inputs, with their prefix."""
+  """Returns the prefixed inputs."""
   if args.examples is not None and args.examples < 1:
     raise ValueError(f"--examples must be at least 1, got {args.examples}.")
   prefix = args.prefix
@@ -148,7 +144,7 @@ def _texts(args) -> list[str]:
 
 
 def _vocabulary(args) -> Vocabulary:
-  """Returns the vocabulary, once it is clear that all files are there."""
+  """Checks that all files exist, then returns the vocabulary."""
   names = ("vocabulary", "target", "draft")
   hints.check_exist({name: getattr(args, name) for name in names})
   if args.json and not epath.Path(args.json).parent.is_dir():
@@ -160,13 +156,14 @@ def _vocabulary(args) -> Vocabulary:
 
 def _compare(args, texts, vocabulary, dtype) -> Report:
   console.stage(f"{dtype}: loading target and draft.")
-  target, draft = (api.load_model(path, dtype) for path in (args.target, args.draft))
+  target = api.load_model(args.target, dtype)
+  draft = api.load_model(args.draft, dtype)
   settings = Settings(
-    args.gamma,
-    args.max_length,
-    args.batch_size,
-    api.end_tokens(target, vocabulary),
-    args.strict,
+    gamma=args.gamma,
+    max_length=args.max_length,
+    batch_size=args.batch_size,
+    eos_id=api.end_tokens(target, vocabulary),
+    strict=args.strict,
   )
   size = target.network.config.vocab_size
   if vocabulary.vocab_size > size:
@@ -183,11 +180,13 @@ def _compare(args, texts, vocabulary, dtype) -> Report:
 
 
 def _render(dtype: str, report: Report, args, vocabulary) -> str:
-  """Returns what was found in one dtype: summary, noise, differences and advice."""
+  """Returns the report of a dtype: summary, noise, differences and advice."""
   shape = f"{args.gamma + 1} tokens a call" if args.strict else "one token a call"
-  different, distance, rounding = report.differences, report.distance, report.rounding
+  differences = report.differences
+  distance = report.distance
+  rounding = report.rounding
   lines = [
-    f"{dtype}: {len(different)} of {report.examples} outputs differ: {report.ties} "
+    f"{dtype}: {len(differences)} of {report.examples} outputs differ: {report.ties} "
     f"ties, {report.bugs} {DIFFERENT} (gamma {args.gamma}, plain run {shape})",
     f"  logits, plain against speculative: median {distance.median:.2g}, largest "
     f"{distance.largest:.2g}, equal bit for bit at {report.identical} of "
@@ -197,15 +196,17 @@ def _render(dtype: str, report: Report, args, vocabulary) -> str:
     f"  top-2 gap: smallest {report.smallest_gap:.2g}; {report.close} positions are "
     "within twice the largest rounding, where a tie can turn",
   ]
-  if different:
-    rows = [_cells(difference, vocabulary) for difference in different[:TOO_LONG]]
+  if differences:
+    rows = [_cells(difference, vocabulary) for difference in differences[:TOO_LONG]]
     lines += ["", *textwrap.indent(aligned([HEADER, *rows]), "  ").splitlines()]
-  if len(different) > TOO_LONG:
-    lines.append(f"  and {len(different) - TOO_LONG} more; --json FILE has them all")
-  reasons = {x.reason: x.example + 1 for x in reversed(different) if x.verdict != "tie"}
+  if len(differences) > TOO_LONG:
+    lines.append(f"  and {len(differences) - TOO_LONG} more; --json FILE has them all")
+  # The first line with each reason.
+  reasons = {x.reason: x.example + 1 for x in reversed(differences) if x.verdict != TIE}
   lines += [f"  {DIFFERENT}: line {line}: {why}" for why, line in reasons.items()]
   if report.not_numbers:
-    first, count = report.not_numbers[0] + 1, len(report.not_numbers)
+    first = report.not_numbers[0] + 1
+    count = len(report.not_numbers)
     lines.append(f"  not numbers: the logits of {count} examples, line {first} first")
   for name in _advice(report, args):
     lines += textwrap.wrap(f"  -> {ADVICE[name]}", 88, subsequent_indent=" " * 5)
@@ -241,7 +242,7 @@ def _token(token, vocabulary) -> str:
 
 
 def _document(args, texts, vocabulary, reports) -> dict:
-  """Returns everything that was found, for JSON."""
+  """Returns the settings and all results, for JSON."""
   device = jax.devices()[0]
   return {
     "settings": vars(args),

@@ -1,17 +1,17 @@
-"""Where two greedy decodes of one model part, and whether rounding explains it.
+"""Finds the first difference of two greedy decodes, and judges if rounding explains it.
 
-Three scorings of the same tokens by the same model: the plain run's (one token a call),
-the speculative run's (a block a call), and the whole pass (all tokens at once, without
-a cache). In exact arithmetic they agree. In floating point they differ by rounding, for
-products of other shapes sum in other orders, and a greedy decode turns on it where the
-two best tokens are that close: a numerical tie.
+A model scores the same tokens in three ways: plain (one token per call), speculative (a
+block per call), and whole (all tokens in one pass without a cache). In exact arithmetic
+the three scorings agree. In floating point the scorings differ by rounding, because
+products of different shapes sum in different orders. Rounding changes a greedy choice
+if the two best tokens are closer than the rounding: a numerical tie.
 
-That the gap is small beside the difference of the two runs' logits at the place where
-they part proves nothing. Let the plain run take x by logits a, the other run y by b,
-and d = max |a - b|. Then a_x - a_y >= 0 and b_y - b_x >= 0 add up to
+A small gap relative to the difference of the two runs' logits proves nothing. Let the
+plain run choose x by logits a, the speculative run y by logits b, and let
+d = max |a - b|. Then a_x - a_y >= 0 and b_y - b_x >= 0 add up to
 (a_x - b_x) + (b_y - a_y) <= 2 d: both gaps are within 2 d, however wrong b may be. So
-the question is whether d itself is rounding, and that is judged by what speculation has
-no part in: how far the plain run's logits are from the whole pass's (`Rounding`).
+the question is whether d is rounding. The reference is independent of speculation: the
+difference of plain and whole logits (`Measures.rounding`).
 
 Shapes: B rows, T positions, V vocabulary.
 """
@@ -25,26 +25,27 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-# Differences up to this many times the largest rounding elsewhere are rounding, too: a
-# maximum over a few positions is below the maximum over more.
+# Differences of up to SLACK times the largest observed rounding count as rounding: the
+# maximum over few positions is below the maximum over many positions.
 SLACK = 4.0
 
-TIE, DIFFERENT = "tie", "DIFFERENT"
+TIE = "tie"
+DIFFERENT = "DIFFERENT"
 
 
 @flax.struct.dataclass
 class Measures:
-  """What is kept of the three scorings at each position.
+  """Summary of the three scorings at each position.
 
   Attributes:
-    distance: d, the largest difference of the plain and the speculative logits.
-    rounding: the largest difference of the plain and the whole pass's logits.
-    largest: the largest of the plain logits by magnitude.
-    gaps: between the two best tokens, of the plain and the speculative logits.
-    logits: of the plain and of the speculative run's token (last axis) by the plain,
-      the speculative and the whole scoring.
-    is_best: whether each run's token is the best by that run's own logits.
-    are_numbers: whether all logits of all three are finite.
+    distance: d, the largest difference of plain and speculative logits.
+    rounding: the largest difference of plain and whole logits.
+    largest: the largest magnitude of the plain logits.
+    gaps: the gap between the two best tokens, for plain and speculative logits.
+    logits: the plain, speculative and whole logits (second last axis) of the plain and
+      the speculative run's token (last axis).
+    is_best: whether each run's token has the run's largest logit.
+    are_numbers: whether the logits of all three scorings are finite.
   """
 
   distance: Float[Array, "B T"]
@@ -58,7 +59,7 @@ class Measures:
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-  """A quantity over many positions."""
+  """The median and the maximum of a quantity over positions."""
 
   median: float
   largest: float
@@ -66,18 +67,18 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-  """The first place where an example's two outputs part.
+  """The first difference of an example's two outputs.
 
   Attributes:
-    example: its number, from 0.
-    position: of the token in the output, from 0.
-    tokens: the plain run's and the speculative run's; None where the run had ended.
-    logits: of these two tokens, by the plain, the speculative and the whole scoring.
-    gaps: between the two best tokens, by the plain and by the speculative logits.
-    distance: the largest difference between those logits.
-    limit: how large it may be and still be rounding.
+    example: the example's number, from 0.
+    position: the token's position in the output, from 0.
+    tokens: the plain and the speculative run's token; None if the run had ended.
+    logits: the plain, speculative and whole logits of the two tokens.
+    gaps: the gap between the two best tokens, for plain and speculative logits.
+    distance: the largest difference of plain and speculative logits.
+    limit: the largest distance that counts as rounding.
     verdict: `TIE` or `DIFFERENT`.
-    reason: for the verdict.
+    reason: the reason for the verdict.
   """
 
   example: int
@@ -93,23 +94,23 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """What comparing two runs has shown.
+  """The result of a comparison of two runs.
 
   Attributes:
-    examples: how many there were.
-    positions: where the runs' logits could be compared: up to and with the first
-      difference of each example.
-    identical: positions at which those logits are the same, bit for bit.
-    distance: between the plain and the speculative logits.
-    rounding: between the plain and the whole pass's logits, over the plain outputs.
-    smallest_gap: between the two best tokens, of all plain logits.
-    close: positions of the plain outputs whose gap is within twice the largest
-      rounding: the only places where rounding can turn a greedy choice.
-    beyond: compared positions whose logits differ by more than rounding; 0 where
-      speculation is right.
-    differences: the examples that part.
-    not_numbers: the examples with NaN or infinity among the logits of an output, where
-      nothing is compared.
+    examples: the number of examples.
+    positions: the number of compared positions: the positions up to the first
+      difference of each example, the difference included.
+    identical: the number of compared positions with equal logits, bit for bit.
+    distance: the difference of plain and speculative logits.
+    rounding: the difference of plain and whole logits, over the plain outputs.
+    smallest_gap: the smallest gap between the two best tokens of the plain logits.
+    close: the number of positions of the plain outputs with a gap within twice the
+      largest rounding. Rounding can change a greedy choice at no other position.
+    beyond: the number of compared positions with logits that differ by more than
+      rounding; 0 if speculation is right.
+    differences: the first difference of each example with different outputs.
+    not_numbers: the examples with NaN or infinite logits in an output. Positions
+      without finite logits are not compared.
   """
 
   examples: int
@@ -125,12 +126,12 @@ class Report:
 
   @property
   def ties(self) -> int:
-    """How many of the differences are ties."""
+    """The number of differences that are ties."""
     return sum(difference.verdict == TIE for difference in self.differences)
 
   @property
   def bugs(self) -> int:
-    """How many of the differences rounding does not explain."""
+    """The number of differences that rounding does not explain."""
     return len(self.differences) - self.ties
 
 
@@ -141,18 +142,23 @@ def measure(
   plain_tokens: Int[Array, "B T"],
   speculative_tokens: Int[Array, "B T"],
 ) -> Measures:
-  """Returns what is kept of three scorings.
+  """Returns the summary of three scorings.
 
   Args:
-    plain: the logits that each token of the plain run was chosen by.
-    speculative: the same of the speculative run.
-    whole: of a pass over the plain run's output.
+    plain: the logits that chose each token of the plain run.
+    speculative: the logits that chose each token of the speculative run.
+    whole: the logits of a pass over the plain run's output.
     plain_tokens: the plain run's output.
-    speculative_tokens: the speculative run's.
+    speculative_tokens: the speculative run's output.
   """
   both = jnp.stack([plain_tokens, speculative_tokens], axis=-1)
-  gap = lambda logits: -jnp.diff(jax.lax.top_k(logits, 2)[0], axis=-1)[..., 0]
-  chosen = lambda logits: jnp.take_along_axis(logits, both, axis=-1)
+
+  def gap(logits):
+    return -jnp.diff(jax.lax.top_k(logits, 2)[0], axis=-1)[..., 0]
+
+  def chosen(logits):
+    return jnp.take_along_axis(logits, both, axis=-1)
+
   best = jnp.stack([plain.argmax(axis=-1), speculative.argmax(axis=-1)], axis=-1)
   return Measures(
     distance=jnp.abs(plain - speculative).max(axis=-1),
@@ -161,13 +167,14 @@ def measure(
     gaps=jnp.stack([gap(plain), gap(speculative)], axis=-1),
     logits=jnp.stack([chosen(plain), chosen(speculative), chosen(whole)], axis=-2),
     is_best=both == best,
-    # Not read off the maxima above: XLA's may drop NaN (`core.distributions`).
+    # The maxima above can't detect NaN: XLA's maxima may drop NaN
+    # (`core.distributions`).
     are_numbers=jnp.isfinite(jnp.stack([plain, speculative, whole])).all(axis=(0, -1)),
   )
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-  """Returns the first position at which two outputs differ; None where they do not.
+  """Returns the first position at which two outputs differ; None for equal outputs.
 
   >>> first_difference([5, 6, 1], [5, 7, 8, 1])
   1
@@ -190,28 +197,27 @@ def diagnose(
 
   Args:
     plain: the plain run's outputs, without padding.
-    speculative: the speculative run's.
-    measures: of all of them, as NumPy arrays, a row an example.
-    epsilon: the distance from 1 to the next number that products tell from it.
+    speculative: the speculative run's outputs, without padding.
+    measures: the measures of all examples, as NumPy arrays with a row per example.
+    epsilon: the distance from 1 to the next number that products distinguish from 1.
 
   Returns:
-    The report. A difference is a tie where each run took the best token by its own
-    logits and those differ by rounding: by no more than `SLACK` times the largest
-    rounding seen (or one epsilon of the largest logit), and by less than half of the
-    digits, sqrt(epsilon) of the largest logit, whatever was seen.
+    The report. A difference is a tie if each run chose the token with the run's largest
+    logit, and the runs' logits differ by rounding: by at most `SLACK` times the largest
+    rounding in `measures` or one epsilon of the largest logit, whichever is larger, and
+    in any case by at most half of the digits, sqrt(epsilon) of the largest logit.
   """
-  firsts = [first_difference(*pair) for pair in zip(plain, speculative, strict=True)]
+  firsts = [first_difference(a, b) for a, b in zip(plain, speculative, strict=True)]
   position = np.arange(measures.distance.shape[1])
-  in_plain, in_speculative = (
-    position < np.array([len(output) for output in run])[:, None]
-    for run in (plain, speculative)
-  )
+  in_plain = position < np.array([len(output) for output in plain])[:, None]
+  in_speculative = position < np.array([len(output) for output in speculative])[:, None]
   is_lost = ~measures.are_numbers & (in_plain | in_speculative)
   in_plain = in_plain & measures.are_numbers
   in_both = in_plain & in_speculative
   last = np.array([position.size if first is None else first for first in firsts])
   compared = in_both & (position <= last[:, None])
-  rounding, distance = measures.rounding[in_plain], measures.distance[compared]
+  rounding = measures.rounding[in_plain]
+  distance = measures.distance[compared]
   limit = _limit(measures, rounding.max(initial=0.0), epsilon)
   gaps = measures.gaps[..., 0][in_plain]
   differences = (
@@ -234,9 +240,9 @@ def diagnose(
 
 
 def _limit(measures, rounding, epsilon):
-  """Returns how far apart two scorings of each position may be."""
-  seen = np.maximum(SLACK * rounding, epsilon * measures.largest)
-  return np.minimum(seen, np.sqrt(epsilon) * measures.largest)
+  """Returns the largest difference at each position that counts as rounding."""
+  limit = np.maximum(SLACK * rounding, epsilon * measures.largest)
+  return np.minimum(limit, np.sqrt(epsilon) * measures.largest)
 
 
 def _spread(values):
@@ -246,11 +252,13 @@ def _spread(values):
 
 
 def _judge(example, position, outputs, measures, limit) -> Difference:
-  at = lambda output: int(output[position]) if position < len(output) else None
-  tokens = tuple(map(at, outputs))
-  # A run that filled its room has no logits beyond it.
+  tokens = tuple(
+    int(output[position]) if position < len(output) else None for output in outputs
+  )
+  # A run that reached the maximum length has no logits beyond the last position.
   place = (example, min(position, measures.distance.shape[1] - 1))
-  distance, allowed = float(measures.distance[place]), float(limit[place])
+  distance = float(measures.distance[place])
+  allowed = float(limit[place])
   is_best = measures.is_best[place]
   if not measures.are_numbers[place]:
     reason = "the logits are not numbers"

@@ -1,50 +1,51 @@
-"""How many digits products of float32 numbers keep on a device."""
+"""The precision of float32 products on a device."""
 
 import jax
 import jax.numpy as jnp
 
-# Relative distance to the next number, of what products keep of their inputs. Two terms
-# of bfloat16, as three passes have, hold 16 bits.
+# The relative distance to the next number, at the precision that products keep of the
+# inputs. Three passes use two terms of bfloat16, which hold 16 bits.
 _EPSILONS = {
   "float32": 2.0**-23,
   "bfloat16_3x": 2.0**-15,
   "tensorfloat32": 2.0**-10,
   "bfloat16": 2.0**-7,
 }
-# JAX's names for how float32 is multiplied, and what a TPU and a GPU make of them.
+# JAX's names of the precisions of float32 products.
 _HIGHEST = ("highest", "float32", "F32_F32_F32")
 _HIGH = ("high", "tensorfloat32")
-_LEAST_TF32 = 8  # The first of NVIDIA's compute capabilities that has TF32.
+_LEAST_TF32 = 8  # NVIDIA's first major compute capability with TF32.
 
 
 def product_epsilon(dtype: str) -> float:
-  """Returns the precision of products of such numbers on this device.
+  """Returns the precision of products on this device.
 
-  By JAX's setting (jax_default_matmul_precision) and what the device makes of it.
+  The precision depends on JAX's setting (jax_default_matmul_precision), and on the
+  device's interpretation of the setting.
 
   Args:
-    dtype: of the numbers, 'float32' or 'bfloat16'.
+    dtype: the dtype of the factors, 'float32' or 'bfloat16'.
 
   Returns:
-    The distance from 1 to the next number that products tell from it.
+    The distance from 1 to the next number that products distinguish from 1.
   """
   epsilon = float(jnp.finfo(dtype).eps)
   device = jax.devices()[0]
   capability = getattr(device, "compute_capability", None)
   setting = jax.config.jax_default_matmul_precision
-  kept = product_precision(setting, device.platform, capability)
-  return max(epsilon, _EPSILONS[kept])
+  name = product_precision(setting, device.platform, capability)
+  return max(epsilon, _EPSILONS[name])
 
 
 def product_precision(
   setting: str | None, platform: str, capability: str | None = None
 ) -> str:
-  """Returns what products of float32 numbers keep of them.
+  """Returns the precision that products keep of float32 factors.
 
   Args:
-    setting: jax_default_matmul_precision.
+    setting: the value of jax_default_matmul_precision.
     platform: 'cpu', 'gpu' or 'tpu'.
-    capability: an NVIDIA GPU's compute capability, as '8.0'; AMD's are names.
+    capability: an NVIDIA GPU's compute capability, as '8.0', or an AMD GPU's name.
 
   Returns:
     'float32', 'bfloat16_3x', 'tensorfloat32' or 'bfloat16'.
@@ -61,14 +62,15 @@ def product_precision(
 
 
 def full_precision(dtype: str):
-  """Returns a context in which float32 products keep all digits, as comparisons need.
+  """Returns a context in which float32 products keep all digits, for comparisons.
 
-  Where jax_default_matmul_precision is set, it stays as it is: then it is what is to be
-  looked at.
+  A user's setting of jax_default_matmul_precision stays in force, as the setting may be
+  the subject of the comparison.
 
   Args:
-    dtype: of the numbers; products of others stay as they are.
+    dtype: the dtype of the factors; a dtype other than 'float32' changes nothing.
   """
   setting = jax.config.jax_default_matmul_precision
-  wanted = "float32" if dtype == "float32" and setting is None else setting
-  return jax.default_matmul_precision(wanted)
+  if dtype == "float32" and setting is None:
+    setting = "float32"
+  return jax.default_matmul_precision(setting)

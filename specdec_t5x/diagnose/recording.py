@@ -1,12 +1,13 @@
-"""Decodes both ways and keeps the logits that each token was chosen by.
+"""Decodes both ways and keeps the logits that chose each token.
 
-An observer is given each iteration's logits. Tokens that are taken back are scored
-again by the next call, whose logits replace the old ones, so in the end each place of
-the output holds the logits that decided.
+An observer gets each iteration's logits. After a rejection the next call scores the
+places again, and new logits replace old logits. So the final logits chose the tokens.
+
 Shapes: B rows, T output length, E input length, N block, V vocabulary.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -30,13 +31,13 @@ from specdec_t5x.drafters.draft_model import DraftModel
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """How to decode.
+  """Settings of the two decodes.
 
   Attributes:
-    gamma: length of a draft, in tokens.
+    gamma: the draft length in tokens.
     max_length: the most tokens of an output.
-    batch_size: inputs decoded at once.
-    eos_id: the token that ends a sequence, or all such tokens.
+    batch_size: the number of inputs decoded at once.
+    eos_id: the token or tokens that end a sequence.
     strict: whether the plain run scores in speculation's shapes (`decoding.baseline`).
   """
 
@@ -53,13 +54,13 @@ class Settings:
 
   @property
   def block(self) -> int:
-    """Tokens that a call of the plain run scores."""
+    """The number of tokens per call of the plain run."""
     return self.gamma + 1 if self.strict else 1
 
 
 @dataclasses.dataclass(frozen=True)
 class KeepLogits:
-  """An observer, of plain decoding as well: the logits of each place of the output.
+  """An observer of plain or speculative decoding that keeps the logits of each place.
 
   Attributes:
     vocab_size: V.
@@ -68,7 +69,7 @@ class KeepLogits:
   vocab_size: int
 
   def start(self, rows: int, max_length: int) -> Float[Array, "B T V"]:
-    """Returns zeros."""
+    """Returns zeros for all places."""
     return jnp.zeros((rows, max_length, self.vocab_size))
 
   def observe(
@@ -77,11 +78,11 @@ class KeepLogits:
     before: DecodeState,
     iteration: Iteration | PlainIteration,
   ) -> Float[Array, "B T V"]:
-    """Returns these with a chain's logits, the first one's at the next place."""
+    """Returns the kept logits with a chain's logits from the next free place on."""
     logits = iteration.logits
     rows, size = logits.shape[:2]
     places = (before.lengths - before.starts)[:, None] + jnp.arange(size)
-    # What is beyond the output is dropped.
+    # Logits beyond the output are dropped.
     return kept.at[jnp.arange(rows)[:, None], places].set(logits, mode="drop")
 
 
@@ -101,8 +102,9 @@ def record_speculative(
 ) -> Decoded:
   """Decodes with speculation; `observed` are each token's logits [B, T, V]."""
   keys = row_keys(jax.random.key(0), inputs.shape[0])
-  given = GREEDY, settings.max_length, settings.eos_id
-  spec, start = decoder.prepare(params, inputs, keys, *given)
+  spec, start = decoder.prepare(
+    params, inputs, keys, GREEDY, settings.max_length, settings.eos_id
+  )
   extend = _apart(spec.context.target.extend)
   target = dataclasses.replace(spec.context.target, extend=extend)
   context = dataclasses.replace(spec.context, target=target)
@@ -115,9 +117,10 @@ def _observer(decoder) -> KeepLogits:
 
 
 def _apart(extend: ExtendFn) -> ExtendFn:
-  """Returns the model with a barrier, as `decoding.baseline` has.
+  """Returns `extend` with a barrier after the logits, as in `decoding.baseline`.
 
-  The numbers that are kept are the ones that decide, not computed anew for either.
+  Without a barrier XLA could compute the logits twice, for the choice of the token and
+  for the record. With a barrier the recorded logits are the deciding logits.
   """
 
   def extend_apart(*args):
@@ -133,12 +136,14 @@ def score_whole(
   inputs: Int[Array, "B E"],
   tokens: Int[Array, "B T"],
 ) -> Float[Array, "B T V"]:
-  """Returns the target's logits of each token, in one pass without a cache."""
-  fed = jnp.pad(tokens[:, :-1], ((0, 0), (1, 0)))
-  # All count as tokens: those after the end are seen by none before it.
+  """Returns the target's logits of each token, from one pass without a cache."""
+  shifted = jnp.pad(tokens[:, :-1], ((0, 0), (1, 0)))
+  # The mask counts all tokens: tokens before the end never attend to later tokens.
   return decoder.target.apply(
     {"params": params["target"]},
-    *(inputs, fed, jnp.ones_like(fed)),
+    inputs,
+    shifted,
+    jnp.ones_like(shifted),
     enable_dropout=False,
   )
 
@@ -146,13 +151,13 @@ def score_whole(
 def compare(
   target: Model, draft: Model, ids: Sequence[Sequence[int]], settings: Settings
 ) -> divergence.Report:
-  """Decodes all inputs both ways and judges where the outputs part.
+  """Decodes all inputs both ways and judges the differences of the outputs.
 
   Args:
-    target: the model whose outputs they are.
-    draft: the model that drafts.
-    ids: the inputs' tokens, the end of sequence included.
-    settings: how to decode.
+    target: the target model.
+    draft: the draft model.
+    ids: the inputs' tokens, EOS included.
+    settings: the settings of the decodes.
   """
   drafter = DraftModel(draft.network, settings.gamma)
   decoder = SpeculativeDecoder(target.network, drafter)
@@ -163,35 +168,39 @@ def compare(
   with precision.full_precision(dtype):
     with tqdm(total=len(ids), unit="input") as progress:
       for _, batch, count in padded_batches(ids, settings.batch_size):
-        found = jax.tree.map(np.asarray, run(params, batch))
-        results.append(jax.tree.map(lambda array, n=count: array[:n], found))
+        result = jax.tree.map(np.asarray, run(params, batch))
+        results.append(jax.tree.map(lambda array, n=count: array[:n], result))
         progress.update(count)
     epsilon = precision.product_epsilon(dtype)
-  results = jax.tree.map(lambda *parts: np.concatenate(parts), *results)
-  outputs = [
-    [tokens[:length].tolist() for tokens, length in zip(*run, strict=True)]
-    for run in results[:2]
-  ]
-  return divergence.diagnose(*outputs, results[2], epsilon)
+  plain, speculative, measures = jax.tree.map(
+    lambda *parts: np.concatenate(parts), *results
+  )
+  return divergence.diagnose(_outputs(plain), _outputs(speculative), measures, epsilon)
+
+
+def _outputs(run) -> list[list[int]]:
+  """Returns a run's outputs without padding, from tokens and lengths."""
+  return [tokens[:length].tolist() for tokens, length in zip(*run, strict=True)]
 
 
 def _program(decoder, settings) -> Callable:
   """Returns (params, inputs) -> each run's tokens and lengths, and the measures."""
-  # Programs of their own, as the runs to explain are.
-  plain, speculative = (
-    jax.jit(
-      lambda params, inputs, record=record: record(decoder, params, inputs, settings)
-    )
-    for record in (record_plain, record_speculative)
+  # Separate programs, as in the decodes to explain.
+  plain = jax.jit(functools.partial(record_plain, decoder, settings=settings))
+  speculative = jax.jit(
+    functools.partial(record_speculative, decoder, settings=settings)
   )
-  whole = jax.jit(lambda *args: score_whole(decoder, *args))
+  whole = jax.jit(functools.partial(score_whole, decoder))
   measure = jax.jit(divergence.measure)
 
+  def output(decoded):
+    return decoded.tokens, decoded.statistics.emitted
+
   def run(params, inputs):
-    one, other = (f(params, inputs) for f in (plain, speculative))
-    passed = whole(params, inputs, one.tokens)
-    measures = measure(one.observed, other.observed, passed, one.tokens, other.tokens)
-    output = lambda decoded: (decoded.tokens, decoded.statistics.emitted)
-    return output(one), output(other), measures
+    a = plain(params, inputs)
+    b = speculative(params, inputs)
+    logits = whole(params, inputs, a.tokens)
+    measures = measure(a.observed, b.observed, logits, a.tokens, b.tokens)
+    return output(a), output(b), measures
 
   return run

@@ -24,8 +24,9 @@ PACKAGES = (
 
 
 def examine() -> dict[str, list[checks.Finding]]:
-  """Returns what there is to say about this machine, by section."""
-  ranges, root = facts.stated_ranges(), os.getcwd()
+  """Returns the findings about this machine, by section."""
+  ranges = facts.stated_ranges()
+  root = os.getcwd()
   code = os.path.dirname(os.path.dirname(os.path.abspath(specdec_t5x.__file__)))
   names = dict.fromkeys([*PACKAGES, *ranges])
   present = [extra for extra, files in facts.ACCELERATORS.items() if glob.glob(files)]
@@ -61,8 +62,8 @@ def examine() -> dict[str, list[checks.Finding]]:
 def _products() -> list[checks.Finding]:
   reason, path = facts.native_products()
   library = importlib.import_module("specdec_t5x.native.library")
-  by = library.bytes_by() if reason is None else None
-  return [checks.products(reason, path), checks.rounded(by)]
+  instructions = library.bytes_by() if reason is None else None
+  return [checks.products(reason, path), checks.rounded(instructions)]
 
 
 def render(sections: Mapping[str, Sequence[checks.Finding]]) -> list[str]:
@@ -78,14 +79,16 @@ def render(sections: Mapping[str, Sequence[checks.Finding]]) -> list[str]:
 
 
 def _columns(finding, column):
-  first, rest = f"  {finding.name}".ljust(column), " " * column
-  whole = {"break_long_words": False, "break_on_hyphens": False}  # As paths are.
-  return textwrap.TextWrapper(88, first, rest, **whole).wrap(finding.value)
+  wrapper = textwrap.TextWrapper(88, f"  {finding.name}".ljust(column), " " * column)
+  # Paths stay whole.
+  wrapper.break_long_words = False
+  wrapper.break_on_hyphens = False
+  return wrapper.wrap(finding.value)
 
 
 def main() -> int:
-  """Prints the report; returns 1 where there is a problem, else 0."""
-  # Before JAX and TensorFlow load: no log, and no claim on most of a GPU's memory.
+  """Prints the report; returns 1 if there is a problem, else 0."""
+  # Set before JAX and TensorFlow load: no log, and no claim on most of a GPU's memory.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
   sections = examine()

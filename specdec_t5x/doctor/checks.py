@@ -1,4 +1,4 @@
-"""What the doctor says of the facts: a `Finding` each, with what to do."""
+"""Judges the facts: each check returns a `Finding`, with a fix."""
 
 import collections
 import dataclasses
@@ -12,7 +12,7 @@ from specdec_t5x.doctor.facts import ACCELERATORS, PROVIDERS, Device
 MIN_PYTHON = (3, 11)  # python_requires of setup.py
 TRAINING = ("optax", "tqdm")  # the extra `train`
 # jaxlib releases reported to miscompile fusions of products and reductions on CPU (jax
-# issues 39103, 39257, 40412): the first, and the last that is known to.
+# issues 39103, 39257, 40412): the first and the last affected release known.
 MISCOMPILES = ((0, 10, 2), (0, 11, 2))
 NO_FUSIONS = "XLA_FLAGS=--xla_cpu_experimental_ynn_fusion_type="
 HERE = "in the repository's root"
@@ -20,13 +20,13 @@ HERE = "in the repository's root"
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-  """What was found out about one thing.
+  """A line of the report, with a problem or a hint if there is any.
 
   Attributes:
-    name: of the thing.
-    value: what was found.
-    problem: what is wrong with it; None where nothing is.
-    fix: what to do; a hint where there is no problem.
+    name: the checked item.
+    value: the item's state.
+    problem: a description of the problem; None if there is no problem.
+    fix: the fix of the problem; a hint if there is no problem.
   """
 
   name: str
@@ -37,7 +37,8 @@ class Finding:
 
 def python(version: tuple[int, ...]) -> Finding:
   """Judges Python's version."""
-  value, wanted = (".".join(map(str, v)) for v in (version, MIN_PYTHON))
+  value = ".".join(map(str, version))
+  wanted = ".".join(map(str, MIN_PYTHON))
   if version[:2] >= MIN_PYTHON:
     return Finding("python", value)
   fix = f"make the environment with Python {wanted} or newer"
@@ -45,8 +46,10 @@ def python(version: tuple[int, ...]) -> Finding:
 
 
 def project(running: str, installed: str | None, folder: str) -> Finding:
-  """Judges the version of specdec_t5x that runs and the one that is installed."""
-  name, value, install = "specdec_t5x", f"{running} in {folder}", "pip install -e ."
+  """Compares the running version of specdec_t5x with the installed version."""
+  name = "specdec_t5x"
+  value = f"{running} in {folder}"
+  install = "pip install -e ."
   if installed == running:
     return Finding(name, value)
   if installed is None:
@@ -57,7 +60,7 @@ def project(running: str, installed: str | None, folder: str) -> Finding:
 
 
 def package(name: str, version: str | None, wanted: Any = "") -> Finding:
-  """Judges a package: its version, and a `SpecifierSet` where one is stated."""
+  """Judges a package's version by a `SpecifierSet`, or "" for any version."""
   install = f"pip install '{name}{wanted}'"
   if version is None:
     if name in TRAINING:
@@ -70,7 +73,7 @@ def package(name: str, version: str | None, wanted: Any = "") -> Finding:
 
 
 def triton(version: str | None) -> list[Finding]:
-  """Says, where triton is beside TensorFlow, in which order they can be imported."""
+  """Returns the import order of triton and TensorFlow, if triton is installed."""
   if version is None:
     return []
   order = (
@@ -86,23 +89,23 @@ def t5x(
   """Judges the active `t5x`.
 
   Args:
-    provider: its name and path; None where it can't be imported.
-    error: of the import; None where it went well, or there is no `t5x`.
-    installed: every `t5x` there is.
+    provider: the provider's name and path; None if the import failed.
+    error: the error of the import; None if the import succeeded or `t5x` is absent.
+    installed: all installed packages `t5x`.
   """
   install = f"pip install ./t5x_runtime {HERE}"
   if error:
     fix = f"install what it lacks, or it again ({install}; docs/t5x_contract.md)"
-    found = [Finding("active", "broken", f"t5x can't be imported: {error}", fix)]
+    findings = [Finding("active", "broken", f"t5x can't be imported: {error}", fix)]
   elif provider is None:
-    found = [Finding("active", "none", "there is no package t5x", install)]
+    findings = [Finding("active", "none", "there is no package t5x", install)]
   else:
-    found = [Finding("active", provider)]
+    findings = [Finding("active", provider)]
   if len(installed) > 1:
     value = " and ".join(installed)
     fix = f"keep one of them: pip uninstall {PROVIDERS[0]}, or {PROVIDERS[1]}"
-    found.append(Finding("installed", value, f"two packages t5x: {value}", fix))
-  return found
+    findings.append(Finding("installed", value, f"two packages t5x: {value}", fix))
+  return findings
 
 
 def devices(
@@ -111,44 +114,43 @@ def devices(
   present: Sequence[str],
   requested: str = "",
 ) -> list[Finding]:
-  """Judges what JAX runs on.
+  """Judges the devices that JAX runs on.
 
   Args:
-    devices: as JAX lists them.
-    error: why there are none.
-    present: extras of the accelerators whose device files are there.
-    requested: JAX_PLATFORMS.
+    devices: JAX's list of devices.
+    error: the reason why the list is empty; None if there are devices.
+    present: the extras of the accelerators with device files on this machine.
+    requested: the value of JAX_PLATFORMS.
   """
   if error:
     fix = f"set JAX_PLATFORMS, now {requested!r}, to '' or install the extra it needs"
     return [Finding("devices", "none", f"JAX finds no device: {error}", fix)]
-  counts = collections.Counter(devices)
-  memory = lambda d: f", {gigabytes(d.memory)} each" if d.memory else ""
-  found = [
-    Finding(d.platform, f"{count} x {d.kind}{memory(d)}") for d, count in counts.items()
-  ]
+  findings = []
+  for device, count in collections.Counter(devices).items():
+    memory = f", {gigabytes(device.memory)} each" if device.memory else ""
+    findings.append(Finding(device.platform, f"{count} x {device.kind}{memory}"))
   if any(device.platform != "cpu" for device in devices):
     flags = [f"--gin.{x}=\"'bfloat16'\"" for x in ("PARAM_DTYPE", "ACTIVATION_DTYPE")]
     fix = f"decode with {' '.join(flags)}; docs/tpu.md"
-    return [*found, Finding("dtype", "float32 by default", fix=fix)]
-  found.append(Finding("dtype", "float32 by default, which is right on a CPU"))
-  return found + [_unused(extra, requested) for extra in present]
+    return [*findings, Finding("dtype", "float32 by default", fix=fix)]
+  findings.append(Finding("dtype", "float32 by default, which is right on a CPU"))
+  return findings + [_unused(extra, requested) for extra in present]
 
 
 def _unused(extra, requested):
   value = f"{ACCELERATORS[extra]} is there, but JAX sees a CPU only"
-  if requested == "cpu":  # Asked for.
+  if requested == "cpu":  # The user chose the CPU, so there is no problem.
     return Finding(extra, value, fix="unset JAX_PLATFORMS, which is 'cpu', to use it")
   fix = f"pip install -e '.[{extra}]' {HERE}, and check the device's driver"
   return Finding(extra, value, value, fix)
 
 
 def fusions(version: str | None, platforms: Collection[str]) -> list[Finding]:
-  """Says where XLA's fusions on CPU are not to be relied on; no problem for certain.
+  """Returns a hint, not a problem, if jaxlib's CPU fusions are reported to be wrong.
 
   Args:
-    version: of jaxlib; None where it is not installed.
-    platforms: of JAX's devices.
+    version: jaxlib's version; None if jaxlib is not installed.
+    platforms: the platforms of JAX's devices.
   """
   numbers = tuple(map(int, re.findall(r"\d+", version or "")[:3]))
   first, last = MISCOMPILES
@@ -163,11 +165,11 @@ def fusions(version: str | None, platforms: Collection[str]) -> list[Finding]:
 
 
 def products(reason: str | None, library: str | None) -> Finding:
-  """Says whose products of few rows are; it is no problem where they are XLA's.
+  """Returns whether products of few rows are native or XLA's; neither is a problem.
 
   Args:
-    reason: why there are none of our own; None where there are.
-    library: the path of ours; None where it could not be built.
+    reason: the reason why there are no native products; None if there are.
+    library: the path of the native library; None if the build failed.
   """
   if reason is None:
     return Finding("products", f"native: {library}")
@@ -176,21 +178,17 @@ def products(reason: str | None, library: str | None) -> Finding:
   return Finding("products", value, fix=None if library else fix)
 
 
-def rounded(by: str | None) -> Finding:
-  """Says what multiplies weights of 8 and 4 bits on this CPU.
-
-  Args:
-    by: the instructions of our own products; None where there are none.
-  """
+def rounded(instructions: str | None) -> Finding:
+  """Returns how this CPU multiplies 8- and 4-bit weights; None: no native products."""
   name = "8, 4 bits"
-  if by is None:
+  if instructions is None:
     fix = "see products: without native ones rounded weights gain nothing on a CPU"
     return Finding(name, "XLA's products, which read them as float32", fix=fix)
-  return Finding(name, f"native products, by {by}")
+  return Finding(name, f"native products, by {instructions}")
 
 
 def kept(folders: Mapping[str, int]) -> list[Finding]:
-  """Says what runs leave on this machine to start sooner: bytes by folder."""
+  """Returns the bytes of each folder that runs keep for a faster start."""
   return [
     Finding("kept", f"{size / 2**20:.1f} MiB in {folder}, made again where it is gone")
     for folder, size in folders.items()
@@ -198,7 +196,7 @@ def kept(folders: Mapping[str, int]) -> list[Finding]:
 
 
 def demo(pair: DemoPair, missing: Sequence[str]) -> Finding:
-  """Says which parts of a demo pair are missing, which is no problem."""
+  """Returns the missing parts of a demo pair; a missing part is no problem."""
   if not missing:
     return Finding(pair.name, "complete")
   fix = f"`{pair.command}` {HERE} makes what this demo pair lacks"
@@ -206,5 +204,5 @@ def demo(pair: DemoPair, missing: Sequence[str]) -> Finding:
 
 
 def gigabytes(count: int | None) -> str:
-  """Returns bytes in words."""
+  """Returns a number of bytes in GiB, as text."""
   return f"{count / 2**30:.1f} GiB" if count else "unknown"

@@ -1,6 +1,6 @@
-"""What there is on this machine: packages, the active `t5x`, devices, kernels.
+"""Facts about this machine: packages, the active `t5x`, devices, kernels.
 
-Versions come from the packages' metadata: importing TensorFlow takes seconds.
+Versions come from the packages' metadata, as importing TensorFlow takes seconds.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ from specdec_t5x.quiet import import_quietly
 
 try:
   from packaging.requirements import Requirement
-except ImportError:  # The report says that it is missing.
+except ImportError:  # The report lists packaging as missing.
   Requirement = None
 
 PROVIDERS = ("t5x", "specdec-t5x-runtime")  # distributions of a package t5x
-# Device files, by the extra that lets JAX use the device. Newer TPUs appear under
-# /dev/vfio, as other hardware does, so there is no telling.
+# Device files, by the extra that lets JAX use the device. Newer TPUs are not detected:
+# their files are in /dev/vfio, which other hardware uses, too.
 ACCELERATORS = {"cuda": "/dev/nvidia[0-9]*", "tpu": "/dev/accel[0-9]*"}
-# What importing a broken installation raises: missing modules and shared libraries, and
-# versions that refuse each other (jax and jaxlib, NumPy's ABI, protobuf's). JAX without
-# the backend that JAX_PLATFORMS names: RuntimeError or AssertionError.
+# Errors of importing a broken installation: missing modules and shared libraries, and
+# incompatible versions (jax and jaxlib, NumPy's ABI, protobuf's). JAX raises a
+# RuntimeError or an AssertionError without the backend that JAX_PLATFORMS names.
 BROKEN = (
   *(ImportError, OSError, AttributeError, RuntimeError, TypeError, ValueError),
   AssertionError,
@@ -36,7 +36,7 @@ BROKEN = (
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-  """A device as JAX sees it; `memory` is in bytes, None where JAX does not say."""
+  """A device in JAX's terms; `memory` is in bytes, None if JAX does not report it."""
 
   platform: str
   kind: str
@@ -44,21 +44,21 @@ class Device:
 
 
 def stated_ranges() -> dict[str, Any]:
-  """Returns what specdec_t5x asks for where it is installed, and jax of jaxlib."""
-  of_jax = [need for need in _needs("jax") if need.name == "jaxlib"]
-  return {need.name: need.specifier for need in [*_needs("specdec_t5x"), *of_jax]}
+  """Returns the ranges stated by specdec_t5x and jax (jaxlib), if installed."""
+  jaxlib = [need for need in _needs("jax") if need.name == "jaxlib"]
+  return {need.name: need.specifier for need in [*_needs("specdec_t5x"), *jaxlib]}
 
 
 def _needs(name):
   if Requirement is None or version(name) is None:
     return []
   needs = map(Requirement, metadata.requires(name) or ())
-  # "train" keeps that extra's beside those of every use.
+  # The requirements of the extra "train" count, too.
   return [x for x in needs if not x.marker or x.marker.evaluate({"extra": "train"})]
 
 
 def active_t5x() -> tuple[str | None, str | None]:
-  """Imports `t5x`; returns its name and path, and why it can't be imported."""
+  """Imports `t5x` and returns the provider's name and path, and the import's error."""
   try:
     t5x = import_quietly("t5x")
   except BROKEN as error:
@@ -68,30 +68,34 @@ def active_t5x() -> tuple[str | None, str | None]:
 
 
 def installed_t5x(paths: Sequence[str]) -> list[str]:
-  """Returns the folders of all packages `t5x`, or the distributions if those are more.
+  """Returns the folders of all packages `t5x`, or the distributions if there are more.
 
-  They are more where one was installed over the other, into the same folder.
+  There are more distributions than folders if a distribution was installed over the
+  other, into the same folder.
   """
-  folders = [os.path.realpath(os.path.join(path, "t5x")) for path in paths]
-  exists = lambda folder: os.path.isfile(os.path.join(folder, "__init__.py"))
+  places = dict.fromkeys(os.path.realpath(os.path.join(x, "t5x")) for x in paths)
+  folders = [x for x in places if os.path.isfile(os.path.join(x, "__init__.py"))]
   distributions = [name for name in PROVIDERS if version(name)]
-  return max(list(filter(exists, dict.fromkeys(folders))), distributions, key=len)
+  return max(folders, distributions, key=len)
 
 
 def jax_devices() -> tuple[list[Device], str | None]:
-  """Returns JAX's devices, and why there are none."""
+  """Returns JAX's devices, or no device and the first line of JAX's error."""
   try:
     devices = importlib.import_module("jax").devices()
   except BROKEN as error:
     return [], _first_line(error)
-  limit = lambda device: (device.memory_stats() or {}).get("bytes_limit")
-  return [Device(d.platform, d.device_kind, limit(d)) for d in devices], None
+  statistics = [device.memory_stats() or {} for device in devices]
+  return [
+    Device(device.platform, device.device_kind, memory.get("bytes_limit"))
+    for device, memory in zip(devices, statistics, strict=True)
+  ], None
 
 
 def native_products() -> tuple[str | None, str | None]:
-  """Returns what `checks.products` judges; builds the products if they are not yet."""
+  """Returns the arguments of `checks.products`; builds the native library if needed."""
   library = importlib.import_module("specdec_t5x.native.library")
-  with warnings.catch_warnings(action="ignore"):  # The report says it.
+  with warnings.catch_warnings(action="ignore"):  # The report has the problem.
     reason = library.problem()
   try:
     return reason, str(library.built())
@@ -100,22 +104,27 @@ def native_products() -> tuple[str | None, str | None]:
 
 
 def kept_folders() -> dict[str, int]:
-  """Returns what `checks.kept` judges: where something is measured or compiled once."""
+  """Returns the bytes of the folders of kept measurements, libraries and programs."""
   folders = []
-  with contextlib.suppress(OSError):  # `checks.products` reports that there is no home.
+  # `checks.products` reports a missing home folder.
+  with contextlib.suppress(OSError):
     folders.append(importlib.import_module("specdec_t5x.native.library").folder())
   programs = os.environ.get("JAX_COMPILATION_CACHE_DIR")
   if programs is None:
-    # `checks.t5x` reports it; upstream T5X keeps none.
+    # `checks.t5x` reports a broken t5x. Upstream T5X keeps no programs.
     with contextlib.suppress(*BROKEN):
       programs = importlib.import_module("t5x.kept_programs").folder()
-  folders += [pathlib.Path(programs)] if programs else []
-  size = lambda folder: sum(x.stat().st_size for x in folder.glob("*") if x.is_file())
-  return {str(folder): size(folder) for folder in folders}
+  if programs:
+    folders.append(pathlib.Path(programs))
+  sizes = {}
+  for folder in folders:
+    files = (path for path in folder.glob("*") if path.is_file())
+    sizes[str(folder)] = sum(path.stat().st_size for path in files)
+  return sizes
 
 
 def version(name: str) -> str | None:
-  """Returns a distribution's version; None where it is not installed."""
+  """Returns a distribution's version; None if the distribution is not installed."""
   try:
     return metadata.version(name)
   except metadata.PackageNotFoundError:
@@ -123,10 +132,10 @@ def version(name: str) -> str | None:
 
 
 def memory() -> int | None:
-  """Returns the machine's bytes of memory; None where the system does not say."""
+  """Returns the bytes of the machine's memory; None if unknown."""
   try:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-  except (AttributeError, ValueError, OSError):  # Not known on every system.
+  except (AttributeError, ValueError, OSError):  # Some systems lack `sysconf`.
     return None
 
 

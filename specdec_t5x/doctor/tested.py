@@ -1,4 +1,4 @@
-"""Compares installed releases with those that the test suite last passed with.
+"""Compares installed releases with the releases of the last passed test suite.
 
 python -m specdec_t5x.doctor.tested            # prints a line if one is newer
 python -m specdec_t5x.doctor.tested --record   # after `make test` has passed
@@ -25,11 +25,11 @@ def installed() -> dict[str, str]:
 
 
 def warning(found: Mapping[str, str], tested: Mapping[str, str]) -> str | None:
-  """Returns one line that names the releases newer than the tested ones, if any.
+  """Returns a line with the releases newer than the tested releases, if any.
 
   Args:
     found: installed releases by package.
-    tested: the releases that the tests passed with, of the same packages.
+    tested: tested releases by package.
 
   >>> warning({"jax": "0.12.1"}, {"jax": "0.12.0.1"})
   'Not tested yet with jax 0.12.1 (tested with 0.12.0.1).'

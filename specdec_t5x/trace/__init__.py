@@ -1,1 +1,1 @@
-"""One decode, recorded (`recording`), drawn in a terminal (`render`), or as a page."""
+"""Traces of decodes: recorded (`recording`), as text (`render`) or HTML (`page`)."""

@@ -1,8 +1,8 @@
-"""Traces as one HTML file that needs no other: tokens, draws, and the time they took.
+"""Renders traces as a self-contained HTML file: tokens, random draws and times.
 
-Each iteration is a list of buttons, so that a keyboard and a screen reader get to every
-token; what was drawn and tested stands in a token's label and, shown, beside it. The
-time line is figure 5 of Leviathan et al., ICML 2023: draft above target.
+Each iteration is a list of buttons, so a keyboard and a screen reader reach every
+token. A token's label has the token's draws and tests; the page shows the selected
+label. The time line is figure 5 of Leviathan et al., ICML 2023: draft above target.
 """
 
 import html
@@ -15,7 +15,7 @@ from specdec_t5x.trace import render
 from specdec_t5x.trace.recording import Token, Trace, Turn
 from specdec_t5x.trace.render import STYLES, visible
 
-_WIDTH = 1000  # Of the time line, in its own units.
+_WIDTH = 1000  # The time line's width, in units of the SVG.
 _INTRO = """\
 A line an iteration, that is, a call of the target. Tab, or the arrow keys, go from
 token to token; what it was drawn and tested with is shown below."""
@@ -25,7 +25,7 @@ def to_html(traces: Sequence[Trace], title: str = "Speculative decoding") -> str
   """Returns a page that shows the traces.
 
   Raises:
-    ValueError: where there are none.
+    ValueError: if there is no trace.
   """
   if not traces:
     raise ValueError("Expected a trace at least, got none to show.")
@@ -35,28 +35,31 @@ def to_html(traces: Sequence[Trace], title: str = "Speculative decoding") -> str
 
 
 def framed(title: str, legend: str, intro: str, body: str, script: str) -> str:
-  """Returns a page in the frame that all pages here have, light and dark.
+  """Returns a page in the common frame, with a light and a dark theme.
 
   Args:
-    title: a text.
-    legend: HTML, beside the title.
-    intro: what to read first, HTML.
-    body: HTML.
-    script: the name of a file beside this one.
+    title: the title, plain text.
+    legend: the HTML beside the title.
+    intro: the HTML of the introduction.
+    body: the HTML of the content.
+    script: the name of a script file in this folder.
   """
-  read = lambda name: resources.files(__package__).joinpath(name).read_text("utf-8")
-  return string.Template(read("page.html")).substitute(
+  return string.Template(_resource("page.html")).substitute(
     title=text(title),
     legend=legend,
     intro=intro,
     styles=_styles(),
     body=body,
-    script=read(script),
+    script=_resource(script),
   )
 
 
+def _resource(name: str) -> str:
+  return resources.files(__package__).joinpath(name).read_text("utf-8")
+
+
 def _styles() -> str:
-  """Returns the colours of each kind, on light pages and, inverted in tone, on dark."""
+  """Returns the CSS of each kind of token: light colours, and the reverse for dark."""
   rule = "{{ color: {ink}; background: {paper}; text-decoration: {line} }}"
   light = [
     f".{kind} {rule.format(ink=s.ink, paper=s.paper, line=s.decoration)}"
@@ -71,10 +74,10 @@ def _styles() -> str:
 
 def _decode(number: int, trace: Trace) -> str:
   turns = "\n".join(_turn(n, turn) for n, turn in enumerate(trace.turns, 1))
-  calls, drafted = len(trace.turns), [t for turn in trace.turns for t in turn.drafted]
+  drafted = [token for turn in trace.turns for token in turn.drafted]
   accepted = sum(token.kind == "accepted" for token in drafted)
   facts = (
-    f"{trace.num_tokens} tokens in {calls} calls of the target; "
+    f"{trace.num_tokens} tokens in {len(trace.turns)} calls of the target; "
     f"{accepted} of {len(drafted)} drafted tokens stand."
   )
   return f"""<section aria-labelledby="input-{number}">
@@ -94,7 +97,7 @@ def _settings(trace: Trace) -> str:
 
 
 def _turn(number: int, turn: Turn) -> str:
-  """Returns an iteration: a tree of nodes, each followed by its children."""
+  """Returns an iteration as a tree: each node comes before the node's children."""
   nodes = dict(enumerate(turn.drafted, 1))
   return (
     f'<li aria-label="Iteration {number}"><div class="row">'
@@ -135,15 +138,15 @@ def _facts(token: Token) -> Iterator[str]:
 
 
 def _time_line(trace: Trace) -> str:
-  """Returns the bars of draft and target, and of plain decoding where it was timed."""
+  """Returns the time bars of draft, target, and plain decoding if timed."""
   bars, height = render.time_bars(trace, _WIDTH)
-  told = render.times(trace)
-  return f"""<figure><svg class="time" role="img" aria-label="Time line: {told}"
+  times = render.times(trace)
+  return f"""<figure><svg class="time" role="img" aria-label="Time line: {times}"
 viewBox="-60 0 {_WIDTH + 61} {height}">{"".join(bars)}</svg>
-<figcaption>{told}. Each iteration was started by itself, which the compiled loop need
+<figcaption>{times}. Each iteration was started by itself, which the compiled loop need
 not do; reading the input is in the plain tokens' time alone.</figcaption></figure>"""
 
 
 def text(plain: str, keep: str = "") -> str:
-  """Returns a text as HTML, characters that do not print made visible."""
+  """Returns a text as HTML, with unprintable characters replaced except for `keep`."""
   return html.escape("".join(c if c in keep else visible(c) for c in plain))

@@ -1,6 +1,6 @@
-"""Traces of decodes, kept as JSON lines: what was drafted, by which draws, how long.
+"""Traces of decodes as JSON lines: drafted tokens, random draws and times.
 
-A line an input. `trace.page` shows them in a browser, `trace.render` in a terminal.
+Each line is a trace. `trace.page` shows traces in a browser, `trace.render` as text.
 """
 
 import dataclasses
@@ -23,14 +23,7 @@ from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import DecodeState, row_keys
-from specdec_t5x.decoding.step import (
-  Iteration,
-  commit,
-  draft,
-  draws,
-  score,
-  verify,
-)
+from specdec_t5x.decoding.step import Iteration, commit, draft, draws, score, verify
 from specdec_t5x.vocabularies.base import Vocabulary
 from specdec_t5x.vocabularies.opening import open_vocabulary
 
@@ -39,18 +32,18 @@ Kind = Literal["accepted", "rejected", "discarded", "recovered", "bonus"]
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-  """A drafted token, or the target's own after a draft.
+  """A drafted token, or the target's token after a draft.
 
   Attributes:
-    piece: of the vocabulary.
-    kind: what became of it; of a tree's tokens that do not stand, those after the last
-      accepted one are rejected, all others discarded.
-    p: what the target's distribution gave it (at T = 0: its softmax at temperature 1).
-    q: what it was drawn from gave it; None where it is certain, no draw.
-    parent: the drafted node before it in its iteration, from 1; 0 is the last known
-      token.
-    test: the uniform that its acceptance was tested with; None where it is no draft's.
-    draws: the uniforms that it was drawn with; none where it is certain.
+    piece: the token's piece in the vocabulary.
+    kind: the token's outcome. In a tree, the tokens without acceptance are rejected if
+      they are children of the last accepted token, else discarded.
+    p: the token's probability under the target (at T = 0: softmax at temperature 1).
+    q: the token's probability under the draft; None if the draft is deterministic.
+    parent: the number of the token's parent among the iteration's drafted nodes, from
+      1; 0 is the last known token.
+    test: the uniform of the acceptance test; None if no uniform tested the token.
+    draws: the uniforms that drew the token; empty if the token is deterministic.
   """
 
   piece: str
@@ -67,10 +60,10 @@ class Turn:
   """One iteration.
 
   Attributes:
-    drafted: the tokens that counted, by the order of the tree's nodes.
-    own: the target's own token; None where the draft ended the sequence.
-    draft_seconds: that proposing took.
-    target_seconds: that the rest of the iteration took: scoring, verifying, committing.
+    drafted: the valid drafted tokens, in the order of the tree's nodes.
+    own: the target's token; None if the draft ended the sequence.
+    draft_seconds: the time of the proposal.
+    target_seconds: the time to score, verify and commit.
   """
 
   drafted: tuple[Token, ...]
@@ -80,9 +73,11 @@ class Turn:
 
   @property
   def output(self) -> tuple[str, ...]:
-    """What the output gained."""
-    stand = [token.piece for token in self.drafted if token.kind == "accepted"]
-    return (*stand, *([self.own.piece] if self.own else []))
+    """The pieces that the iteration added to the output."""
+    pieces = [token.piece for token in self.drafted if token.kind == "accepted"]
+    if self.own:
+      pieces.append(self.own.piece)
+    return tuple(pieces)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +85,11 @@ class Trace:
   """One decode.
 
   Attributes:
-    text: the input.
-    output: the decoded text.
-    settings: drafter, rule and sampling, in words.
-    turns: its iterations.
-    plain_seconds: a token of plain decoding, on the same device; None if not timed.
+    text: the input's text.
+    output: the output's text.
+    settings: descriptions of drafter, rule and sampling.
+    turns: the iterations.
+    plain_seconds: plain decoding's time per token on this device; None if not timed.
   """
 
   text: str
@@ -105,22 +100,22 @@ class Trace:
 
   @property
   def num_tokens(self) -> int:
-    """Tokens of the output."""
+    """The number of the output's tokens."""
     return sum(len(turn.output) for turn in self.turns)
 
 
 def save(traces: Iterable[Trace], path: str) -> None:
-  """Writes traces, a line each."""
+  """Writes a line per trace."""
   with open(path, "w", encoding="utf-8") as lines:
     for trace in traces:
       lines.write(json.dumps(dataclasses.asdict(trace), ensure_ascii=False) + "\n")
 
 
 def load(path: str) -> list[Trace]:
-  """Reads what `save` wrote.
+  """Reads the traces that `save` wrote.
 
   Raises:
-    ValueError: where a line is no trace.
+    ValueError: if a line is no trace.
   """
   with open(path, encoding="utf-8") as lines:
     return [_read(line, f"{path}, line {n}") for n, line in enumerate(lines, start=1)]
@@ -164,13 +159,13 @@ def record(
   max_length: int = 128,
   seed: int = 0,
 ) -> list[Trace]:
-  """Decodes texts one by one and tells what each iteration did.
+  """Decodes texts one by one and records each iteration.
 
-  The output of text n has the tokens that `api.generate` with policy 'fixed' gives for
-  it as its n-th input; arguments as there.
+  The output of text n has the tokens of `api.generate` for the n-th input with policy
+  'fixed'. The arguments are those of `api.generate`.
 
   Raises:
-    ValueError: as there.
+    ValueError: if `api.generate` raises a ValueError, or if nothing drafts.
   """
   decoder, params = together(
     target,
@@ -186,19 +181,19 @@ def record(
       "A trace is of speculative decoding: expected a draft or a drafter, got none."
     )
   decoder.check(sampling, max_length, 1)
-  found = open_vocabulary(vocabulary, vocab_size=decoder.target.config.vocab_size)
-  eos_id = end_tokens(target, found)
-  recorder = _Recorder(decoder, params, found, eos_id, sampling, max_length)
-  batches = padded_batches(encoded(texts, decoder.target, found), 1)
-  keys = lambda number: row_keys(jax.random.key(seed), 1, number)
-  return [
-    recorder.trace(text, inputs, keys(number))
-    for text, (number, inputs, _) in zip(texts, batches, strict=True)
-  ]
+  opened = open_vocabulary(vocabulary, vocab_size=decoder.target.config.vocab_size)
+  eos_id = end_tokens(target, opened)
+  recorder = _Recorder(decoder, params, opened, eos_id, sampling, max_length)
+  batches = padded_batches(encoded(texts, decoder.target, opened), 1)
+  traces = []
+  for text, (number, inputs, _) in zip(texts, batches, strict=True):
+    keys = row_keys(jax.random.key(seed), 1, number)
+    traces.append(recorder.trace(text, inputs, keys))
+  return traces
 
 
 def piece_of(vocabulary: Vocabulary, token: int) -> str:
-  """Returns a token's piece; what the vocabulary has no text for gets a number."""
+  """Returns a token's piece, or the token's number in <> if there is no piece."""
   piece = vocabulary.piece(token) if token < vocabulary.vocab_size else ""
   return piece or f"<{token}>"
 
@@ -208,11 +203,11 @@ class _Recorder:
   """Decodes texts one by one and records each iteration.
 
   Attributes:
-    decoder: what decodes; each iteration drafts (its policy rests in none).
-    params: of its networks.
-    vocabulary: of target and draft.
+    decoder: the decoder. The decoder's policy makes every iteration draft.
+    params: the parameters of the decoder's networks.
+    vocabulary: the vocabulary of target and draft.
     eos_id: the tokens that end an output.
-    sampling: temperature, top-k, top-p.
+    sampling: temperature, top-k and top-p.
     max_length: the most tokens of an output.
   """
 
@@ -224,19 +219,22 @@ class _Recorder:
   max_length: int
 
   def trace(self, text, inputs, keys) -> Trace:
-    """Returns the trace of one text, of tokens `inputs`."""
+    """Returns the trace of a text with the tokens `inputs`."""
     start, propose, advance = self._programs
-    state, turns = start(self.params, inputs, keys), []
-    drafted = propose(self.params, inputs, state)  # Compiled before they are timed.
-    jax.block_until_ready(advance(self.params, inputs, *drafted))
+    state = start(self.params, inputs, keys)
+    turns = []
+    # The first calls compile the programs, before any call is timed.
+    speculation = propose(self.params, inputs, state)
+    jax.block_until_ready(advance(self.params, inputs, *speculation))
     while not state.ended.all():
-      draft_seconds, drafted = _timed(propose, self.params, inputs, state)
+      draft_seconds, speculation = _timed(propose, self.params, inputs, state)
       target_seconds, (state, iteration) = _timed(
-        advance, self.params, inputs, *drafted
+        advance, self.params, inputs, *speculation
       )
-      turn = self._turn(state, iteration)
-      turns.append(Turn(*turn, draft_seconds, target_seconds))
-    begin, end = int(state.starts[0]), int(state.lengths[0])
+      drafted, own = self._turn(state, iteration)
+      turns.append(Turn(drafted, own, draft_seconds, target_seconds))
+    begin = int(state.starts[0])
+    end = int(state.lengths[0])
     tokens = np.asarray(state.sequences[0])[begin:end].tolist()
     return Trace(
       text=text,
@@ -251,46 +249,50 @@ class _Recorder:
     )
 
   def _turn(self, after: DecodeState, iteration: Iteration):
-    """Returns the drafted tokens that counted in the one row's iteration, and its own.
+    """Returns the valid drafted tokens of a one-row iteration, and the target's token.
 
-    Args:
-      after: the state that the iteration led to.
-      iteration: all of it, its probabilities no logits.
+    `after` is the state after the iteration; `target_probs` are no logits.
     """
-    drafter, proposal = self.decoder.drafter, iteration.proposal
-    # At T = 0 nothing is drawn or tested; where draws are coupled, nothing by uniforms.
+    drafter = self.decoder.drafter
+    proposal = iteration.proposal
+    # At T = 0 nothing is drawn or tested. Coupled draws use no uniforms.
     samples = not rule_at(self.decoder.rule, self.sampling)[1].certain
-    tree, probs = proposal.tree, np.asarray(iteration.target_probs)[0]
-    tokens, q = np.asarray(proposal.tokens)[0], proposal.drafted_probs()[0].tolist()
+    tree = proposal.tree
+    probs = np.asarray(iteration.target_probs)[0]
+    tokens = np.asarray(proposal.tokens)[0]
+    q = proposal.drafted_probs()[0].tolist()
     parents = np.broadcast_to(tree.parents, proposal.tokens.shape)[0].tolist()
-    drawn, tests = np.split(np.asarray(iteration.uniforms)[0], [drafter.decisions])
+    draw_uniforms, tests = np.split(
+      np.asarray(iteration.uniforms)[0], [drafter.decisions]
+    )
     has_q = proposal.draft_probs is not None
-    # A decision a node, in their order.
+    # Draws belong to nodes only if each node has a decision, in the nodes' order.
     has_draws = has_q and drafter.decisions == tree.size
     last = int(iteration.verdict.last[0])
-    stand = np.broadcast_to(tree.sees, (1, *tests.shape[:1] * 2))[0, last, 1:]
+    is_accepted = np.broadcast_to(tree.sees, (1, *tests.shape[:1] * 2))[0, last, 1:]
     drafted = []
-    for at in np.flatnonzero(proposal.is_valid[0]):
-      token, parent = int(tokens[at]), parents[at]
-      missed = "rejected" if parent == last else "discarded"
+    for index in np.flatnonzero(proposal.is_valid[0]):
+      token = int(tokens[index])
+      parent = parents[index]
+      failure = "rejected" if parent == last else "discarded"
       drafted.append(
         Token(
           piece=piece_of(self.vocabulary, token),
-          kind="accepted" if stand[at] else missed,
+          kind="accepted" if is_accepted[index] else failure,
           p=float(probs[parent, token]),
-          q=q[at] if has_q else None,
+          q=q[index] if has_q else None,
           parent=parent,
-          test=float(tests[at, -1]) if samples else None,
-          draws=tuple(drawn[at].tolist()) if has_draws else (),
+          test=float(tests[index, -1]) if samples else None,
+          draws=tuple(draw_uniforms[index].tolist()) if has_draws else (),
         )
       )
     if iteration.info.emitted[0] == iteration.info.accepted[0]:
       return tuple(drafted), None
-    own = int(after.sequences[0, after.lengths[0] - 1])
+    token = int(after.sequences[0, after.lengths[0] - 1])
     own = Token(
-      piece=piece_of(self.vocabulary, own),
+      piece=piece_of(self.vocabulary, token),
       kind="recovered" if any(x.kind == "rejected" for x in drafted) else "bonus",
-      p=float(probs[last, own]),
+      p=float(probs[last, token]),
       parent=last,
       draws=tuple(tests[-1].tolist()) if samples else (),
     )
@@ -298,14 +300,19 @@ class _Recorder:
 
   @functools.cached_property
   def _programs(self):
-    """Returns the loop's start, and an iteration's draft and rest, each compiled."""
-    rest = self.sampling, self.max_length, self.eos_id
+    """Returns three compiled programs: start, draft, and the other steps."""
 
     def prepare(params, inputs, keys):
-      return self.decoder.prepare(params, inputs, keys, *rest)
+      return self.decoder.prepare(
+        params, inputs, keys, self.sampling, self.max_length, self.eos_id
+      )
+
+    def start(params, inputs, keys):
+      _, state = prepare(params, inputs, keys)
+      return state
 
     def propose(params, inputs, state):
-      # A step reads nothing of the new start, so the compiler drops the encoders.
+      # A step does not use the new start state, so the compiler drops the encoders.
       spec, _ = prepare(params, inputs, state.keys)
       return draft(spec, state, draws(spec, state))
 
@@ -319,10 +326,10 @@ class _Recorder:
         iteration = iteration.replace(target_probs=jax.nn.softmax(logits))
       return after, iteration
 
-    return jax.jit(lambda *args: prepare(*args)[1]), jax.jit(propose), jax.jit(advance)
+    return jax.jit(start), jax.jit(propose), jax.jit(advance)
 
   def _plain_seconds(self, inputs, keys) -> float:
-    """Returns a token's seconds of plain decoding, reading the input included."""
+    """Returns the time per token of plain decoding, encoder included."""
     plain = PlainDecoder(self.decoder.target)
     run = compiled(plain, self.sampling, self.max_length, self.eos_id)
     jax.block_until_ready(run(self.params, inputs, keys))

@@ -1,7 +1,7 @@
-"""Draws a trace: for terminals, in plain characters, and as an SVG image.
+"""Draws a trace with terminal colours, in plain characters, or as an SVG image.
 
-One line an iteration; the colours are those of Leviathan et al., ICML 2023, figure 1,
-and two more: tokens after the rejected one are dim, the bonus token is cyan.
+Each iteration is a line. The colours follow Leviathan et al., ICML 2023, figure 1, with
+two additions: tokens after the rejected token are dim, and the bonus token is cyan.
 """
 
 import dataclasses
@@ -16,14 +16,14 @@ from specdec_t5x.trace.recording import Trace, Turn
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-  """How one kind of token looks.
+  """The appearance of a kind of token.
 
   Attributes:
-    ansi: its terminal attributes.
-    marks: what encloses it where there are no colours.
-    ink: its colour in an image.
-    paper: the colour behind it.
-    decoration: its line in an image.
+    ansi: terminal attributes.
+    marks: enclosing marks, for output without colours.
+    ink: text colour in an image.
+    paper: background colour in an image.
+    decoration: text decoration in an image.
   """
 
   ansi: str
@@ -41,37 +41,38 @@ STYLES = {
   "bonus": Style("36", ("+", ""), "#05606b", "#c9f4f4"),
 }
 
-# Pixels of an image: of one character, between lines, around tokens and at the border.
+# Pixels of an image: a character, a line, the gap around tokens, the border.
 _CHARACTER, _LINE, _GAP, _BORDER = 8.4, 26, 5, 18
 _NUMBER_COLUMNS = 4
-# Of the time line: a bar's height, from one bar to the next, and the colours.
+# The time line: a bar's height, the distance of bars, and the colours.
 _BAR, _ROW = 16, 22
 _INKS = {"draft": "#bf8700", "target": "#0a3fa8", "plain": "#8c959f"}
 
-Span = tuple[str, str]  # A kind of token, and its piece.
+Span = tuple[str, str]  # The kind and the piece of a token.
 
 
 def to_ansi(turns: Sequence[Turn]) -> str:
-  """Returns the trace with a terminal's colours, the legend first."""
+  """Returns the trace with a terminal's colours, after the legend."""
   return _to_text(turns, lambda kind, piece: f"\033[{STYLES[kind].ansi}m{piece}\033[0m")
 
 
 def to_plain(turns: Sequence[Turn]) -> str:
-  """Returns the trace with marks for colours, the legend first."""
+  """Returns the trace with marks instead of colours, after the legend."""
   return _to_text(turns, lambda kind, piece: piece.join(STYLES[kind].marks))
 
 
 def to_svg(trace: Trace, title: str) -> str:
-  """Returns tokens, and below them times, as an SVG image that needs no other file.
+  """Returns a self-contained SVG image with tokens above times.
 
-  It is drawn on a white sheet, so it reads alike on light and dark pages.
+  The image has a white background, so it looks the same on light and dark pages.
   """
-  title, turns = visible(title), trace.turns
+  title = visible(title)
+  turns = trace.turns
   indent = _BORDER + _NUMBER_COLUMNS * _CHARACTER
   lines = [_legend(), *map(_spans, turns)]
   starts = [_BORDER] + [indent] * len(turns)
   tops = [_BORDER + _LINE * (1.25 + number) for number in range(len(lines))]
-  # The lines of tokens stand a little apart from the legend.
+  # A quarter of a line separates the tokens from the legend.
   tops[1:] = [top + _LINE / 4 for top in tops[1:]]
   body = [_text(_BORDER, _BORDER, title, 'class="title"')]
   width = _BORDER + _columns(title) * _CHARACTER
@@ -82,7 +83,8 @@ def to_svg(trace: Trace, title: str) -> str:
       body += _token(kind, piece, left, top)
       left += _token_width(piece) + _GAP
     width = max(width, left - _GAP)
-  top, left = tops[-1] + 1.5 * _LINE, _BORDER + 7 * _CHARACTER
+  top = tops[-1] + 1.5 * _LINE
+  left = _BORDER + 7 * _CHARACTER
   width = max(width, left + _columns(times(trace)) * _CHARACTER)
   bars, height = time_bars(trace, width - left)
   body += [f'<g transform="translate({left:.1f} {top:.1f})">', *bars, "</g>"]
@@ -91,25 +93,26 @@ def to_svg(trace: Trace, title: str) -> str:
 
 
 def times(trace: Trace) -> str:
-  """Returns how long a decode took with speculation, and without where it was timed."""
+  """Returns the time of a decode with speculation, and without speculation if timed."""
   total = sum(turn.draft_seconds + turn.target_seconds for turn in trace.turns)
-  told = f"{1000 * total:.1f} ms with speculation"
+  text = f"{1000 * total:.1f} ms with speculation"
   if trace.plain_seconds:
-    told += f", {1000 * trace.plain_seconds * trace.num_tokens:.1f} ms without"
-  return told
+    text += f", {1000 * trace.plain_seconds * trace.num_tokens:.1f} ms without"
+  return text
 
 
 def time_bars(trace: Trace, width: float) -> tuple[list[str], int]:
-  """Returns figure 5 of the paper as SVG: draft above target, below them plain tokens.
+  """Returns figure 5 of the paper as SVG: draft above target above plain decoding.
 
   Args:
     trace: the decode.
-    width: of the longest row; names stand left of 0.
+    width: the width of the longest row. Row names are left of 0.
 
   Returns:
-    The elements, and their height.
+    The SVG elements, and their height.
   """
-  spans, now = {"draft": [], "target": []}, 0.0
+  spans = {"draft": [], "target": []}
+  now = 0.0
   for number, turn in enumerate(trace.turns, 1):
     for name, row in spans.items():
       seconds = getattr(turn, f"{name}_seconds")
@@ -119,21 +122,21 @@ def time_bars(trace: Trace, width: float) -> tuple[list[str], int]:
     tokens = range(trace.num_tokens)
     spans["plain"] = [(n * step, step, "A token of plain decoding") for n in tokens]
   scale = width / (max(now, (step or 0.0) * trace.num_tokens) or 1.0)
-  found = []
+  elements = []
   for number, (name, row) in enumerate(spans.items()):
     top = _ROW * number
-    found.append(f'<text x="-8" y="{top + 12}" text-anchor="end">{name}</text>')
-    found += [
+    elements.append(f'<text x="-8" y="{top + 12}" text-anchor="end">{name}</text>')
+    elements += [
       f'<rect class="{name}" x="{begin * scale:.2f}" y="{top}" '
       f'width="{max(seconds * scale - 0.6, 0.2):.2f}" height="{_BAR}">'
-      f"<title>{told}: {1000 * seconds:.2f} ms</title></rect>"
-      for begin, seconds, told in row
+      f"<title>{label}: {1000 * seconds:.2f} ms</title></rect>"
+      for begin, seconds, label in row
     ]
-  return found, _ROW * len(spans)
+  return elements, _ROW * len(spans)
 
 
 def _spans(turn: Turn) -> list[Span]:
-  # Of a tree, the accepted path before the rest.
+  # The order of kinds puts the accepted path of a tree first.
   order = list(STYLES).index
   drafted = sorted(turn.drafted, key=lambda token: order(token.kind))
   own = [turn.own] if turn.own else []
@@ -145,18 +148,20 @@ def _legend() -> list[Span]:
 
 
 def _to_text(turns, mark) -> str:
-  show = lambda spans: " ".join(mark(kind, visible(piece)) for kind, piece in spans)
+  def show(spans):
+    return " ".join(mark(kind, visible(piece)) for kind, piece in spans)
+
   lines = [f"{n:>3}  {show(_spans(turn))}" for n, turn in enumerate(turns, start=1)]
   return "\n".join([show(_legend()), *lines]) + "\n"
 
 
 def visible(text: str) -> str:
-  """Returns the text without what would break a line, a terminal or XML."""
+  """Replaces unprintable characters, which could break a line, a terminal or XML."""
   return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _columns(text: str) -> int:
-  """Returns how many columns of a monospaced font the text takes."""
+  """Returns the number of columns of a text in a monospaced font."""
   wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
   return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)
 
@@ -174,7 +179,7 @@ def _token(kind: str, piece: str, left: float, top: float) -> list[str]:
 
 
 def _text(left: float, top: float, text: str, attributes: str) -> str:
-  # With the length given, the boxes fit in whatever font the reader's machine has.
+  # With `textLength` the text fits the boxes in any font of the reader's machine.
   length = f'textLength="{_columns(text) * _CHARACTER:.1f}"'
   baseline = top + (_LINE - _GAP) * 0.7
   return (

@@ -1,7 +1,7 @@
-"""One run of `t5x.infer`, or two, as one HTML file: what each sentence took.
+"""Shows the cost of each sentence in one or two runs of `t5x.infer`, as an HTML file.
 
-A dot a sentence shows where drafts failed, a row each what was read and written. Of two
-runs the outputs that differ are marked from the first character on that does.
+Dots show tokens per call and rejections. Rows show input, output and counts, with marks
+from the first different character of two runs' outputs on.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ import numpy as np
 from specdec_t5x.trace import page
 from specdec_t5x.trace.places import ACCEPTED, OWN, RECOVERED
 
-_WIDTH, _HEIGHT, _BORDER = 900, 260, 40  # Of the dots, in their own units.
-_KINDS = "target", "draft"  # The colours of the first run and the second.
+_WIDTH, _HEIGHT, _BORDER = 900, 260, 40  # Sizes of a figure, in units of the SVG.
+_KINDS = "target", "draft"  # CSS classes for the colours of the first and second run.
 _PLACES = {OWN: "bonus", ACCEPTED: "accepted", RECOVERED: "recovered"}
 _INTRO = """\
 A dot, and a row below, is a sentence; names of columns sort. Tokens a call: how many
@@ -27,18 +27,17 @@ the tested drafted tokens that the target accepted."""
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-  """What became of an input.
+  """An input with the output and counts. Counts sum over several decodes.
 
   Attributes:
     source: the input's text.
-    output: the output's text, of several decodes the last one's.
-    ids: its tokens.
-    tokens: of the output, of several decodes all of them; so the counts below.
-    calls: of the target.
-    accepted: drafted tokens that stood.
-    tried: those, and of each draft the first that did not stand.
-    places: whose token stands at each place (`trace.places`); none where a run did not
-      keep it.
+    output: the output's text; the last output of several decodes.
+    ids: the output's tokens.
+    tokens: the number of output tokens.
+    calls: the number of calls of the target.
+    accepted: the number of accepted drafted tokens.
+    tried: the number of tested tokens, accepted or the first rejected of a draft.
+    places: the origin of each output token (`trace.places`); empty if not recorded.
   """
 
   source: str
@@ -52,23 +51,24 @@ class Example:
 
   @property
   def per_call(self) -> float:
-    """Tokens a call of the target."""
+    """The number of tokens per call of the target."""
     return self.tokens / max(self.calls, 1)
 
   @property
   def alpha(self) -> float | None:
-    """The share of tested tokens that stood; None where none was drafted."""
+    """The acceptance rate of tested tokens; None if no token was tested."""
     return self.accepted / self.tried if self.tried else None
 
 
 def load(folder: str) -> list[Example]:
-  """Returns the examples of a finished run, in their order.
+  """Returns the examples of a finished run, in the order of the run's file.
 
   Args:
-    folder: its INFER_OUTPUT_DIR.
+    folder: the run's INFER_OUTPUT_DIR.
 
   Raises:
-    ValueError: where it has no file of one finished run, or a line that is none of it.
+    ValueError: if the folder does not have exactly one file of a finished run, or if a
+      line of the file is no example.
   """
   files = sorted(pathlib.Path(folder).glob("*.jsonl-00000-of-00001"))
   if len(files) != 1:
@@ -82,21 +82,25 @@ def load(folder: str) -> list[Example]:
 
 
 def _example(line: str, place: str) -> Example:
-  total = lambda key: float(np.sum(record["aux"][key]))
   try:
     record = json.loads(line)
-    # Of several decodes they come by increasing score.
-    several = isinstance(record["prediction"], list)
-    best = (lambda x: x[-1]) if several else (lambda x: x)
+    statistics = record["aux"]
+    output = record["prediction"]
+    ids = record["prediction_tokens"]
+    if isinstance(output, list):
+      # Several decodes are sorted by increasing score.
+      output = output[-1]
+      ids = ids[-1]
+    tokens = int(_total(statistics, "tokens"))
     return Example(
       source=str(record["inputs"]["inputs_pretokenized"]),
-      output=best(record["prediction"]),
-      ids=best(record["prediction_tokens"]),
-      tokens=int(total("tokens")),
-      calls=int(total("target_calls")),
-      accepted=total("accepted"),
-      tried=total("acceptance_positions"),
-      places=record["aux"].get("places", ())[: int(total("tokens"))],
+      output=output,
+      ids=ids,
+      tokens=tokens,
+      calls=int(_total(statistics, "target_calls")),
+      accepted=_total(statistics, "accepted"),
+      tried=_total(statistics, "acceptance_positions"),
+      places=statistics.get("places", ())[:tokens],
     )
   except (ValueError, KeyError, TypeError, IndexError) as error:
     raise ValueError(
@@ -105,20 +109,24 @@ def _example(line: str, place: str) -> Example:
     ) from error
 
 
+def _total(statistics: Mapping[str, Any], key: str) -> float:
+  return float(np.sum(statistics[key]))
+
+
 def to_html(runs: Mapping[str, Sequence[Example]]) -> str:
-  """Returns a page that shows one run or compares two.
+  """Returns a page that shows a run or compares two runs.
 
   Args:
     runs: examples by the runs' names.
 
   Raises:
-    ValueError: where runs are not one or two, are empty, or of other inputs.
+    ValueError: if the runs are not one or two, are empty, or have different inputs.
   """
   examples = [*runs.values()]
   if len(runs) not in (1, 2) or not all(examples):
     raise ValueError(f"Expected one or two runs with examples, got {[*runs]}.")
   sources = [[example.source for example in run] for run in examples]
-  if any(each != sources[0] for each in sources):
+  if any(other != sources[0] for other in sources):
     raise ValueError(
       f"{' and '.join(runs)} are of other inputs: only runs of the same task and split "
       "can be compared."
@@ -138,23 +146,26 @@ def to_html(runs: Mapping[str, Sequence[Example]]) -> str:
 def _summary(runs: Mapping[str, Sequence[Example]]) -> str:
   rows = [_total_row(name, examples) for name, examples in runs.items()]
   heads = "run", "sentences", "tokens", "calls of the target", "tokens a call", "alpha"
-  told = ""
+  comparison = ""
   if len(runs) == 2:
     first, second = runs.values()
     same = sum(a.ids == b.ids for a, b in zip(first, second, strict=True))
-    told = f"<p>{same} of {len(first)} outputs are the same, token for token.</p>"
-  return f"<section>{told}<table>{_heads(heads)}{''.join(rows)}</table></section>"
+    comparison = f"<p>{same} of {len(first)} outputs are the same, token for token.</p>"
+  return f"<section>{comparison}<table>{_heads(heads)}{''.join(rows)}</table></section>"
 
 
 def _total_row(name: str, examples: Sequence[Example]) -> str:
-  total = lambda key: sum(getattr(example, key) for example in examples)
-  whole = Example(name, "", (), *map(total, ("tokens", "calls", "accepted", "tried")))
-  numbers = len(examples), whole.tokens, whole.calls, whole.per_call, whole.alpha
+  tokens = sum(example.tokens for example in examples)
+  calls = sum(example.calls for example in examples)
+  accepted = sum(example.accepted for example in examples)
+  tried = sum(example.tried for example in examples)
+  total = Example(name, "", (), tokens, calls, accepted, tried)
+  numbers = len(examples), tokens, calls, total.per_call, total.alpha
   return f"<tr>{_cell(name)}{''.join(map(_number, numbers))}</tr>"
 
 
 def _dots(runs: Sequence[Sequence[Example]]) -> str:
-  """Returns tokens a call over the output's length, a dot a sentence."""
+  """Returns a figure of tokens per call over output length, a dot per sentence."""
   dots = [
     [(e.tokens, e.per_call, f"{e.output}: {e.per_call:.2f}") for e in run]
     for run in runs
@@ -165,10 +176,10 @@ def _dots(runs: Sequence[Sequence[Example]]) -> str:
 
 
 def _failures(runs: Sequence[Sequence[Example]]) -> str:
-  """Returns the share of rejections by place in the output, where runs kept places."""
-  kept = [[e.places for e in run] for run in runs]
-  places = range(max(len(each) for run in kept for each in run))
-  dots = [[dot for place in places if (dot := _share(place, run))] for run in kept]
+  """Returns a figure of the rejections by place, or "" without recorded places."""
+  recorded = [[e.places for e in run] for run in runs]
+  places = range(max(len(example) for run in recorded for example in run))
+  dots = [[dot for place in places if (dot := _share(place, run))] for run in recorded]
   words = "Share of drafted tokens that were rejected, over their place in the output"
   return _figure(dots, (0, 0.5, 1), words) if any(dots) else ""
 
@@ -176,27 +187,33 @@ def _failures(runs: Sequence[Sequence[Example]]) -> str:
 def _share(
   place: int, places: Sequence[Sequence[int]]
 ) -> tuple[int, float, str] | None:
-  """Returns a dot: of the tokens drafted for a place, the share that was rejected."""
-  found = [each[place] for each in places if place < len(each)]
-  rejected, tried = found.count(RECOVERED), len(found) - found.count(OWN)
-  told = f"place {place + 1}: {rejected} of {tried} rejected"
-  return (place + 1, rejected / tried, told) if tried else None
+  """Returns a dot for a place: the share of drafted tokens that were rejected."""
+  origins = [example[place] for example in places if place < len(example)]
+  rejected = origins.count(RECOVERED)
+  tried = len(origins) - origins.count(OWN)
+  label = f"place {place + 1}: {rejected} of {tried} rejected"
+  return (place + 1, rejected / tried, label) if tried else None
 
 
 def _figure(
   runs: Sequence[Sequence[tuple[int, float, str]]], heights: Sequence[float], words: str
 ) -> str:
-  """Returns dots: x, from 0 on; y, up to the last of the lines' heights; a text."""
-  every = [dot for run in runs for dot in run]
-  top, longest = max(heights), max(2, *(x for x, _, _ in every))
-  top = max(top, *(y for _, y, _ in every))
-  across = lambda x: _BORDER + x / longest * (_WIDTH - 2 * _BORDER)
-  down = lambda y: _HEIGHT - _BORDER - y / top * (_HEIGHT - 2 * _BORDER)
-  dots = [
+  """Returns a plot of dots (x, y, label), with horizontal lines and a caption."""
+  dots = [dot for run in runs for dot in run]
+  longest = max(2, *(x for x, _, _ in dots))
+  top = max(*heights, *(y for _, y, _ in dots))
+
+  def across(x):
+    return _BORDER + x / longest * (_WIDTH - 2 * _BORDER)
+
+  def down(y):
+    return _HEIGHT - _BORDER - y / top * (_HEIGHT - 2 * _BORDER)
+
+  circles = [
     f'<circle class="{kind}" cx="{across(x):.1f}" cy="{down(y):.1f}" r="3">'
-    f"<title>{page.text(told)}</title></circle>"
+    f"<title>{page.text(label)}</title></circle>"
     for run, kind in zip(runs, _KINDS, strict=False)
-    for x, y, told in run
+    for x, y, label in run
   ]
   lines = [
     f'<line x1="{_BORDER}" x2="{_WIDTH - _BORDER}" y1="{down(y):.1f}" '
@@ -205,14 +222,14 @@ def _figure(
   ]
   return f"""<figure><svg class="dots" role="img" viewBox="0 0 {_WIDTH} {_HEIGHT}"
 aria-label="{words}">
-{"".join(lines)}{"".join(dots)}
+{"".join(lines)}{"".join(circles)}
 <text x="{_BORDER}" y="{_HEIGHT - 12}">tokens of the output, up to {longest}</text>
 </svg><figcaption>{words}.</figcaption>
 </figure>"""
 
 
 def _rows(runs: Sequence[Sequence[Example]]) -> str:
-  """Returns a row a sentence, the fewest tokens a call of the last run first."""
+  """Returns a row per sentence, sorted by the last run's tokens per call."""
   groups = sorted(
     enumerate(zip(*runs, strict=True), 1), key=lambda x: x[1][-1].per_call
   )
@@ -235,28 +252,29 @@ def _row(number: int, examples: Sequence[Example]) -> Iterator[str]:
 
 
 def _output(example: Example, other: str | None) -> str:
-  """Returns a cell; what is unlike the other output's text is marked."""
-  text, places = example.output, _strip(example.places)
+  """Returns a cell, with marks from the first difference to the other output on."""
+  text = example.output
+  places = _strip(example.places)
   if other is None:
     return f"<td>{page.text(text)}{places}</td>"
   pairs = zip(text, other, strict=False)
   same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-  rest = page.text(text[same:]) or "&hellip;"
-  return f"<td>{page.text(text[:same])}<mark>{rest}</mark>{places}</td>"
+  marked = page.text(text[same:]) or "&hellip;"
+  return f"<td>{page.text(text[:same])}<mark>{marked}</mark>{places}</td>"
 
 
 def _strip(places: Sequence[int]) -> str:
-  """Returns a square a token: whose it is."""
+  """Returns a square per token, coloured by the token's origin."""
   if not places:
     return ""
-  squares = "".join(f'<i class="{_PLACES[each]}"></i>' for each in places)
-  told = f"{places.count(RECOVERED)} of {len(places)} tokens replace a rejected one"
-  return f'<div class="strip" role="img" aria-label="{told}">{squares}</div>'
+  squares = "".join(f'<i class="{_PLACES[origin]}"></i>' for origin in places)
+  label = f"{places.count(RECOVERED)} of {len(places)} tokens replace a rejected one"
+  return f'<div class="strip" role="img" aria-label="{label}">{squares}</div>'
 
 
 def _heads(names: Sequence[str], sorts: bool = False) -> str:
   inner = (f"<button>{name}</button>" if sorts else name for name in names)
-  return f"<tr>{''.join(f'<th scope=col>{each}</th>' for each in inner)}</tr>"
+  return f"<tr>{''.join(f'<th scope=col>{name}</th>' for name in inner)}</tr>"
 
 
 def _cell(text: str) -> str:

@@ -42,17 +42,17 @@ _INPUTS = 24
 _OUTPUTS = 32
 _INDEX = 60  # The step's place in the cache.
 _STEPS = 7
-# Inputs and outputs of XXL's products. The kernel's sums are rounded to bfloat16 once.
+# Inputs and outputs of XXL's products. The kernel rounds sums to bfloat16 once.
 _PRODUCTS = {"attention": (4096, 4096), "feed-forward": (10240, 4096)}
 _ROUNDING = 0.01
 _SLACK = 1.1  # XLA's own error differs from program to program.
-_NOISE = 0.03  # Of the draft's weights, relative.
+_NOISE = 0.03  # The relative noise of the draft's weights.
 _AGREEMENTS = ("float32", None), ("bfloat16", None), ("bfloat16", True)
-# Of sampled pairs: tokens of the network, draws, the temperature, at which no pair is
-# rare, and the chance that a right sampler is called wrong.
+# Sampled pairs: the vocabulary size, the number of samples, a temperature without rare
+# pairs, and the probability of rejecting a right sampler.
 _KINDS, _SAMPLES, _TEMPERATURE, _LEVEL = 6, 8192, 8.0, 1e-4
 
-# Returns whether a check passes, and what was found.
+# Returns whether a check passes, and the numbers.
 CheckFn = Callable[[], tuple[bool, str]]
 
 
@@ -61,7 +61,7 @@ class Check:
   """The result of a check.
 
   Attributes:
-    check: its name.
+    check: the check's name.
     verdict: `PASSED`, `FAILED` or `LEFT_OUT`.
     found: the numbers, or the reason.
   """
@@ -76,12 +76,12 @@ class Check:
 
 
 def checks(size: str = "small") -> Iterator[Check]:
-  """Runs all checks at once, since most of their time is compiling; yields the results.
+  """Runs all checks with a network of `size`; yields the results.
 
-  Args:
-    size: of the network that decodes.
+  The checks run in parallel, as most of the time is compilation.
   """
-  names, jobs = [], []
+  names = []
+  jobs = []
   for dtype, same_bits in _AGREEMENTS:
     words = f"{dtype} with SAME_BITS" if same_bits else dtype
     names.append(f"greedy lines in {words} against plain decoding's")
@@ -105,10 +105,9 @@ def checks(size: str = "small") -> Iterator[Check]:
 def agreement(size: str, dtype: str, same_bits: bool | None = None) -> tuple[bool, str]:
   """Counts the lines that differ from plain decoding, with fixed drafts and 'auto'.
 
-  The draft has the target's weights with noise, so it is accepted at times. In float32,
-  and where all blocks have one width (SAME_BITS), no line may differ. In bfloat16
-  near-ties are rounded differently in calls of other shapes (docs/tpu.md), so the lines
-  are only counted.
+  The draft has the target's weights with noise, so some drafts are accepted. In float32
+  and with a fixed width of blocks (SAME_BITS), no line may differ. In bfloat16 lines
+  may differ: calls of other shapes round near-ties differently (docs/tpu.md).
   """
   target = random_model(size, dtype)
   leaves, tree = jax.tree.flatten(target.params)
@@ -118,36 +117,40 @@ def agreement(size: str, dtype: str, same_bits: bool | None = None) -> tuple[boo
     for x, key in zip(leaves, keys, strict=True)
   ]
   params = {"target": target.params, "draft": jax.tree.unflatten(tree, noisy)}
-  drafter, words = DraftModel(target.network, GAMMA), {"same_bits": same_bits}
-  drafted = SpeculativeDecoder(target.network, drafter, **words)
+  drafter = DraftModel(target.network, GAMMA)
+  drafted = SpeculativeDecoder(target.network, drafter, same_bits=same_bits)
   decoders = {
-    "plain": PlainDecoder(target.network, **words),
+    "plain": PlainDecoder(target.network, same_bits=same_bits),
     f"GAMMA={GAMMA}": drafted,
     "auto": dataclasses.replace(drafted, policy=get_policy("auto")),
   }
-  shape, vocab = (LINES, _INPUTS), target.network.config.vocab_size
-  inputs = np.asarray(jax.random.randint(jax.random.key(2), shape, 2, vocab))
-  lines, calls = {}, {}
+  vocab = target.network.config.vocab_size
+  inputs = jax.random.randint(jax.random.key(2), (LINES, _INPUTS), 2, vocab)
+  inputs = np.asarray(inputs)
+  lines = {}
+  calls = {}
   # An accelerator multiplies float32 in fewer bits by default.
   with jax.default_matmul_precision("highest" if dtype == "float32" else "default"):
     for name, decoder in decoders.items():
-      own = {name: params[name] for name in decoder.networks}
-      decode = Decode(decoder, own, GREEDY, _OUTPUTS)
-      found = decoding_groups(decode, BATCH)((0, inputs))
-      lines[name] = tokens(found)
-      calls[name] = sum(int(each.statistics.target_calls.sum()) for each in found)
-  plain, emitted, parts, differ = lines.pop("plain"), LINES * _OUTPUTS, [], 0
+      used = {network: params[network] for network in decoder.networks}
+      decode = Decode(decoder, used, GREEDY, _OUTPUTS)
+      outputs = decoding_groups(decode, BATCH)((0, inputs))
+      lines[name] = tokens(outputs)
+      calls[name] = sum(int(x.statistics.target_calls.sum()) for x in outputs)
+  plain = lines.pop("plain")
+  parts = []
+  differ = 0
   for name, ours in lines.items():
     count = int((ours != plain).any(axis=1).sum())
     differ += count
-    per_call = f"{emitted / calls[name]:.1f} tokens a call"
+    per_call = f"{LINES * _OUTPUTS / calls[name]:.1f} tokens a call"
     parts.append(f"{name} {count} of {LINES} differ, {per_call}")
   may_differ = dtype != "float32" and not same_bits
   return not differ or may_differ, "; ".join(parts)
 
 
 def on_cpu(size: str) -> tuple[bool, str]:
-  """Counts the lines of plain decoding that differ from those of this machine's CPU."""
+  """Counts the lines of plain decoding that differ from lines decoded on the CPU."""
   if jax.default_backend() == "cpu":
     return True, "this device is the CPU"
   target = random_model(size, "float32")
@@ -156,26 +159,27 @@ def on_cpu(size: str) -> tuple[bool, str]:
 
   def lines(device):
     with jax.default_device(device), jax.default_matmul_precision("highest"):
-      own = jax.device_put({"target": target.params}, device)
-      decode = Decode(PlainDecoder(target.network), own, GREEDY, _OUTPUTS)
+      params = jax.device_put({"target": target.params}, device)
+      decode = Decode(PlainDecoder(target.network), params, GREEDY, _OUTPUTS)
       return tokens([decode(*jax.device_put(decode.given(inputs)[1:], device))])
 
-  found = [lines(jax.devices(platform)[0]) for platform in (None, "cpu")]
-  differ = int((found[0] != found[1]).any(axis=1).sum())
+  ours = lines(jax.devices()[0])
+  on_host = lines(jax.devices("cpu")[0])
+  differ = int((ours != on_host).any(axis=1).sum())
   return not differ, f"{differ} of {BATCH} differ"
 
 
 def sampled(rule: str = "token") -> tuple[bool, str]:
   """Compares sampled pairs of tokens with the target's distribution, by chi-squared.
 
-  Of a tiny network whose pairs can be enumerated; the level is `_LEVEL`.
+  The network is tiny, so all pairs can be enumerated. The level is `_LEVEL`.
   """
   config = dataclasses.replace(
     t5_1_1("tiny"), vocab_size=_KINDS, num_encoder_layers=1, num_decoder_layers=1
   )
-  target, draft = (Transformer(config) for _ in range(2))
-  keys = {"target": 0, "draft": 1}
-  params = {name: random_params(target, key) for name, key in keys.items()}
+  target = Transformer(config)
+  draft = Transformer(config)
+  params = {"target": random_params(target, 0), "draft": random_params(target, 1)}
   inputs = jnp.arange(2, _KINDS, dtype=jnp.int32)[None]
   decoder = SpeculativeDecoder(target, DraftModel(draft, 2), get_rule(rule))
   decode = Decode(decoder, params, Sampling(_TEMPERATURE), 2)
@@ -203,8 +207,8 @@ def sampled(rule: str = "token") -> tuple[bool, str]:
 def draft_step(size: str) -> tuple[bool, str]:
   """Compares two layers of a draft's step with XLA's network.
 
-  The kernel's logits must be about as near to float32's as XLA's in bfloat16 are, and
-  several steps in one launch must equal steps one after the other.
+  The kernel's logits must be about as close to float32 logits as XLA's bfloat16 logits.
+  Several steps in one launch must equal steps one after the other.
   """
   small = {"num_encoder_layers": 1, "num_decoder_layers": 2}
   networks = [
@@ -216,32 +220,35 @@ def draft_step(size: str) -> tuple[bool, str]:
   step = DraftStep(layout.StepLayout(*shape, layout.cluster_of(c.num_heads)))
   if reason := step.problem(1):
     return False, reason
-  params, cache, token = random_params(networks[1], 0), _cache(c), jnp.array([17])
+  params = random_params(networks[1], 0)
+  cache = _cache(c)
+  token = jnp.array([17])
 
   @functools.partial(jax.jit, static_argnums=0)
   def extend(network, params, cache):
-    fed = cache, token[:, None]
-    return network.apply({"params": params}, *fed, method="extend")[0][:, 0]
+    outputs = network.apply({"params": params}, cache, token[:, None], method="extend")
+    return outputs[0][:, 0]
 
   wide = jax.tree.map(_widened, (params, cache))
   with jax.default_matmul_precision("highest"):
     exact = extend(networks[0], *wide)
   by_xla = _error(extend(networks[1], params, cache), exact)
   run = jax.jit(step, static_argnames="steps")
-  weights, scratch = jax.jit(step.prepared)(params), step.scratch(1)
-  chosen, logits, _, _, scratch = run(weights, token, cache, scratch)
+  weights = jax.jit(step.prepared)(params)
+  chosen, logits, _, _, scratch = run(weights, token, cache, step.scratch(1))
   ours = _error(logits[0], exact)
   together = run(weights, token, cache, scratch, steps=_STEPS)
-  scratch, following, single = together[4], token, []
+  scratch = together[4]
+  single = []
   for _ in range(_STEPS):
-    following, each, _, cache, scratch = run(weights, following, cache, scratch)
-    following = following[0]
-    single.append(each[0])
+    tokens, step_logits, _, cache, scratch = run(weights, token, cache, scratch)
+    token = tokens[0]
+    single.append(step_logits[0])
   equal = bool((together[1] == jnp.stack(single)).all())
   largest = bool((logits[0].argmax(-1) == chosen[0]).all())
-  found = f"error {ours:.4f}, XLA's {by_xla:.4f}; argmax {_is(largest)}"
+  words = f"error {ours:.4f}, XLA's {by_xla:.4f}; argmax {_is(largest)}"
   passed = ours <= _SLACK * by_xla and largest and equal
-  return passed, f"{found}; {_STEPS} steps in one launch {_is(equal)}"
+  return passed, f"{words}; {_STEPS} steps in one launch {_is(equal)}"
 
 
 def few_rows(inputs: int, outputs: int, bits: int) -> tuple[bool, str]:
@@ -252,7 +259,7 @@ def few_rows(inputs: int, outputs: int, bits: int) -> tuple[bool, str]:
   weights = jax.jit(few.rounded, static_argnums=1)(matrix, bits)
   codes = weights.codes
   if bits == 4:
-    # Two's complement, the even column in the lower half.
+    # Codes are in two's complement, with the even column in the lower half.
     halves = jnp.stack([codes & 15, codes >> 4], -1).reshape(inputs, outputs)
     codes = (halves.astype(jnp.int8) ^ 8) - 8
   wide = codes.astype(jnp.float32)
@@ -271,7 +278,8 @@ def _cache(config) -> DecoderCache:
     shape = config.num_decoder_layers, 1, config.num_heads, length, config.head_dim
     return tuple(jax.random.normal(key, shape, jnp.bfloat16))
 
-  keys, slots = jax.random.split(jax.random.key(1), 4), _INDEX + 2 * _STEPS
+  keys = jax.random.split(jax.random.key(1), 4)
+  slots = _INDEX + 2 * _STEPS
   return DecoderCache(
     index=jnp.array([_INDEX]),
     keys=draw(keys[0], slots),
@@ -298,10 +306,10 @@ def _is(equal: bool) -> str:
 def _tried(name: str, check: CheckFn) -> Check:
   """Runs a check; an error of the device is a failed check."""
   try:
-    passed, found = check()
+    passed, words = check()
   except jax.errors.JaxRuntimeError as error:
     return Check(name, FAILED, str(error).splitlines()[0])
-  return Check(name, PASSED if passed else FAILED, found)
+  return Check(name, PASSED if passed else FAILED, words)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

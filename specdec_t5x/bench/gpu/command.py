@@ -43,28 +43,30 @@ from specdec_t5x.native.cuda import library
 from specdec_t5x.network.config import DTYPES, WEIGHTS
 from specdec_t5x.network.sizes import SIZES
 
-# A GPU records its command buffers in a program's second run.
+# A GPU records command buffers in a program's second run.
 _WARM = 3
 _CHECK_SECONDS = 150
 _CHECKED = "small"  # The size of the network that the checks decode with.
 _PARTS = "plain", "width", "iteration", "draft_step", "block", "rest", "c"
 _OF_PAIR = "target", "draft", "batch", "gamma"
-# What the target's own rounded weights may reach; not numbers of the paper.
+# Acceptance rates that the target's rounded weights may reach, not from the paper.
 _ALPHAS = {"int8": [0.99], "int4": [0.88], "int4/32": [0.95]}
 
 
 def make(args: argparse.Namespace) -> Table:
-  """Measures the cells that there is time for and returns the tables."""
+  """Measures cells until the time is up, and returns the tables."""
   at_least(args, gamma=1, runs=1, input_length=1)
   if not args.minutes >= 0:
     raise ValueError(f"--minutes must be a number of at least 0, got {args.minutes}.")
-  pairs, cells = list(setups(args)), Cells(args.output)
+  pairs = list(setups(args))
+  cells = Cells(args.output)
   if args.resume:
     cells.take(args.resume)
   reason = library.problem()
   kernels = f"not there: {reason}" if reason else "there"
   print(f"Native kernels: {kernels}.", file=sys.stderr, flush=True)
-  end, slowest = time.monotonic() + 60 * args.minutes, 0.0
+  end = time.monotonic() + 60 * args.minutes
+  slowest = 0.0
   fixed = {"runs": args.runs, **machine()}
   is_late = time.monotonic() >= end
   checked = cells.get(
@@ -81,28 +83,28 @@ def make(args: argparse.Namespace) -> Table:
       continue
     cells.add(key, _measured(setup, args.runs, programs))
     slowest = max(slowest, time.monotonic() - begin)
-    # A later pair may be killed.
+    # The tables are written after each pair, as the process may be killed.
     table = _table(args, cells, keys, checked, kernels)
-    for each in (table, *table.before):
-      each.write(args.output)
+    for part in (table, *table.before):
+      part.write(args.output)
   return _table(args, cells, keys, checked, kernels)
 
 
 def alphas(setup: Setup) -> list[float]:
-  """Returns the acceptance rates to prescribe: the paper's, if it has this draft."""
+  """Returns the acceptance rates to prescribe: the paper's, or T5-base's."""
   if setup.draft in _ALPHAS:
     return _ALPHAS[setup.draft]
   rows = published.numbers()["tables_2_and_4"]
   name = f"T5-{setup.draft}"
   if name not in {row["draft"] for row in rows}:
     name = "T5-base"
-  at = name, int(setup.temperature > 0)
-  found = {row["alpha"] for row in rows if (row["draft"], row["temperature"]) == at}
-  return sorted(found, reverse=True)
+  key = name, int(setup.temperature > 0)
+  rates = {row["alpha"] for row in rows if (row["draft"], row["temperature"]) == key}
+  return sorted(rates, reverse=True)
 
 
 def setups(args: argparse.Namespace) -> Iterator[Setup]:
-  """Yields the pairs, the most informative first."""
+  """Yields the pairs, the most informative pairs first."""
   first, *batches = args.batches
   greedy = args.temperatures[0]
   wanted = [(d, first, t, "float32") for t in args.temperatures for d in args.drafts]
@@ -126,13 +128,7 @@ def setups(args: argparse.Namespace) -> Iterator[Setup]:
 
 
 def _measured(setup: Setup, runs: int, programs: dict[Any, Compiled]) -> dict[str, Any]:
-  """Returns the result of a pair, or the device's error.
-
-  Args:
-    setup: the pair.
-    runs: of each program.
-    programs: those compiled so far; the new ones are added.
-  """
+  """Returns a pair's result, or the device's error; adds new programs to `programs`."""
   weights = "" if setup.weights == "float32" else f" in {setup.weights}"
   at = f"batch {setup.batch}, T={setup.temperature:g}, gamma {setup.gamma}"
   words = f"{setup.target}{weights} with {setup.draft}, {at}"
@@ -141,7 +137,7 @@ def _measured(setup: Setup, runs: int, programs: dict[Any, Compiled]) -> dict[st
     pair = Pair(setup)
     jax.block_until_ready(pair.given)
     keys = {name: _program_key(setup, name) for name in pair.functions}
-    # While XLA compiles, it times its products on the device: nothing else may run.
+    # Nothing else may run: XLA times products on the device during compilation.
     with futures.ThreadPoolExecutor() as pool:
       jobs = {}
       for name, (function, arguments) in pair.functions.items():
@@ -152,40 +148,42 @@ def _measured(setup: Setup, runs: int, programs: dict[Any, Compiled]) -> dict[st
     pair.programs |= {name: programs[key] for name, key in keys.items()}
     return measured(pair, runs)
   except jax.errors.JaxRuntimeError as error:
-    found = str(error).splitlines()[0][:200]
-    print(f"  failed: {found}", file=sys.stderr, flush=True)
-    return {"error": found}
+    message = str(error).splitlines()[0][:200]
+    print(f"  failed: {message}", file=sys.stderr, flush=True)
+    return {"error": message}
 
 
 def measured(pair: Pair, runs: int) -> dict[str, Any]:
-  """Returns the times of a pair's programs, which run in turn.
+  """Times a pair's programs in turn.
 
   Returns:
-    Milliseconds of a "plain" token, the faster of both loops; of an "iteration", a
-    "draft" step, and a "block"; the "rest" of an iteration; "c"; seconds of each
-    "compile"; "memory", the most bytes that this process has held on the device; and
-    under "calls" a row for each prescribed acceptance rate.
+    Milliseconds of a "plain" token in the faster of two loops, an "iteration", a
+    "draft_step", a "block" and the "rest" of an iteration; "width", the faster loop's
+    tokens per call; "c"; seconds of each "compile"; "memory", the most bytes of this
+    process on the device; and "calls", a row for each prescribed acceptance rate.
   """
-  setup, calls = pair.setup, {a: pair.calls(a, runs) for a in alphas(pair.setup)}
+  setup = pair.setup
+  calls = {alpha: pair.calls(alpha, runs) for alpha in alphas(setup)}
   timed = alternate({**repeated(pair.loops()), **calls}, range(runs), _WARM)
-  loops = {key: each for key, each in timed.items() if isinstance(key, tuple)}
-  ms = {name: 1e3 * float(np.median(each)) for name, each in slopes(loops).items()}
-  if lost := [name for name, each in ms.items() if each <= 0]:
+  loops = {key: result for key, result in timed.items() if isinstance(key, tuple)}
+  ms = {name: 1e3 * float(np.median(times)) for name, times in slopes(loops).items()}
+  if lost := [name for name, median in ms.items() if median <= 0]:
     return {"error": f"the time of {lost} is lost in noise: raise --runs"}
   fastest = min(("plain", "block"), key=ms.get)
-  # So small a draft may be lost in noise.
+  # The time of a small draft may be lost in noise.
   draft = max(ms["redrafted"] - ms["iteration"], 0.0) / setup.gamma
   c = draft / ms[fastest]
-  setting, rows = Setting(setup.gamma, setup.temperature), []
+  setting = Setting(setup.gamma, setup.temperature)
+  rows = []
   for alpha in calls:
     cell = Measured.timed(setting, timed[alpha], timed[fastest, setup.max_length])
-    came = cell.alpha.value
+    measured_alpha = cell.alpha.value
     row = {
       "alpha": alpha,
-      "came": came,
+      "came": measured_alpha,
       "tokens_per_call": cell.tokens_per_call.value,
       "speed": plain(cell.speedup),
-      "theorem": float(theory.walltime_improvement(came, setup.gamma, c)),
+      "theorem": float(theory.walltime_improvement(measured_alpha, setup.gamma, c)),
       "identical": f"{int(cell.columns['identical'].sum())}/{runs}",
     }
     rows.append(row)
@@ -198,7 +196,7 @@ def measured(pair: Pair, runs: int) -> dict[str, Any]:
     "block": ms["block"],
     "rest": ms["iteration"] - setup.gamma * draft - ms["block"],
     "c": c,
-    "compile": {name: made.seconds for name, made in pair.programs.items()},
+    "compile": {name: program.seconds for name, program in pair.programs.items()},
     "memory": memory,
     "calls": rows,
   }
@@ -207,31 +205,32 @@ def measured(pair: Pair, runs: int) -> dict[str, Any]:
 def _checked(size: str, reason: str | None) -> list[dict[str, str]]:
   """Returns the rows of the checks.
 
-  A kernel that fails may take its process's device with it, so kernels are checked in
-  another process.
+  A failing kernel may disable a process's device, so another process checks kernels.
   """
   if reason:
     return [vars(check) for check in checks.checks(size)]
   command = [sys.executable, "-m", checks.__name__, "--size", size]
-  words = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+  variables = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
   try:
-    ran = subprocess.run(
-      command, timeout=_CHECK_SECONDS, stdout=subprocess.PIPE, env=words
+    process = subprocess.run(
+      command, timeout=_CHECK_SECONDS, stdout=subprocess.PIPE, env=variables
     )
-    output, ending = ran.stdout, f"the exit status is {ran.returncode}"
+    output = process.stdout
+    ending = f"the exit status is {process.returncode}"
   except subprocess.TimeoutExpired as error:
-    output, ending = error.stdout or b"", f"no answer in {_CHECK_SECONDS} s"
-  printed = [line.split(": ", 2) for line in output.decode().splitlines()]
-  # A process that was killed may leave half a line.
-  found = [checks.Check(line[1], line[0], line[2]) for line in printed if len(line) > 2]
-  return [vars(check) for check in (*found, checks.Check("all", "ended", ending))]
+    output = error.stdout or b""
+    ending = f"no answer in {_CHECK_SECONDS} s"
+  lines = [line.split(": ", 2) for line in output.decode().splitlines()]
+  # A killed process may leave half a line.
+  results = [checks.Check(line[1], line[0], line[2]) for line in lines if len(line) > 2]
+  return [vars(check) for check in (*results, checks.Check("all", "ended", ending))]
 
 
 def _table(args, cells, keys, checked, kernels) -> Table:
-  """Returns the tables of the cells that there are; the others are not measured."""
+  """Returns the tables of the measured cells; other cells are shown as not measured."""
   shown = [row for setup, key in keys.items() for row in _rows(setup, cells.find(key))]
-  found = checked["rows"] if checked else [{"check": "all"}]
-  before = [render("gpu.checks", found, command="make gpu")]
+  check_rows = checked["rows"] if checked else [{"check": "all"}]
+  before = [render("gpu.checks", check_rows, command="make gpu")]
   words = {"device": environment()["device"], "kernels": kernels}
   hidden = "output", "resume", "keep"
   settings = {n: x for n, x in vars(args).items() if n not in hidden}
@@ -258,16 +257,16 @@ def _paper(setup: Setup, alpha: float) -> dict[str, Any]:
   """Returns the paper's numbers for the same models at this acceptance rate."""
   if (setup.target, setup.weights, setup.batch) != ("xxl", "float32", 1):
     return {}
-  of = "T5-" + setup.draft, setup.temperature, alpha
+  key = "T5-" + setup.draft, setup.temperature, alpha
   shown = {"paper": "measured", "paper_gamma": "gamma", "paper_c": "c"}
   for row in published.numbers()["tables_2_and_4"]:
-    if (row["draft"], row["temperature"], row["alpha"]) == of:
+    if (row["draft"], row["temperature"], row["alpha"]) == key:
       return {name: row[column] for name, column in shown.items()}
   return {}
 
 
 def _program_key(setup: Setup, name: str) -> Any:
-  """Returns the same key for programs that pairs share: those of the target alone."""
+  """Returns a program's key; pairs share the keys of programs without a draft."""
   if name == "plain":
     return name, dataclasses.replace(setup, draft="", gamma=0)
   return name, dataclasses.replace(setup, draft="") if name == "block" else setup

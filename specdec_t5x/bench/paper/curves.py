@@ -2,8 +2,8 @@
 
   python -m specdec_t5x.bench figure2 --points DIR/table4.json --output DIR
 
-2: expected tokens an iteration; 3: the best gamma; 4: speed-up and operations. Need the
-extra `reproduce` (matplotlib).
+Figure 2 shows the expected tokens per iteration, figure 3 the best gamma, and figure 4
+speed-up and operations. The figures need the extra `reproduce` (matplotlib).
 """
 
 import functools
@@ -21,11 +21,11 @@ from specdec_t5x.bench.paper import published
 from specdec_t5x.bench.table import Table, render
 
 _ALPHAS = np.linspace(0.0, 0.99, 100)
-_MOST = 30  # Figure 3: the longest draft that is tried.
+_MOST = 30  # The largest gamma of figure 3.
 
 
 def _tokens(args, gamma: int) -> dict[str, np.ndarray]:
-  """Returns figure 2: mean tokens an iteration against alpha."""
+  """Returns figure 2: mean tokens per iteration against alpha."""
   del args
   return {"tokens": theory.expected_tokens(_ALPHAS, gamma)}
 
@@ -46,7 +46,7 @@ def _speeds(args, gamma: int) -> dict[str, np.ndarray]:
 
 
 def _make(name: str, by: str, curve: Callable, args) -> Table:
-  """Returns a curve for each gamma or c, the paper's points, and measured points."""
+  """Returns curves for each gamma or c, the paper's points, and measured points."""
   rows = []
   for value in args.costs if by == "c" else args.gammas:
     columns = curve(args, value)
@@ -57,7 +57,7 @@ def _make(name: str, by: str, curve: Callable, args) -> Table:
   points = read_points(args.points)
   if name == "figure3":
     rows += _printed("tables_2_and_4", "table 2")
-    # The fastest gamma's point of each draft, task and temperature.
+    # Only the fastest gamma of each draft, task and temperature has a point.
     points.sort(key=lambda point: point["speed"])
     points = list({point["of"]: point for point in points}.values())
   elif name == "figure2":
@@ -74,14 +74,14 @@ def _printed(name, called):
 
 
 def read_points(path: str | None) -> list[dict[str, Any]]:
-  """Returns the measured rows of a table's JSON; none where `path` is None.
+  """Returns the measured rows of a table's JSON; no rows if `path` is None.
 
   Returns:
-    Of each cell what it is "of", its "alpha", "gamma", "c", "tokens" an iteration,
-    "speed" of the median input and "operations" of the target, as with c_hat = 0.
+    For each cell a label "of", "alpha", "gamma", "c", "tokens" per iteration, the
+    median "speed", and the target's "operations" (c_hat = 0).
 
   Raises:
-    ValueError: where the file is no such table, or has no measured row.
+    ValueError: if the file is no table, or has no measured row.
   """
   if path is None:
     return []
@@ -103,7 +103,8 @@ def read_points(path: str | None) -> list[dict[str, Any]]:
 
 
 def _point(row: Mapping[str, Any], device: str) -> dict[str, Any]:
-  tokens, gamma = row["tokens_per_call"]["value"], row["gamma"]
+  tokens = row["tokens_per_call"]["value"]
+  gamma = row["gamma"]
   label = f"{row['draft']}, {row['task']}, T={row['temperature']}"
   return {
     "of": f"measured: {label} ({device})",
@@ -112,13 +113,13 @@ def _point(row: Mapping[str, Any], device: str) -> dict[str, Any]:
     "c": row["c"],
     "tokens": tokens,
     "speed": row["speed"]["median"],
-    # What the target scores over what is kept.
+    # The target's scored tokens over the output tokens.
     "operations": (gamma + 1) / tokens,
   }
 
 
 def _draw(by: str, panels: Mapping[str, str], table: Table) -> Any:
-  """Returns the figure: a panel for each column of `panels`."""
+  """Returns the figure, with a panel for each column of `panels`."""
   figure, axes = plotting.new_figure(5.2 * len(panels), 4.2, len(panels))
   curves = {}
   for row in table.rows:
@@ -131,7 +132,7 @@ def _draw(by: str, panels: Mapping[str, str], table: Table) -> Any:
       axis.plot(_ALPHAS, numbers, color=colors[value], label=f"{by} = {value:g}")
     for row in table.rows:
       if row["of"] != "theory":
-        # The colour of its curve; white where no curve is drawn for its gamma or c.
+        # A point has the colour of the curve with the same gamma or c, else white.
         _mark(axis, row, column, colors.get(row[by], "white"))
     axis.set(xlabel="alpha", ylabel=label)
   axes[0].legend(fontsize=7)
@@ -142,7 +143,7 @@ def _draw(by: str, panels: Mapping[str, str], table: Table) -> Any:
 def _mark(axis, row, column, color):
   ours = row["of"].startswith("measured")
   kind = "measured" if ours else row["of"]
-  known = axis.get_legend_handles_labels()[1]
+  labels = axis.get_legend_handles_labels()[1]
   axis.plot(
     row["alpha"],
     row[column],
@@ -150,7 +151,7 @@ def _mark(axis, row, column, color):
     markersize=10 if ours else 5,
     markerfacecolor=color,
     markeredgecolor="black",
-    label=None if kind in known else kind,
+    label=None if kind in labels else kind,
   )
 
 

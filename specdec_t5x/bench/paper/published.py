@@ -1,4 +1,4 @@
-"""The paper's own numbers, as printed (paper.json)."""
+"""The paper's printed numbers (paper.json)."""
 
 import functools
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 from specdec_t5x.analysis import theory
 
-OUTPUT = "runs/reproduce"  # Of tables and figures: they share cells.
+OUTPUT = "runs/reproduce"  # Tables and figures share the folder, and thus cells.
 # Half a unit of the last digit that table 4 prints.
 _HALF_A_TENTH = 0.05
 
@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 
 @functools.cache
 def numbers() -> Mapping[str, Any]:
-  """Returns the tables by name, each a list of rows, and their "source"."""
+  """Returns the rows of each table by name, and the tables' "source"."""
   file = resources.files("specdec_t5x.bench.paper") / "paper.json"
   return json.loads(file.read_text(encoding="utf-8"))
 
@@ -30,14 +30,14 @@ def theorem(row: Row) -> float:
 def follows(row: Row) -> bool:
   """Returns whether the printed "expected" is theorem 3.8 at the printed alpha and c.
 
-  Three of table 4's twelve are not, by rounding of alpha and c or otherwise: see
-  docs/math.md.
+  Three of table 4's twelve values are not, due to rounding of alpha and c or for other
+  reasons: see docs/math.md.
   """
   return abs(theorem(row) - row["expected"]) <= _HALF_A_TENTH
 
 
 def exceptions() -> Iterator[str]:
-  """Yields which of the paper's expected values its own alpha and c don't give."""
+  """Yields a note for each expected value that the paper's alpha and c don't give."""
   for row in numbers()["tables_2_and_4"]:
     if not follows(row):
       yield (
@@ -50,11 +50,12 @@ def exceptions() -> Iterator[str]:
 def beside(
   ours: Sequence[Row], table: Row, *, same_models: bool
 ) -> list[dict[str, Any]]:
-  """Returns our rows, each with the paper's of the same models, then its others.
+  """Returns our rows, each with the paper's row of the same models.
 
-  Those are hidden: nothing of ours stands beside them.
+  The paper's other rows follow and are hidden, as no row of ours matches.
   """
-  by, others = table["by"], {}
+  by = table["by"]
+  others = {}
   for name in table["printed"]:
     for row in numbers()[name]:
       others[tuple(row[column] for column in by)] = row
@@ -73,7 +74,7 @@ def beside(
 
 
 def _shown(row, table):
-  more = {}
   if "expected" in row:
-    more = {"theorem": theorem(row), "follows": "yes" if follows(row) else "NO"}
-  return {key: {**row, **more}.get(of) for key, of in table["paper"].items()}
+    is_consistent = "yes" if follows(row) else "NO"
+    row = {**row, "theorem": theorem(row), "follows": is_consistent}
+  return {key: row.get(column) for key, column in table["paper"].items()}

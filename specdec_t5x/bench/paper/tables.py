@@ -1,4 +1,4 @@
-"""Tables 1 to 5 of the paper, ours beside theirs; what each shows is in tables.toml."""
+"""Tables 1 to 5 of the paper with our numbers; tables.toml describes each table."""
 
 import argparse
 import functools
@@ -15,7 +15,7 @@ from specdec_t5x.bench.study import Draft
 from specdec_t5x.bench.table import Table, declared, render
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 
-# Below what each is.
+# The end of each table's --help.
 _USAGE = """
 
   %(prog)s --preset demo --output DIR
@@ -35,7 +35,7 @@ SettingsFn = Callable[[argparse.Namespace, Draft], Sequence[Setting]]
 
 
 def _theory(args: argparse.Namespace) -> Table:
-  """Returns table 1, which follows from theory alone."""
+  """Returns table 1, which needs no measurement."""
   del args
   rows = []
   for row in published.numbers()["table1"]:
@@ -54,16 +54,16 @@ def _theory(args: argparse.Namespace) -> Table:
 
 
 def _measured(name: str, settings: SettingsFn, args: argparse.Namespace) -> Table:
-  """Measures every cell of a table that the flags ask for.
+  """Measures every cell of a table that the flags request.
 
   Raises:
-    ValueError: where a flag is bad, or what it names is not there.
+    ValueError: if a flag is bad, or if a flag's file or folder is missing.
   """
-  found = measure_all(args, jobs.from_flags(args), functools.partial(settings, args))
-  sizes = {row["task"]: cell.inputs for row, cell in found if cell}
-  ours = [{**row, **(cell.row() if cell else {})} for row, cell in found]
+  cells = measure_all(args, jobs.from_flags(args), functools.partial(settings, args))
+  sizes = {row["task"]: cell.inputs for row, cell in cells if cell}
+  ours = [{**row, **(cell.row() if cell else {})} for row, cell in cells]
   if name == "table2":
-    ours = _fastest(found)
+    ours = _fastest(cells)
   same_models = jobs.preset(args) != jobs.DEMO
   rows = published.beside(ours, declared(name), same_models=same_models)
   return render(
@@ -76,11 +76,11 @@ def _measured(name: str, settings: SettingsFn, args: argparse.Namespace) -> Tabl
 
 
 def _fastest(
-  found: Sequence[tuple[dict[str, Any], Measured | None]],
+  cells: Sequence[tuple[dict[str, Any], Measured | None]],
 ) -> list[dict[str, Any]]:
-  """Returns a row a task, draft and temperature: that of its fastest gamma."""
+  """Returns the row of the fastest gamma of each task, draft and temperature."""
   groups = {}
-  for row, cell in found:
+  for row, cell in cells:
     key = tuple(row[name] for name in ("task", "draft", "temperature"))
     groups.setdefault(key, []).append((row, cell))
   rows = []
@@ -106,11 +106,11 @@ def _alphas(args, draft: Draft) -> list[Setting]:
 
 
 def _leniences(args, draft: Draft) -> list[Setting]:
-  found = [Setting(args.gamma, 1.0, each, timed=False) for each in args.leniences]
+  settings = [Setting(args.gamma, 1.0, value, timed=False) for value in args.leniences]
   if draft.drafter == "draft_model":
-    # The paper's greedy row is of a model; n-grams are no faster for it.
-    found += [Setting(args.greedy_gamma, 0.0, each) for each in args.leniences]
-  return found
+    # The paper's greedy row has a draft model. Lenience does not speed up n-grams.
+    settings += [Setting(args.greedy_gamma, 0.0, value) for value in args.leniences]
+  return settings
 
 
 def _command(name, settings, flags, tables=False) -> Command:

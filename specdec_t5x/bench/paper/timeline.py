@@ -2,9 +2,9 @@
 
   python -m specdec_t5x.bench figure5 --preset demo --tasks ende --output DIR
 
-Drawn from the measured times of the parts; the paper's is schematic: gamma = 7, gamma =
-3 and plain decoding. Needs the extra `reproduce` (matplotlib). Other pairs and the
-paper's as for table2.
+Shows gamma = 7, gamma = 3 and plain decoding, from the measured times of the parts; the
+paper's figure is schematic. Needs the extra `reproduce` (matplotlib). The flags of
+other pairs and of the paper's pair are those of table2.
 """
 
 import dataclasses
@@ -25,30 +25,30 @@ _COLORS = {
   "target": "#7b4ab8",
 }
 
-# When something starts, how long it lasts, and what it is.
+# The start, the duration and the kind of a call.
 Box = tuple[float, float, str]
 
 
 def make(args) -> Table:
-  """Measures the parts, decodes the input and returns a row a way to decode."""
+  """Measures the parts, decodes the input, and returns a row per way to decode."""
   job = jobs.from_flags(args)[0]
   job = dataclasses.replace(job, drafts=dict([*job.drafts.items()][:1]))
   settings = [Setting(gamma, args.temperature) for gamma in args.gammas]
-  found = measure_all(args, [job], lambda draft: settings)
-  rows = [_row(cell, row["gamma"], args.input) for row, cell in found]
-  rows.append(_row(found[-1][1], 0, args.input))
-  words = {**vars(args), "task": job.task, "draft": found[0][0]["draft"]}
+  cells = measure_all(args, [job], lambda draft: settings)
+  rows = [_row(cell, row["gamma"], args.input) for row, cell in cells]
+  rows.append(_row(cells[-1][1], 0, args.input))
+  words = {**vars(args), "task": job.task, "draft": cells[0][0]["draft"]}
   settings = {**jobs.known(args), "gammas": args.gammas, "input": args.input}
   return render("figure5", rows, words, settings=settings)
 
 
 def _row(cell: Measured | None, gamma: int, number: int) -> dict[str, Any]:
-  """Returns the row of a way to decode an input; its name alone if not measured.
+  """Returns the row of a way to decode an input; only the name if not measured.
 
   Args:
-    cell: what was measured.
-    gamma: drafted tokens; 0 decodes plainly.
-    number: of the input.
+    cell: the measurement.
+    gamma: the draft length in tokens; 0 is plain decoding.
+    number: the input's number.
   """
   name = {"decoding": f"gamma = {gamma}" if gamma else "plain"}
   if cell is None:
@@ -58,7 +58,8 @@ def _row(cell: Measured | None, gamma: int, number: int) -> dict[str, Any]:
       f"--input: expected a number below {cell.inputs}, the inputs decoded, got "
       f"{number}. More --num-tokens decode more of them."
     )
-  prefix, costs = "" if gamma else "plain_", cell.costs
+  prefix = "" if gamma else "plain_"
+  costs = cell.costs
   tokens = int(cell.columns[f"{prefix}emitted"][number])
   calls = int(cell.columns["target_calls"][number]) if gamma else tokens
   seconds = {
@@ -68,14 +69,14 @@ def _row(cell: Measured | None, gamma: int, number: int) -> dict[str, Any]:
     "target_ms": costs.block if gamma else costs.plain,
     "measured_ms": float(cell.columns[f"{prefix}seconds"][number]),
   }
-  milliseconds = {column: 1e3 * each for column, each in seconds.items()}
+  milliseconds = {column: 1e3 * value for column, value in seconds.items()}
   counts = {"tokens": tokens, "calls": calls, "draft_steps": calls * gamma}
   row = {**name, **counts, **milliseconds}
   return {**row, "total_ms": sum(duration for _, duration, _ in boxes(row))}
 
 
 def boxes(row) -> Iterator[Box]:
-  """Yields what happens in a row of the table, in ms."""
+  """Yields the calls of a row of the table, in ms."""
   begins = [("target encoder", "encoder_ms"), ("draft encoder", "draft_encoder_ms")]
   call = [("draft", "draft_ms")] * (row["draft_steps"] // row["calls"])
   call.append(("target", "target_ms"))
@@ -87,7 +88,7 @@ def boxes(row) -> Iterator[Box]:
 
 
 def draw(table: Table) -> Any:
-  """Returns the figure of the rows that were measured; None of none."""
+  """Returns the figure of the measured rows; None if no row was measured."""
   rows = [row for row in table.rows if "calls" in row]
   if not rows:
     return None

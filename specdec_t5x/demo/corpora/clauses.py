@@ -7,7 +7,7 @@ from specdec_t5x.demo.corpora import phrases, words
 from specdec_t5x.demo.corpora.tree import Adjunct, Clause, Phrase, Row
 from specdec_t5x.demo.corpora.words import VERBS, pick
 
-# Marks of verbs that take a clause, or no subject.
+# Marks of verbs with a clause as object, or without a subject.
 _TAKING = frozenset(("that", "why", "whether", "to_do", "weather"))
 _OF_PEOPLE = [v for v in words.MARKED["plain"] if "human" in v.subject]
 
@@ -19,9 +19,9 @@ def clause(
 
   Args:
     rng: the source of randomness.
-    subject: the subject, a pronoun perhaps.
-    wanted: its time, and what else it has to be, as tables/README.md says.
-    other: a verb that it does not have.
+    subject: the subject, which may be a pronoun.
+    wanted: the clause's time and further marks (tables/README.md).
+    other: a verb that the clause must not have.
   """
   marks = wanted & words.MARKED.keys()
   marks = marks if marks & _TAKING else marks | {"plain"}
@@ -31,17 +31,17 @@ def clause(
   if not verbs or (marks == {"plain"} and rng.random() < 0.1):
     verbs = words.MARKED["be"]
   verb = pick(rng, verbs)
-  said = Clause(verb, subject, _tense(rng, verb, subject, wanted))
-  return _filled(rng, said, wanted)
+  node = Clause(verb, subject, _tense(rng, verb, subject, wanted))
+  return _filled(rng, node, wanted)
 
 
 def _tense(rng: random.Random, verb: Row, subject: Phrase, wanted: Set[str]) -> Row:
-  """Returns a tense, or a modal verb, that suits verb, subject and time."""
+  """Returns a tense or modal verb for the verb, the subject and the time."""
   has = {
     "be" if "be" in verb.marks else "acts",
     "stative" if "stative" in verb.marks else "dynamic",
     "timeless" if "timeless" in verb.marks else "active",
-    # "They read" could be the past, which would leave German undecided.
+    # "They read" may be past or present, so the German tense would be undetermined.
     "ambiguous" if verb.base == verb.past else "distinct",
     "alive" if {"human", "animal"} & subject.classes else "dead",
     "event" if "event" in wanted else "free",
@@ -51,27 +51,27 @@ def _tense(rng: random.Random, verb: Row, subject: Phrase, wanted: Set[str]) -> 
   return words.weighted(rng, [row for row in words.TENSES[time] if row.needs <= has])
 
 
-def _filled(rng: random.Random, said: Clause, wanted: Set[str]) -> Clause:
+def _filled(rng: random.Random, node: Clause, wanted: Set[str]) -> Clause:
   """Adds the objects that the verb needs, and adverbials or a negation."""
-  verb = said.verb
-  owner = None if "swapped" in verb.marks else said.subject
-  if verb.accusative and not said.accusative:
-    said.accusative = _object(rng, verb.accusative, owner)
-  if verb.dative and not said.dative:
-    said.dative = phrases.person(rng, plain=True)
-  if verb.prepositional and not said.prepositional:
-    said.prepositional = prepositional(verb, _object(rng, verb.prepositional, owner))
+  verb = node.verb
+  owner = None if "swapped" in verb.marks else node.subject
+  if verb.accusative and not node.accusative:
+    node.accusative = _object(rng, verb.accusative, owner)
+  if verb.dative and not node.dative:
+    node.dative = phrases.person(rng, plain=True)
+  if verb.prepositional and not node.prepositional:
+    node.prepositional = prepositional(verb, _object(rng, verb.prepositional, owner))
   if verb.goal:
-    said.goal = phrases.adverbial(rng, verb.goal)
+    node.goal = phrases.adverbial(rng, verb.goal)
   if "be" in verb.marks:
-    said.predicate = _predicate(rng, said.subject)
-  # "Did she not" has two answers, and "must not" is "darf nicht".
-  can_negate = said.tense.name not in ("must", "since", "infinitive")
+    node.predicate = _predicate(rng, node.subject)
+  # "Did she not" is ambiguous, and "must not" is "darf nicht" in German.
+  can_negate = node.tense.name not in ("must", "since", "infinitive")
   if can_negate and not wanted & {"asked", "event"} and rng.random() < 0.07:
-    _negate(said)
+    _negate(node)
   else:
-    _add_adverbials(rng, said, wanted)
-  return said
+    _add_adverbials(rng, node, wanted)
+  return node
 
 
 def _object(rng: random.Random, classes: frozenset[str], owner: Phrase | None):
@@ -81,7 +81,7 @@ def _object(rng: random.Random, classes: frozenset[str], owner: Phrase | None):
 
 
 def prepositional(verb: Row, phrase: Phrase) -> Adjunct:
-  """Returns a phrase after the verb's preposition."""
+  """Returns the verb's preposition with a phrase."""
   return Adjunct(verb.en_preposition, verb.de_preposition, phrase, verb.case)
 
 
@@ -98,42 +98,45 @@ def _predicate(rng: random.Random, subject: Phrase) -> Adjunct:
   return Adjunct(f"{chosen.en_more} than", f"{chosen.de_more} als", than, "N")
 
 
-def _negate(said: Clause) -> None:
-  """Negates a clause: its objects become definite, or "no"."""
-  said.is_negated = True
-  thing = said.prepositional.phrase if said.prepositional else None
-  for phrase in (said.accusative, said.dative, thing):
+def _negate(node: Clause) -> None:
+  """Negates a clause: the clause's objects become definite or get "no"."""
+  node.is_negated = True
+  thing = node.prepositional.phrase if node.prepositional else None
+  for phrase in (node.accusative, node.dative, thing):
     if phrase and not phrase.is_definite:
-      is_no = phrase is said.accusative and phrase.determiner == "a"
+      is_no = phrase is node.accusative and phrase.determiner == "a"
       phrase.determiner = "no" if is_no else "the"
 
 
-def _add_adverbials(rng: random.Random, said: Clause, wanted: Set[str]) -> None:
+def _add_adverbials(rng: random.Random, node: Clause, wanted: Set[str]) -> None:
   """Adds time, manner and place to some clauses."""
-  verb, times = said.verb, said.tense.adverbials.split()
-  is_since = said.tense.name == "since"
+  verb = node.verb
+  times = node.tense.adverbials.split()
+  is_since = node.tense.name == "since"
   may_have_time = times and not (wanted & {"no_time"} or "timeless" in verb.marks)
   if is_since or (may_have_time and rng.random() < 0.55):
     kind = pick(rng, times)
-    setattr(said, "often" if kind == "often" else "time", phrases.adverbial(rng, kind))
+    setattr(node, "often" if kind == "often" else "time", phrases.adverbial(rng, kind))
   if verb.manners and not is_since and rng.random() < 0.35:
-    said.manner = phrases.adverbial(rng, pick(rng, sorted(verb.manners)))
+    node.manner = phrases.adverbial(rng, pick(rng, sorted(verb.manners)))
   if "where" in verb.marks - wanted and rng.random() < 0.35:
-    said.place = phrases.adverbial(rng, "at")
+    node.place = phrases.adverbial(rng, "at")
 
 
 def relative(rng: random.Random, phrase: Phrase) -> Clause:
   """Returns a clause with a gap that the phrase fills."""
-  wanted, gap = {pick(rng, ("past", "past", "present"))}, Phrase(pronoun_of=phrase)
+  wanted = {pick(rng, ("past", "past", "present"))}
+  gap = Phrase(pronoun_of=phrase)
   role = pick(rng, ("subject", "accusative", "accusative", "dative", "prepositional"))
   verbs = [verb for verb in _OF_PEOPLE if getattr(verb, role) & phrase.classes]
   if role == "dative":
     verbs = [verb for verb in verbs if not verb.accusative]
   if role == "subject" or not verbs:
-    said = clause(rng, gap, wanted)
-    said.gap = "subject"
-    return said
-  verb, subject = pick(rng, verbs), phrases.person(rng)
-  said = Clause(verb, subject, _tense(rng, verb, subject, wanted), gap=role)
-  setattr(said, role, prepositional(verb, gap) if role == "prepositional" else gap)
-  return _filled(rng, said, wanted)
+    node = clause(rng, gap, wanted)
+    node.gap = "subject"
+    return node
+  verb = pick(rng, verbs)
+  subject = phrases.person(rng)
+  node = Clause(verb, subject, _tense(rng, verb, subject, wanted), gap=role)
+  setattr(node, role, prepositional(verb, gap) if role == "prepositional" else gap)
+  return _filled(rng, node, wanted)

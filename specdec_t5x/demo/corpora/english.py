@@ -8,51 +8,57 @@ from specdec_t5x.demo.corpora.tree import Adjunct, Clause, Phrase
 
 def sentence(pattern: str, clauses: dict[str, Clause]) -> str:
   """Fills the slots of a pattern, such as "{a} to {b:infinitive}", with clauses."""
-  said = lambda slot: clause(clauses[slot[1]], slot[2])
-  text = re.sub(r"{(\w):?(\w*)}", said, pattern).replace("can not ", "cannot ")
+
+  def fill(slot):
+    return clause(clauses[slot[1]], slot[2])
+
+  text = re.sub(r"{(\w):?(\w*)}", fill, pattern).replace("can not ", "cannot ")
   text = re.sub(r"\ba(?= [aeiou])", "an", text)
   return text[0].upper() + text[1:]
 
 
-def clause(said: Clause, form: str = "") -> str:
-  """Returns a statement, a question (without question word), or what follows "to"."""
-  tense, subject = said.tense, said.said("subject")
+def clause(node: Clause, form: str = "") -> str:
+  """Returns a statement, a question without the question word, or an infinitive."""
+  tense = node.tense
+  subject = node.said("subject")
   who = noun_phrase(subject, "subject") if subject else ""
-  often = said.often.en if said.often else ""
-  forms = (tense.plain, tense.auxiliary, tense.main)
-  plain, auxiliary, main = (said.form(each, said.subject) for each in forms)
+  often = node.often.en if node.often else ""
+  plain = node.form(tense.plain, node.subject)
+  auxiliary = node.form(tense.auxiliary, node.subject)
+  main = node.form(tense.main, node.subject)
   if form == "infinitive":
-    verb = [said.verb.base]
+    verb = [node.verb.base]
   elif form == "question":
     verb = [auxiliary, who, often, main]
-  elif said.is_negated or not plain:
-    verb = [who, auxiliary, "not" if said.is_negated else "", often, main]
+  elif node.is_negated or not plain:
+    verb = [who, auxiliary, "not" if node.is_negated else "", often, main]
   else:
     verb = [who, often, plain]
-  time = None if said.is_first else said.time
-  late = [said.predicate, said.said("prepositional"), said.goal, said.manner]
-  late = [adjunct(part) for part in [*late, said.place, time] if part]
-  text = " ".join(filter(None, [*verb, *_objects(said), *late]))
-  return f"{said.time.en}, {text}" if said.is_first else text
+  time = None if node.is_first else node.time
+  late = [node.predicate, node.said("prepositional"), node.goal, node.manner]
+  late = [adjunct(part) for part in [*late, node.place, time] if part]
+  text = " ".join(filter(None, [*verb, *_objects(node), *late]))
+  return f"{node.time.en}, {text}" if node.is_first else text
 
 
-def _objects(said: Clause) -> list[str]:
-  """Returns the objects; the indirect one first, or with "to"."""
-  direct, indirect = said.said("accusative"), said.said("dative")
+def _objects(node: Clause) -> list[str]:
+  """Returns the objects: the indirect object comes first, or last with "to"."""
+  direct = node.said("accusative")
+  indirect = node.said("dative")
   objects = [noun_phrase(phrase) for phrase in (indirect, direct) if phrase]
-  is_last = "to" in said.verb.marks or (said.accusative and said.accusative.is_pronoun)
-  if indirect and said.accusative and is_last:
+  is_last = "to" in node.verb.marks or (node.accusative and node.accusative.is_pronoun)
+  if indirect and node.accusative and is_last:
     return [*objects[1:], f"to {objects[0]}"]
   return objects
 
 
 def adjunct(part: Adjunct) -> str:
-  """Returns the words, with the phrase after them where there is one."""
+  """Returns the words, followed by the phrase if there is a phrase."""
   return f"{part.en} {noun_phrase(part.phrase)}".strip() if part.phrase else part.en
 
 
 def noun_phrase(phrase: Phrase, use: str = "object") -> str:
-  """Returns a phrase with its relative clause, as a subject or an object."""
+  """Returns a phrase with the relative clause, as a subject or an object."""
   if phrase.is_pronoun:
     return getattr(phrase.en_pronoun, f"en_{use}")
   determiner = words.DETERMINERS[phrase.determiner]
@@ -66,10 +72,10 @@ def noun_phrase(phrase: Phrase, use: str = "object") -> str:
   return text.strip()
 
 
-def _relative(said: Clause, is_human: bool) -> str:
+def _relative(node: Clause, is_human: bool) -> str:
   start = "whom" if is_human else "that"
-  if said.gap == "prepositional":
-    start = f"{said.prepositional.en} {'whom' if is_human else 'which'}"
-  elif said.gap == "subject" and is_human:
+  if node.gap == "prepositional":
+    start = f"{node.prepositional.en} {'whom' if is_human else 'which'}"
+  elif node.gap == "subject" and is_human:
     start = "who"
-  return f"{start.strip()} {clause(said)}"
+  return f"{start.strip()} {clause(node)}"

@@ -1,6 +1,6 @@
-"""The synthetic news corpus: invented events, told at length and in highlights.
+"""The synthetic news corpus: articles with highlights about invented events.
 
-Names, figures and sentences are those of tables/news.json.
+tables/news.json has the names, figures and sentences.
 """
 
 import functools
@@ -17,12 +17,12 @@ _NUMBERS = {number: slot.en for number, slot in enumerate(words.SLOTS["number"],
 
 @functools.lru_cache(maxsize=4)
 def rows(split: str, size: int, seed: int = 0) -> tuple[splits.Row, ...]:
-  """Returns (article, highlights) of a split, see `splits.generate`; they are kept."""
+  """Returns (article, highlights) of a split, cached; see `splits.generate`."""
   return tuple(splits.generate(article, split, size, seed))
 
 
 def article(rng: random.Random) -> splits.Row:
-  """Returns an article of 11 to 14 sentences, and its highlights on lines of their own.
+  """Returns an article of 11 to 14 sentences, and the highlights on separate lines.
 
   Highlights end in " ." and are joined by a line break, as in CNN/DailyMail.
   """
@@ -30,7 +30,7 @@ def article(rng: random.Random) -> splits.Row:
   facts = _facts(rng)
   optional = kind["optional"]
   count = min(len(optional), 7 + int(3 * rng.random()))
-  # Kept in their order: a reply follows what it replies to.
+  # Sorted, as a reply must follow the sentence that the reply answers.
   chosen = sorted(rng.sample(range(len(optional)), count))
   common = rng.sample(_NEWS["common"], 1 + int(2 * rng.random()))
   slots = [*kind["lead"], *(optional[n] for n in chosen), *common, *kind["end"]]
@@ -38,7 +38,7 @@ def article(rng: random.Random) -> splits.Row:
   dateline = f"{facts['town']}. " if rng.random() < 0.3 else ""
   highlights = [_say(rng, slot, facts) for slot in kind["highlights"]]
   if rng.random() < 0.4:
-    # The last sentence as it is: some summaries copy.
+    # The last sentence is copied, as in some real summaries.
     highlights.append(body[-1].removesuffix(".") + " .")
   return dateline + " ".join(body), "\n".join(highlights)
 
@@ -61,7 +61,8 @@ def _facts(rng: random.Random) -> dict[str, str]:
     facts |= {f"{name}{number}": value for name, value in person.items()}
   if facts["town"] == facts["town2"] or facts["last"] == facts["last2"]:
     return _facts(rng)
-  low, goals = rng.randrange(3), rng.randrange(2, 4)
+  low = rng.randrange(3)
+  goals = rng.randrange(2, 4)
   is_up = rng.random() < 0.5
   return facts | {
     "team": f"{facts['town']} {pick(rng, _NEWS['teams'])}",

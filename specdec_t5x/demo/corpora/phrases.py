@@ -10,7 +10,7 @@ from specdec_t5x.demo.corpora.words import NOUNS, pick
 
 
 def person(rng: random.Random, plain: bool = False) -> Phrase:
-  """Returns a human phrase; a plain one is a name or has the definite article."""
+  """Returns a human phrase; a plain phrase is a name or has the definite article."""
   roll = rng.random()
   if roll < 0.4:
     return Phrase(noun=pick(rng, NOUNS["name"]), determiner="name")
@@ -29,8 +29,8 @@ def common(
 
   Args:
     rng: the source of randomness.
-    classes: of nouns.
-    owner: whose it may be ("her"), usually the clause's subject; or None.
+    classes: the classes of nouns.
+    owner: the possible owner ("her"), usually the clause's subject; or None.
   """
   noun = pick(rng, NOUNS[pick(rng, sorted(classes))])
   phrase = Phrase(noun=noun, adjectives=adjectives(rng, noun))
@@ -58,11 +58,12 @@ def common(
 
 
 def adjectives(rng: random.Random, noun: Row, often: float = 0.36) -> tuple[Row, ...]:
-  """Returns no, one or two different adjectives that suit a noun."""
+  """Returns up to two different adjectives that suit a noun."""
   if rng.random() >= often:
     return ()
   options = words.ADJECTIVES[noun.adjectives]
-  first, second = pick(rng, options), pick(rng, options)
+  first = pick(rng, options)
+  second = pick(rng, options)
   # A colour after another adjective: "the big red car", never "the old new car".
   both = second.colour and not first.colour and rng.random() < 0.6
   return (first, second) if both else (first,)
@@ -76,7 +77,7 @@ def can_refer(phrase: Phrase) -> bool:
 
 
 def refer(rng: random.Random, phrase: Phrase) -> Phrase:
-  """Returns a pronoun for a phrase; the first decides whether a role is a woman's."""
+  """Returns a pronoun for a phrase; the first pronoun fixes the gender of a role."""
   head = phrase.head
   if head.person:
     return head
@@ -87,16 +88,17 @@ def refer(rng: random.Random, phrase: Phrase) -> Phrase:
 
 
 def adverbial(rng: random.Random, kind: str) -> Adjunct:
-  """Returns an adverbial of a kind, with its slots filled, or before a noun phrase."""
+  """Returns an adverbial of a kind, with filled slots or a noun phrase."""
   chosen = words.weighted(rng, words.ADVERBIALS[kind])
   if chosen.noun:
     noun = words.BY_ENGLISH[chosen.noun]
     phrase = Phrase(noun=noun, adjectives=adjectives(rng, noun, 0.3))
     phrase.determiner = "a" if phrase.adjectives and rng.random() < 0.4 else "the"
     return Adjunct(chosen.en, chosen.de, phrase, chosen.case)
-  en, de = {}, {}
+  en = {}
+  de = {}
   for slot in re.findall(r"{(\w+)}", chosen.en):
     rows = words.SLOTS[slot]
-    # The first of a slot's words are the likelier ones: small numbers.
+    # The first words of a slot are likelier, as small numbers are.
     _, en[slot], de[slot] = rows[int(len(rows) * rng.random() ** 3)]
   return Adjunct(chosen.en.format(**en), chosen.de.format(**de))

@@ -1,20 +1,20 @@
-"""Disjoint splits by construction: what a text hashes to says which split it is in."""
+"""Disjoint splits by construction: a text's hash determines the split."""
 
 import random
 import zlib
 from collections.abc import Callable
 
 SPLITS = ("train", "validation", "test")
-# Of twenty residues, one is validation's and one is test's.
+# Of twenty residues, one belongs to validation and one to test.
 _RESIDUES = 20
-# A grammar that repeats itself this often in a row has too few texts for the sizes.
+# After so many unusable draws in a row, the grammar has too few texts.
 _PATIENCE = 20_000
 
 Row = tuple[str, str]
 
 
 def split_of(source: str) -> str:
-  """Returns the split that a source text belongs to, whatever the seed."""
+  """Returns the split of a source text, which is the same for all seeds."""
   residue = zlib.crc32(source.encode()) % _RESIDUES
   return {0: "validation", 1: "test"}.get(residue, "train")
 
@@ -22,19 +22,19 @@ def split_of(source: str) -> str:
 def generate(
   sample: Callable[[random.Random], Row], split: str, size: int, seed: int
 ) -> list[Row]:
-  """Draws distinct rows of one split.
+  """Draws distinct rows of a split.
 
   Args:
-    sample: draws one (source, target) row.
+    sample: draws a (source, target) row.
     split: train, validation or test.
-    size: how many rows.
-    seed: the same seed gives the same rows; a larger size starts with them.
+    size: the number of rows.
+    seed: equal seeds give equal rows; a larger size adds rows at the end.
 
   Returns:
     `size` rows with distinct sources.
 
   Raises:
-    ValueError: `sample` does not have that many texts.
+    ValueError: if `sample` has fewer texts.
   """
   rng = random.Random(f"{split} {seed}")
   rows: dict[str, str] = {}

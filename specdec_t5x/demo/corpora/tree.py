@@ -1,7 +1,7 @@
-"""The trees that both languages are written from: phrases and clauses.
+"""The syntax trees of both languages: phrases and clauses.
 
-A phrase says what is talked about, not how: gender, case and order belong to
-`english` and `german`. Rows are those of tables/*.tsv.
+A phrase has the meaning only: `english` and `german` determine gender, case and order.
+Rows are the rows of tables/*.tsv.
 """
 
 import dataclasses
@@ -17,17 +17,17 @@ class Phrase:
   """A noun phrase, a name, or a pronoun.
 
   Attributes:
-    noun: the head, a name perhaps; or None.
-    pronoun_of: the phrase that a pronoun stands for.
+    noun: the head, which may be a name; or None.
+    pronoun_of: the phrase that the pronoun refers to.
     person: "1" (I), "1p" (we), or "n" (the "it" of the weather).
     plural: whether the phrase is plural.
-    determiner: a name of determiners.tsv.
-    owner: whose it is, for the determiners my and 's.
+    determiner: a name in determiners.tsv.
+    owner: the owner, for the determiners my and 's.
     count: the number, for the determiner number.
-    adjectives: before the noun, in order.
+    adjectives: the adjectives before the noun, in order.
     of: a genitive ("of the teacher").
-    relative: a relative clause, whose gap the phrase fills.
-    is_woman: whether a role means a woman; None where no pronoun tells.
+    relative: a relative clause with a gap for the phrase.
+    is_woman: whether a role means a woman; None before the first pronoun.
   """
 
   noun: Row = None
@@ -44,7 +44,7 @@ class Phrase:
 
   @property
   def head(self) -> "Phrase":
-    """The phrase itself, or what a pronoun stands for."""
+    """The phrase, or the phrase that a pronoun refers to."""
     return self.pronoun_of.head if self.pronoun_of else self
 
   @property
@@ -55,12 +55,12 @@ class Phrase:
 
   @property
   def is_pronoun(self) -> bool:
-    """Whether it is said as a pronoun."""
+    """Whether the phrase is a pronoun."""
     return self.pronoun_of is not None or bool(self.person)
 
   @property
   def is_definite(self) -> bool:
-    """Whether a German object stands before the adverbials."""
+    """Whether a German object precedes the adverbials."""
     return self.is_pronoun or bool(words.DETERMINERS[self.determiner].definite)
 
   @property
@@ -73,24 +73,24 @@ class Phrase:
 
   @property
   def pronoun(self) -> Row:
-    """The pronoun; the English one may be another."""
+    """The German pronoun; see `en_pronoun` for English."""
     return words.PRONOUNS[self.head.person or self.gender]
 
   @property
   def en_pronoun(self) -> Row:
-    """The English pronoun: "it" for what is not human, nor several."""
+    """The English pronoun: "it" for a singular phrase that is not human."""
     is_it = not self.head.plural and "human" not in self.classes
     return words.PRONOUNS["n"] if is_it else self.pronoun
 
 
 class Adjunct(NamedTuple):
-  """Words of a clause; before a phrase they are its prepositions.
+  """Words of a clause, or a preposition with a phrase.
 
   Attributes:
     en: the English words.
     de: the German words.
-    phrase: what follows them, or None.
-    case: the German case of that phrase.
+    phrase: the phrase after the words, or None.
+    case: the German case of the phrase.
   """
 
   en: str
@@ -104,22 +104,21 @@ class Clause:
   """A clause.
 
   Attributes:
-    verb: with "be", `predicate` is what the subject is.
-    subject: the subject; not said in infinitive clauses.
-    tense: a tense, perhaps with a modal verb.
+    verb: the verb. "be" has a `predicate`.
+    subject: the subject, which is silent in infinitive clauses.
+    tense: a tense, which may have a modal verb.
     accusative: the direct object.
     dative: the indirect object.
     prepositional: the object of the verb's preposition.
-    predicate: an adjective, or its comparative with "than".
+    predicate: an adjective, or a comparative with "than".
     goal: the place that the verb needs.
-    manner: how.
-    place: where.
-    time: when.
-    often: how often, before the English verb.
+    manner: the adverbial of manner.
+    place: the adverbial of place.
+    time: the adverbial of time.
+    often: the adverbial of frequency, before the English verb.
     is_first: whether the time opens the clause.
     is_negated: whether the clause is negated.
-    gap: the part that is not said: in a relative clause what it is about, in a
-      question what is asked for.
+    gap: the silent part: the head of a relative clause, or the unknown of a question.
   """
 
   verb: Row
@@ -139,10 +138,10 @@ class Clause:
   gap: str = ""
 
   def said(self, role: str) -> "Phrase | Adjunct | None":
-    """Returns a part, or None where it is the gap."""
+    """Returns a part, or None if the part is the gap."""
     return None if role == self.gap else getattr(self, role)
 
   def form(self, forms: str, actor: Phrase) -> str:
-    """Returns a tense's form for this verb; one of three by who acts."""
+    """Returns a tense's form for this verb, which depends on the actor's person."""
     options = forms.format(v=self.verb).split("/")
     return options[actor.pronoun.person % len(options)]

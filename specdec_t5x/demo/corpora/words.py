@@ -1,6 +1,6 @@
-"""The tables of words, tables/*.tsv, and how one is drawn.
+"""The tables of words, tables/*.tsv, and random draws from the tables.
 
-tables/README.md says what their columns mean. A row is a tuple with their names.
+tables/README.md describes the columns. A row is a tuple with the columns' names.
 """
 
 import collections
@@ -33,7 +33,7 @@ def _value(column: str, text: str) -> str | int | frozenset[str]:
 
 
 def grouped(rows: Sequence[_T], column: str) -> dict[str, list[_T]]:
-  """Returns the rows of each value of a column; of each word, where it is a set."""
+  """Returns the rows of each value of a column, or of each word of a set column."""
   groups = collections.defaultdict(list)
   for row in rows:
     value = getattr(row, column)
@@ -48,7 +48,7 @@ def pick(rng: random.Random, options: Sequence[_T]) -> _T:
 
 
 def weighted(rng: random.Random, options: Sequence[_T]) -> _T:
-  """Returns one of the options, by their weights."""
+  """Returns one of the options, drawn in proportion to the weights."""
   return rng.choices(options, [option.weight for option in options])[0]
 
 
