@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from specdec_t5x.core.checks import is_finite, is_probability, is_whole
+from specdec_t5x.core.checks import is_finite, is_whole
 
 _KEY = "knob"
 
@@ -100,11 +100,6 @@ def whole(least: int, most: int | None = None) -> Check:
 def finite() -> Check:
   """Returns the check for finite numbers of at least 0."""
   return Check("a finite number of at least 0", is_finite)
-
-
-def probability() -> Check:
-  """Returns the check for numbers from 0 to 1."""
-  return Check("a number from 0 to 1", is_probability)
 
 
 def one_of(choices: tuple[Any, ...]) -> Check:

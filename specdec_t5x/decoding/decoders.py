@@ -10,7 +10,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from specdec_t5x.decoding import batching, widths
 from specdec_t5x.decoding.baseline import Plain
 from specdec_t5x.decoding.context import Beginning, Context, Loaded, Target
 from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.decoding.generate import Keeper, generate, generate_plain
+from specdec_t5x.decoding.generate import Observer, generate, generate_plain
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import Decoded, DecodeState, initial_state, num_slots
 from specdec_t5x.decoding.step import Speculation
@@ -34,6 +34,22 @@ from specdec_t5x.native import distributions
 from specdec_t5x.network import certified, draft_step, functional
 from specdec_t5x.network.functional import Network, start_decoding
 from specdec_t5x.network.inputs import without_padding
+
+
+@runtime_checkable
+class Keeper(Observer, Protocol):
+  """An observer that a decoder holds (`SpeculativeDecoder.observer`)."""
+
+  def check(self, target: Any, num_decodes: int = 1) -> None:
+    """Raises a ValueError if the observer can't watch such decodes."""
+
+  def auxiliary(self, kept: Any, given: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns auxiliary values for T5X's models.
+
+    Args:
+      kept: the record of the outputs, by row.
+      given: 'encoder_inputs' [B, E], and under T5X's `infer` the examples of the rows.
+    """
 
 
 class Decoder(abc.ABC):

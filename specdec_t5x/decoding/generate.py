@@ -1,6 +1,5 @@
 """The speculative loop: one compiled program from the encoded input to the output."""
 
-from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -29,22 +28,6 @@ class Observer(Protocol):
       record: the record so far.
       before: the state at the beginning of the iteration.
       iteration: the iteration.
-    """
-
-
-@runtime_checkable
-class Keeper(Observer, Protocol):
-  """An observer that a decoder holds (`SpeculativeDecoder.observer`)."""
-
-  def check(self, target: Any, num_decodes: int = 1) -> None:
-    """Raises a ValueError if the observer can't watch such decodes."""
-
-  def auxiliary(self, kept: Any, given: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns auxiliary values for T5X's models.
-
-    Args:
-      kept: the record of the outputs, by row.
-      given: 'encoder_inputs' [B, E], and under T5X's `infer` the examples of the rows.
     """
 
 

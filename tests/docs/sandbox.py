@@ -64,7 +64,7 @@ def make(root: pathlib.Path) -> None:
   shutil.copytree(ROOT / "configs", root / "configs")
   for name in ("examples", "scripts", "specdec_t5x"):
     (root / name).symlink_to(ROOT / name)
-  for part in ("pairs", "train", "drafters"):
+  for part in ("pairs", "train", "drafters", "contrib"):
     for path in (root / "configs" / part).glob("*.gin"):
       path.write_text(_tiny(path.read_text()))
   for task in ("ende", "lm"):
