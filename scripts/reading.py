@@ -43,6 +43,8 @@ PATTERNS = (
   r"\ball the same\b",
   r"\bby itself anew\b",
 )
+# The page that `make docs` writes.
+_GENERATED = ROOT / "docs" / "reference" / "gin.md"
 _SECTION = re.compile(
   r"^\s*(Args|Returns|Raises|Attributes|Yields|Shapes|Sources?|Examples?|Notes?):.*$",
   re.M,
@@ -126,6 +128,7 @@ def files_of(paths: Iterable[str]) -> list[pathlib.Path]:
       file
       for file in files
       if file.suffix in (".py", ".md", ".gin")
+      and file != _GENERATED
       and not any(part.startswith((".", "_build")) for part in file.parts[1:])
     ]
   return found

@@ -23,6 +23,7 @@ GONE = {
   "decoding.baseline": {"generate_plain"},
   "decoding.cost_aware": {"ByTimes"},
   "decoding.decoders": {"derived_of"},
+  "decoding.generate": {"Keeper"},  # In decoding.decoders.
   "decoding.step": {"iterate"},
   "drafters.heads": {"HeadState"},
   "drafters.link": {"Remote", "Terms"},

@@ -1,0 +1,1 @@
+"""Methods of the papers beyond the main ways to draft (`specdec_t5x.ways`)."""
