@@ -72,7 +72,7 @@ def to_markdown(configs: pathlib.Path) -> str:
 
 
 def read(path: pathlib.Path, configs: pathlib.Path) -> GinFile:
-  """Returns what a gin file says."""
+  """Returns the contents of a gin file."""
   lines = path.read_text().splitlines()
   about = [line[1:].removeprefix(" ") for line in _leading_comment(lines)]
   above = lines[: _wiring(lines)]

@@ -18,12 +18,14 @@ import numpy as np
 
 
 def load(folder):
-  """Returns what decodes a batch, the batch's size, and what is on record of both."""
+  """Returns the decoding function, its batch size, and the record of the export."""
   folder = pathlib.Path(folder)
   about = json.loads((folder / "export.json").read_text())
   arrays, dtypes = np.load(folder / "params.npz"), about["arguments"]["params"]
+
   def dtype(name):
     return jax.numpy.dtype(dtypes[name])  # NumPy has no bfloat16.
+
   params = {x: jax.device_put(arrays[x].view(dtype(x))) for x in dtypes}
   size, name = max((int(size), name) for size, name in about["programs"].items())
   program = jax.export.deserialize(bytearray((folder / name).read_bytes()))

@@ -75,7 +75,7 @@ def make(args: argparse.Namespace) -> Table:
 
 
 def measure(study: Study, sampling: Sampling, gamma: int) -> planner.Measured:
-  """Returns what plans follow from: iterations timed, standing tokens counted."""
+  """Returns the inputs of plans: times of iterations, counts of accepted tokens."""
   models = models_of(study)
   judges = [name for name, model in models.items() if model is not None]
   names = [name for name in models if name != TARGET]

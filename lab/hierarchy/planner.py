@@ -118,7 +118,7 @@ def window_seconds(measured: Measured, levels: tuple[tuple[str, int], ...]) -> f
 def iteration_seconds(
   measured: Measured, judge: str, levels: tuple[tuple[str, int], ...]
 ) -> float:
-  """Returns what an iteration of `judge` takes with the window of these levels.
+  """Returns the time of an iteration of `judge` with the window of these levels.
 
   It was measured with the highest level alone; what is below changes its draft.
   (A middle network reads a token more, `Context.behind`, which is not counted.)
@@ -130,7 +130,7 @@ def iteration_seconds(
 
 
 def plan_of(measured: Measured, levels: tuple[tuple[str, int], ...]) -> Plan:
-  """Returns what a hierarchy of these levels is expected to take."""
+  """Returns the expected time of a hierarchy of these levels."""
   if not levels:
     return Plan((), measured.plain, 1.0)
   name, gamma = levels[-1]

@@ -55,7 +55,7 @@ class Agreement:
     return agreed / count
 
   def _read(self, params, texts: Int[Array, "B E"], outputs: Int[Array, "B T"]):
-    """Returns what the target read, its features and cache, and where that begins."""
+    """Returns the tokens of the outputs, features, the cache, and the first place."""
     length = outputs.shape[1]
     decoder = paired(self._target.network, None, self._block)
     keys = row_keys(jax.random.key(0), outputs.shape[0])

@@ -110,7 +110,7 @@ def _timed(study: Study, rows: Sequence[Mapping[str, Any]], args) -> list[dict]:
 def skipping(
   study: Study, temperature: float, skip: Sequence[str], gamma: int
 ) -> Decode:
-  """Returns what drafts gamma tokens each time, as with the gin file that is made."""
+  """Returns the drafter of gamma tokens that the written gin file configures."""
   drafter = LayerSkip(tuple(skip), gamma)
   return study.decode(temperature, None, drafter, policy=Fixed())
 

@@ -36,11 +36,11 @@ class LayerCosts:
       )
 
   def of(self, name: str) -> float:
-    """Returns what a drafted token takes in one sublayer."""
+    """Returns the time of a drafted token in a sublayer."""
     return self.kinds[name.partition("_")[0]]
 
   def c(self, kept: Collection[str]) -> float:
-    """Returns what a drafted token takes in these sublayers, and beside them."""
+    """Returns the time of a drafted token in these sublayers and outside of them."""
     return self.rest + sum(map(self.of, kept))
 
   def best(self, alpha: float, kept: Collection[str]) -> tuple[float, int]:
@@ -59,7 +59,7 @@ class LayerCosts:
 
 
 def knapsack(losses: Mapping[str, float], costs: LayerCosts) -> list[frozenset[str]]:
-  """Returns what to leave out, from nothing to everything, one sublayer more each time.
+  """Returns sets of sublayers to skip, from none to all, each with a sublayer more.
 
   The least acceptance lost for the time saved comes first: Dantzig's greedy solution of
   the knapsack problem, which takes losses to add up.

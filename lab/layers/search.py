@@ -52,7 +52,7 @@ class Search:
     return len(self._known)
 
   def row(self, skip: frozenset[str]) -> dict[str, Any]:
-    """Returns what is predicted without these sublayers, as a row of the table."""
+    """Returns the prediction without these sublayers, as a row of the table."""
     kept = [name for name in self.names if name not in skip]
     speed, gamma = self.costs.best(self._known[skip], kept)
     return {

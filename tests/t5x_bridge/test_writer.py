@@ -163,6 +163,7 @@ def write_decoded(mode, predictions, **aux):
 
 
 def test_numbers_are_written():
+  """No result without NaN is refused; the next test refuses NaN."""
   write_decoded("predict", [[5]] * 3)
   write_decoded("score", [-1.0, -2.0, -3.0])
   fine = {"scores": [-1.0, 0.0, -2.0], "acceptance_mass": [0.0, 1.0, 1.5]}
