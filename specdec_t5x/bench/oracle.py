@@ -234,6 +234,9 @@ def compiled(function: Any, *arguments: Any) -> Compiled:
 class Pair:
   """The programs of a pair, on random inputs and with a random output.
 
+  On a GPU the programs call our kernels where a decode of the same models would
+  (`tuning.choose_kernels`).
+
   Args:
     setup: the pair.
 
@@ -253,13 +256,16 @@ class Pair:
     sampling = Sampling(setup.temperature)
     target = random_model(setup.target, setup.dtype, setup.weights)
     self.params = {"target": target.params}
-    draft = setup.draft
-    if draft not in ROUNDED:
-      model = random_model(draft, setup.dtype)
-      draft = model.network
-      self.params["draft"] = model.params
-    pair = paired(target.network, draft, setup.gamma)
+    if setup.draft in ROUNDED:
+      pair = paired(target.network, setup.draft, setup.gamma)
+    else:
+      draft = random_model(setup.draft, setup.dtype)
+      self.params["draft"] = draft.params
+      pair = paired(target.network, draft.network, setup.gamma)
+      self.params |= draft.derived(pair.derived(sampling, "draft"), "draft")
     self.params |= target.derived(pair.drafter.derived(target.network))
+    job = tuning.Job(pair, setup.batch, setup.input_length, sampling, setup.max_length)
+    tuning.choose_kernels(job, self.params)
     shape = setup.batch, setup.input_length
     inputs = jax.random.randint(jax.random.key(0), shape, 2, 32_000)
     shape = setup.batch, setup.max_length

@@ -293,10 +293,11 @@ def extend_fn(network: Any, weights: Mapping[str, Array], extend: ExtendFn) -> E
   """
   step = of_network(network)
 
-  def extend_or_step(cache, tokens, *args, **settings):
+  def extend_or_step(cache, tokens, positions=None, tree=None):
     rows, size = tokens.shape
-    if size > 1 or args or settings or not choice.is_used(key_of(network, rows)):
-      return extend(cache, tokens, *args, **settings)
+    is_step = size == 1 and positions is None and tree is None
+    if not (is_step and choice.is_used(key_of(network, rows))):
+      return extend(cache, tokens, positions, tree)
     _, logits, features, cache, scratch = step(
       StepWeights(**weights), tokens[:, 0], cache, cache.scratch
     )

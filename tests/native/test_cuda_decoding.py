@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x import build, generate, tuning
+from specdec_t5x.bench.oracle import Pair, Setup
 from specdec_t5x.contrib.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding import batching
@@ -20,7 +21,7 @@ from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.native import library
 from specdec_t5x.native.cuda import choice
 from specdec_t5x.native.cuda import library as of_gpu
-from specdec_t5x.network import draft_step
+from specdec_t5x.network import draft_step, sizes
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.draft_step import DraftStep
 from specdec_t5x.network.functional import initial_variables, network_for
@@ -210,6 +211,16 @@ def test_generate_uses_it_in_batch_after_batch(faster, capsys):
     "Draft step: 0.5 MB beside the draft's 1.4 MB.",
     "Draft step of 2 rows: our kernel takes 0.16 ms, XLA's 0.42 ms.",
   ]
+
+
+def test_a_timed_pair_calls_the_kernel(faster, monkeypatch):
+  """`make gpu` times the draft's step that users get."""
+  monkeypatch.setitem(sizes._SHAPES, "narrow", (128, 2, 1, 64, 96))
+  pair = Pair(Setup("tiny", "narrow", 2, 0.0, GAMMA, "bfloat16", 5, 12))
+  for name, uses in ("iteration", True), ("redrafted", True), ("plain", False):
+    function, arguments = pair.functions[name]
+    program = function.lower(jnp.int32(1), *arguments).as_text()
+    assert ("specdec_step" in program) == uses, name
 
 
 # ---- The choice. ----

@@ -23,6 +23,7 @@ import numpy as np
 from specdec_t5x.bench.measured import tokens
 from specdec_t5x.bench.oracle import random_model
 from specdec_t5x.bench.study import Decode, decoding_groups
+from specdec_t5x.build import Model, together
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
@@ -116,9 +117,8 @@ def agreement(size: str, dtype: str, same_bits: bool | None = None) -> tuple[boo
     x * (1 + _NOISE * jax.random.normal(key, x.shape)).astype(x.dtype)
     for x, key in zip(leaves, keys, strict=True)
   ]
-  params = {"target": target.params, "draft": jax.tree.unflatten(tree, noisy)}
-  drafter = DraftModel(target.network, GAMMA)
-  drafted = SpeculativeDecoder(target.network, drafter, same_bits=same_bits)
+  draft = Model(target.network, jax.tree.unflatten(tree, noisy))
+  drafted, params = together(target, draft, gamma=GAMMA, same_bits=same_bits)
   decoders = {
     "plain": PlainDecoder(target.network, same_bits=same_bits),
     f"GAMMA={GAMMA}": drafted,
@@ -132,7 +132,7 @@ def agreement(size: str, dtype: str, same_bits: bool | None = None) -> tuple[boo
   # An accelerator multiplies float32 in fewer bits by default.
   with jax.default_matmul_precision("highest" if dtype == "float32" else "default"):
     for name, decoder in decoders.items():
-      used = {network: params[network] for network in decoder.networks}
+      used = params if decoder.drafter else {"target": target.params}
       decode = Decode(decoder, used, GREEDY, _OUTPUTS)
       outputs = decoding_groups(decode, BATCH)((0, inputs))
       lines[name] = tokens(outputs)
