@@ -72,10 +72,11 @@ def oracle_extend(extend: ExtendFn, forced: Int[Array, "B T"]) -> ExtendFn:
     forced: tokens from `forced_tokens`; beyond T the last token is repeated.
   """
 
-  def bent(cache, tokens, positions=None, tree=None):
+  def bent(cache, tokens, *block):
     # The token at slot i (the start token has slot 0) predicts output position i.
     output_positions = cache.index[:, None] + jnp.arange(tokens.shape[1])
-    logits, features, cache = extend(cache, tokens, positions, tree)
+    # A target of a fixed width takes no positions and no tree.
+    logits, features, cache = extend(cache, tokens, *block)
     chosen = jnp.take_along_axis(forced, output_positions, axis=1, mode="clip")
     rows, columns = jnp.indices(chosen.shape)
     largest = logits.max(axis=-1) + _MARGIN

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -40,7 +41,24 @@ def why_left_out() -> str | None:
   return _left_out[-1] if _left_out else None
 
 
-@functools.cache
+def computed_once(function: Callable) -> Callable:
+  """Returns `functools.cache` of a function, which one thread computes at a time.
+
+  XLA refuses a kernel that two threads register.
+  """
+  cached = functools.cache(function)
+  lock = threading.RLock()
+
+  @functools.wraps(function)
+  def locked(*args):
+    with lock:
+      return cached(*args)
+
+  locked.cache_clear = cached.cache_clear
+  return locked
+
+
+@computed_once
 def problem() -> str | None:
   """Returns why there are no kernels here, or None after registering the kernels."""
   if reason := why_left_out():

@@ -14,6 +14,7 @@ from specdec_t5x.core.token import Token
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.native import platforms
 from tests.hash_model import HashModel, plain, speculation
 
 LENGTH = 48
@@ -61,8 +62,13 @@ def test_tried_and_accepted_tokens_follow_from_the_positions(kept, gamma, found)
   assert replayed(np.array(kept, bool), gamma) == found
 
 
-def test_blocks_and_second_drafts_cost_time_and_change_no_token():
-  pair = Pair(Setup("tiny", "tiny", 2, 0.0, 3, "bfloat16", 8, 16))
+@pytest.mark.parametrize(("batch", "wide_costs_more"), [(2, True), (1, False)])
+def test_blocks_and_second_drafts_cost_time_and_change_no_token(
+  batch, wide_costs_more, monkeypatch
+):
+  # At batch 1 a GPU scores blocks of a fixed width.
+  monkeypatch.setattr(platforms, "wide_blocks_cost_more", lambda: wide_costs_more)
+  pair = Pair(Setup("tiny", "tiny", batch, 0.0, 3, "bfloat16", 8, 16))
   pair.compile("block", "redrafted")
   for name in pair.programs:
     assert (pair.run(name, 16).tokens == pair.forced["target"]).all(), name

@@ -4,6 +4,9 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
+import time
+from concurrent import futures
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +46,27 @@ def empty(path):
 
 def lose_the_digest(path):
   path.rename(path.with_stem(path.stem.rpartition("-")[0]))
+
+
+def test_one_thread_at_a_time_computes_a_result():
+  """Kernels can be registered once only."""
+  calls = []
+  all_wait = threading.Barrier(4)
+
+  @library.computed_once
+  def register():
+    calls.append(len(calls))
+    time.sleep(0.05)
+    return len(calls)
+
+  def run(_):
+    all_wait.wait()
+    return register()
+
+  with futures.ThreadPoolExecutor(4) as pool:
+    assert list(pool.map(run, range(4))) == [1, 1, 1, 1]
+  register.cache_clear()
+  assert register() == 2
 
 
 @needs_kernels

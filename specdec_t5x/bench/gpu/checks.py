@@ -77,30 +77,29 @@ class Check:
 
 
 def checks(size: str = "small") -> Iterator[Check]:
-  """Runs all checks with a network of `size`; yields the results.
+  """Runs all checks with a network of `size`; yields the results as they come.
 
-  The checks run in parallel, as most of the time is compilation.
+  The checks run in parallel, as most of the time is compilation. Quick checks start
+  first.
   """
-  names = []
-  jobs = []
+  jobs: dict[str, CheckFn] = {"sampled pairs of tokens": sampled}
+  if reason := library.problem():
+    yield Check("native kernels", LEFT_OUT, reason)
+  else:
+    for product, bits in itertools.product(_PRODUCTS, (16, 8, 4)):
+      name = f"{product} product of few rows in {bits} bits"
+      jobs[name] = functools.partial(few_rows, *_PRODUCTS[product], bits)
+    for draft in ("small", "base", "large"):
+      jobs[f"draft step of {draft}"] = functools.partial(draft_step, draft)
+  jobs["greedy lines in float32 against the CPU's"] = functools.partial(on_cpu, size)
   for dtype, same_bits in _AGREEMENTS:
     words = f"{dtype} with SAME_BITS" if same_bits else dtype
-    names.append(f"greedy lines in {words} against plain decoding's")
-    jobs.append(functools.partial(agreement, size, dtype, same_bits))
-  names += ["greedy lines in float32 against the CPU's", "sampled pairs of tokens"]
-  jobs += [functools.partial(on_cpu, size), sampled]
-  reason = library.problem()
-  if reason is None:
-    for draft in ("small", "base", "large"):
-      names.append(f"draft step of {draft}")
-      jobs.append(functools.partial(draft_step, draft))
-    for product, bits in itertools.product(_PRODUCTS, (16, 8, 4)):
-      names.append(f"{product} product of few rows in {bits} bits")
-      jobs.append(functools.partial(few_rows, *_PRODUCTS[product], bits))
+    name = f"greedy lines in {words} against plain decoding's"
+    jobs[name] = functools.partial(agreement, size, dtype, same_bits)
   with futures.ThreadPoolExecutor() as pool:
-    yield from pool.map(_tried, names, jobs)
-  if reason:
-    yield Check("native kernels", LEFT_OUT, reason)
+    running = [pool.submit(_tried, name, job) for name, job in jobs.items()]
+    for finished in futures.as_completed(running):
+      yield finished.result()
 
 
 def agreement(size: str, dtype: str, same_bits: bool | None = None) -> tuple[bool, str]:

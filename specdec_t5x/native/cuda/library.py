@@ -43,7 +43,7 @@ def _problem_of_device() -> str | None:
   return None
 
 
-@functools.cache
+@library.computed_once
 def loaded() -> ctypes.CDLL:
   """Returns the library, after registering the kernels in XLA."""
   kernels = ctypes.CDLL(str(built()))
