@@ -1,6 +1,6 @@
-"""The search for sublayers to leave out: a knapsack, then Optuna.
+"""The search for sublayers to skip: a knapsack, then Optuna.
 
-Optuna is needed here alone.
+No other module needs Optuna.
 """
 
 import importlib.util
@@ -11,7 +11,7 @@ from lab.layers.costs import LayerCosts, knapsack
 
 
 def require_optuna() -> None:
-  """Raises a ValueError that says how to install Optuna where it is missing."""
+  """Raises a ValueError with the install command if Optuna is missing."""
   if importlib.util.find_spec("optuna") is None:
     raise ValueError(
       "The search needs Optuna, which is not installed. Install it with "
@@ -20,15 +20,15 @@ def require_optuna() -> None:
 
 
 class Search:
-  """Looks for the set of sublayers without which drafting is predicted fastest.
+  """A search for the sublayers to skip with the best predicted speed.
 
-  It does the same each time: where acceptances are kept (`bench.cells`), a search that
-  was stopped goes on as if it had not been.
+  The search is deterministic: with acceptance rates in `bench.cells`, a stopped search
+  continues as if never interrupted.
 
   Args:
-    names: of all sublayers.
-    alpha: the acceptance without some of them.
-    costs: of sublayers and blocks.
+    names: names of the sublayers.
+    alpha: acceptance rate by set of skipped sublayers.
+    costs: costs of sublayers and blocks.
   """
 
   def __init__(
@@ -40,19 +40,21 @@ class Search:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    self.names, self.costs = names, costs
-    self._alpha, self._known = alpha, {}
+    self.names = names
+    self.costs = costs
+    self._alpha = alpha
+    self._known = {}
     self._study = optuna.create_study(direction="maximize")
     choice = optuna.distributions.CategoricalDistribution((False, True))
     self._choices = dict.fromkeys(names, choice)
 
   @property
   def measured(self) -> int:
-    """How many sets were."""
+    """The number of measured sets."""
     return len(self._known)
 
   def row(self, skip: frozenset[str]) -> dict[str, Any]:
-    """Returns the prediction without these sublayers, as a row of the table."""
+    """Returns the prediction without the skipped sublayers as a row of the table."""
     kept = [name for name in self.names if name not in skip]
     speed, gamma = self.costs.best(self._known[skip], kept)
     return {
@@ -66,7 +68,7 @@ class Search:
     }
 
   def best(self, among: Collection[frozenset[str]] | None = None) -> frozenset[str]:
-    """Returns the fastest set, of all that were measured; ties by the smaller set."""
+    """Returns the fastest of the measured sets; the smaller set wins a tie."""
 
     def order(skip):
       return (self.row(skip)["speed"], -len(skip), sorted(skip))
@@ -74,14 +76,14 @@ class Search:
     return max(self._known if among is None else among, key=order)
 
   def measure(self, skip: frozenset[str]) -> float:
-    """Returns the acceptance without these sublayers; Optuna knows of it, too."""
+    """Returns the acceptance rate without the sublayers, and reports it to Optuna."""
     if skip not in self._known:
       self._study.enqueue_trial({name: name in skip for name in self.names})
       self._run()
     return self._known[skip]
 
   def by_knapsack(self) -> frozenset[str]:
-    """Returns the best of the sets that the knapsack's order gives."""
+    """Returns the best set in the order of the knapsack."""
     whole = self.measure(frozenset())
     losses = {name: whole - self.measure(frozenset({name})) for name in self.names}
     found = knapsack(losses, self.costs)
@@ -90,9 +92,9 @@ class Search:
     return self.best(found)
 
   def by_optuna(self, trials: int, seed: int) -> frozenset[str]:
-    """Returns the best set of all, after so many trials of Optuna's own.
+    """Returns the best measured set after a number of Optuna's trials.
 
-    Each trial has a sampler of its own, by its number.
+    Every trial has a sampler with a seed of its own.
     """
     import optuna
 
@@ -104,7 +106,7 @@ class Search:
     return self.best()
 
   def _run(self):
-    """Runs the trial that waits, or the sampler's next."""
+    """Runs the queued trial, or the next trial of the sampler."""
     trial = self._study.ask(self._choices)
     skip = frozenset(name for name in self.names if trial.params[name])
     if skip not in self._known:

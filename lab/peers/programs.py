@@ -1,4 +1,4 @@
-"""Peers' greedy decoding with our weights, as programs of an input's number."""
+"""Greedy decoding of peers with our weights, as programs of an input's index."""
 
 import types
 from typing import Any
@@ -28,23 +28,24 @@ PROGRAMS = (
 
 
 def programs(study: Study, draft: Model, gamma: int) -> dict[str, Program]:
-  """Returns those that are installed, by name.
+  """Returns the programs of the installed peers by name.
 
   Args:
     study: the target and the inputs.
-    draft: of Hugging Face's assisted generation.
-    gamma: tokens that it drafts a call of the target.
+    draft: the draft of Hugging Face's assisted generation.
+    gamma: drafted tokens per call of the target.
 
   Raises:
-    ValueError: where the weights have no counterpart in a peer, or torch can't use the
-      device that JAX uses.
+    ValueError: if a peer has no counterpart of the network, or torch can't use JAX's
+      device.
   """
-  limits, found = (study.job.max_length, study.eos_id), {}
+  limits = (study.job.max_length, study.eos_id)
+  found = {}
   if importable(peers.HUGGING_FACE):
     found |= _hugging_face(study.target, draft, gamma, limits)
   if importable(peers.CTRANSLATE2):
     found |= _ctranslate2(study.target, limits)
-  # Made before the clock starts, as JAX's own are. Peers pad with 0.
+  # Convert before the clock starts, as for JAX. Peers pad with 0.
   inputs = [without_padding(row) for row in study.inputs]
   ids = [np.asarray(row) for row in inputs]
   runs = {name: lambda n, run=run: run(ids[n]) for name, run in found.items()}
@@ -59,7 +60,7 @@ def programs(study: Study, draft: Model, gamma: int) -> dict[str, Program]:
 
 
 def _as_ours(output: Any, max_length: int, eos_id: int) -> Any:
-  """Returns a peer's tokens as ours are; of its calls nothing is known."""
+  """Returns a peer's output in our form; counts of calls are 0."""
   row = np.asarray(output)[0].tolist()
   row = row[: row.index(eos_id) + 1] if eos_id in row else row
   tokens = np.zeros((1, max_length), np.int32)
@@ -78,7 +79,7 @@ def _hugging_face(target, draft, gamma, limits) -> dict[str, Program]:
   settings = {HF_GAMMA: (gamma, True), HF_DEFAULT: (None, True)}
   settings[HF_NO_MASK] = gamma, False
   theirs = to_torch(target)
-  # A draft holds the settings of its calls, so each program has its own.
+  # The draft stores the settings of a program, so every program has its own draft.
   assisted = {
     name: hugging_face.assisted(theirs, to_torch(draft), *limits, *each)
     for name, each in settings.items()

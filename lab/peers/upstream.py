@@ -1,7 +1,7 @@
-"""Upstream T5X's own decoding with our parameters: `temperature_sample` at T = 0.
+"""Upstream T5X's decoding with our parameters: `temperature_sample` at T = 0.
 
-Upstream's network, model and sampler, as `python -m t5x.infer` calls them. Where `t5x`
-is this repository's runtime there is no such network.
+Calls upstream's network, model and sampler like `python -m t5x.infer`. The `t5x` of
+this repository (t5x_runtime) has no such network.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ def greedy(config: T5Config, params: Any, max_length: int, eos_id: int):
   known = [field.name for field in dataclasses.fields(network.T5Config)]
   theirs = network.T5Config(**{name: getattr(config, name) for name in known})
   module = network.Transformer(theirs)
-  # No vocabularies and no optimizer: this call needs neither.
+  # `predict_batch_with_aux` needs no vocabularies and no optimizer.
   model = models.EncoderDecoderModel(
     module, None, None, None, decode_fn=decoding.temperature_sample
   )

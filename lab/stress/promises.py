@@ -1,4 +1,4 @@
-"""What holds of every output of a speculative decode, whatever it was drawn."""
+"""Invariants of every output of a speculative decode, greedy or sampled."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """What is compiled: length of a draft, temperature, inputs a batch."""
+  """The settings of a compiled program: draft length, temperature, batch size."""
 
   gamma: int
   temperature: float
@@ -18,12 +18,12 @@ class Setting:
 def broken_promises(
   setting: Setting, tokens: np.ndarray, aux: Mapping[str, np.ndarray], vocab_size: int
 ) -> list[str]:
-  """Returns what is wrong with the outputs of one request, in words.
+  """Returns descriptions of the broken invariants of a request's outputs.
 
   Args:
-    setting: of the request.
-    tokens: the outputs [n, T].
-    aux: their statistics [n].
+    setting: setting of the request.
+    tokens: outputs [n, T].
+    aux: statistics of the outputs [n].
     vocab_size: rows of the network's output layer.
   """
   room = tokens.shape[1]
