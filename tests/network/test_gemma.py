@@ -1,6 +1,6 @@
-"""T5Gemma's networks: what shapes don't tell, and what drafts for them.
+"""T5Gemma networks: settings that shapes don't show, and drafts.
 
-That their numbers are transformers' is tests/hugging_face/test_parity.py's.
+tests/hugging_face/test_parity.py compares the logits with transformers.
 """
 
 import dataclasses
@@ -32,8 +32,11 @@ from tests.training.conftest import params_of
 LENGTH = 12
 
 
-def test_what_0_stands_for_and_how_far_layers_see_show():
-  """Else tests/network/test_transformer.py would not notice them."""
+def test_start_token_window_and_scales_change_logits():
+  """Start token, window and scales change logits.
+
+  So tests/network/test_transformer.py can notice faults in these settings.
+  """
   tokens = random_tokens(4, 8).at[:, 0].set(0)
   whole = kinds.forced(GEMMA_2, tokens)
   assert abs(whole - kinds.forced(GEMMA_2, tokens.at[:, 0].set(7))).max() > 0.1
@@ -46,8 +49,8 @@ def test_what_0_stands_for_and_how_far_layers_see_show():
 
 
 @pytest.mark.slow
-def test_heads_leave_greedy_outputs_as_they_are():
-  """tests/exactness/test_layer_skip.py has its own lesser networks."""
+def test_heads_keep_greedy_outputs():
+  """Heads change no greedy output; tests/exactness/test_layer_skip.py skips layers."""
   heads = network_for(HeadsConfig("hydra", 2, GEMMA_2.emb_dim, 1))
   known = {"inputs": INPUTS, "room": LENGTH, "eos_id": -1}
   plain = networks.decode(kinds.model(GEMMA_2), **known).tokens
@@ -58,9 +61,11 @@ def test_heads_leave_greedy_outputs_as_they_are():
 
 
 @pytest.mark.slow
-def test_a_beam_with_a_draft_is_the_beam_without():
-  """And its scores are those of teacher forcing, over the brevity penalty."""
-  model, width, end = kinds.model(GEMMA_2), 3, 8
+def test_a_draft_does_not_change_the_beam():
+  """Beams do not change; scores are teacher-forced scores over the brevity penalty."""
+  model = kinds.model(GEMMA_2)
+  width = 3
+  end = 8
   keys = row_keys(jax.random.key(0), ROWS * width)
   found = []
   for names in (("target",), ("target", "draft")):
@@ -71,7 +76,8 @@ def test_a_beam_with_a_draft_is_the_beam_without():
   assert plain.tokens.tolist() == drafted.tokens.tolist()
   assert drafted.statistics.target_calls.sum() < plain.statistics.target_calls.sum()
   best = plain.tokens[width - 1 :: width]
-  ends, lengths = (best == end).any(axis=1), (best > 0).sum(axis=1)
+  ends = (best == end).any(axis=1)
+  lengths = (best > 0).sum(axis=1)
   assert ends.any()
   given = jnp.pad(best, ((0, 0), (1, 0)))[:, :-1]
   probs = jax.nn.log_softmax(kinds.forced(GEMMA_2, given))
@@ -83,7 +89,7 @@ def test_a_beam_with_a_draft_is_the_beam_without():
 
 @pytest.mark.slow
 @kinds.each(kinds.GEMMAS)
-def test_a_checkpoint_is_read_by_its_configuration(config, tmp_path):
+def test_a_checkpoint_is_read_with_its_configuration(config, tmp_path):
   own = kinds.model(config)
   T5XParameters(own.network, str(tmp_path)).save(0, own.params)
   path = str(tmp_path / "checkpoint_0")
@@ -91,7 +97,7 @@ def test_a_checkpoint_is_read_by_its_configuration(config, tmp_path):
   chex.assert_trees_all_equal(flax.core.unfreeze(read.params), own.params)
 
 
-def test_what_no_gemma_is_is_refused(tmp_path):
+def test_invalid_gemma_settings_are_refused(tmp_path):
   bad = [
     ({"layer_types": ("sliding", "chunked")}, "layer_types must be names among"),
     ({"num_kv_heads": 3}, "num_heads that num_kv_heads divides"),
@@ -111,7 +117,7 @@ def test_what_no_gemma_is_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["rope_parameters", "rope_scaling"])
 @pytest.mark.parametrize("value", [[1], "linear", 3])
-def test_rotary_settings_that_are_no_object_are_refused(name, value, tmp_path):
+def test_invalid_rotary_settings_are_refused(name, value, tmp_path):
   export.write(str(tmp_path), GEMMA_2, kinds.model(GEMMA_2).params)
   path = tmp_path / "config.json"
   config = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""A network of rounded weights: another model, whole, whatever decodes with it."""
+"""A network with rounded weights is a different, complete model."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ from tests.training.conftest import params_of
 
 @functools.cache
 def rounded_model(kind):
-  """The model of 8 bits that a network and its parameters make."""
+  """Returns the 8-bit model of a network and parameters."""
   whole = model(kind)
   network = network_for(dataclasses.replace(TARGETS[kind], weights="int8"))
   params = tuning.in_weights(network, whole.params)
@@ -41,8 +41,9 @@ def logits(target, tokens):
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_no_matrix_is_left_and_its_logits_are_nearly_the_whole_one_s(kind):
-  small, whole = rounded_model(kind), model(kind)
+def test_every_matrix_is_rounded_and_logits_stay_close(kind):
+  small = rounded_model(kind)
+  whole = model(kind)
   flat = flax.traverse_util.flatten_dict(small.params)
   left = {path[-1] for path in flat} - {"codes", "scales"}
   assert left <= {"scale", "rel_embedding", "embedding"}
@@ -52,8 +53,9 @@ def test_no_matrix_is_left_and_its_logits_are_nearly_the_whole_one_s(kind):
 
 
 def test_drafts_round_the_checkpoint_s_weights():
-  """The parameters are rounded ones by then, which nobody could round again."""
-  drafter, target = WAYS["4"], rounded_model("t5")
+  """Drafts round the checkpoint's weights; rounding rounded weights is refused."""
+  drafter = WAYS["4"]
+  target = rounded_model("t5")
   found = target.derived(drafter.derived(target.network))[NAME]
   expected = drafter.derived(target.network)[NAME](model("t5").params)
   jax.tree.map(np.testing.assert_array_equal, found, expected)
@@ -64,8 +66,12 @@ def test_drafts_round_the_checkpoint_s_weights():
 
 
 @pytest.mark.skipif(bool(library.problem()), reason="needs the kernels")
-def test_a_row_s_numbers_depend_on_no_other_row():
-  """However many: XLA's attention and norms, of many rows, would make steps of it."""
+def test_logits_of_a_row_do_not_depend_on_other_rows():
+  """A row does not depend on other rows, for any number of rows.
+
+  XLA's attention and norms depend on the number of rows, and rounding would turn the
+  differences into steps.
+  """
   config = dataclasses.replace(tiny.config(2, 96), weights="int8")
   network = network_for(config)
   params = tuning.in_weights(network, params_of(network))
@@ -75,7 +81,7 @@ def test_a_row_s_numbers_depend_on_no_other_row():
   np.testing.assert_array_equal(many[:1], alone)
 
 
-def test_another_network_s_parameters_are_refused():
+def test_parameters_of_a_different_network_are_refused():
   small = network_for(dataclasses.replace(TARGETS["t5"], weights="int8"))
   for network, params in [
     (small, model("t5").params),
@@ -86,7 +92,7 @@ def test_another_network_s_parameters_are_refused():
   assert Quantized(4, gamma=GAMMA).check(small) is None
 
 
-def test_any_checkpoint_may_be_loaded_so(tmp_path, monkeypatch):
+def test_any_checkpoint_can_be_loaded_with_rounded_weights(tmp_path, monkeypatch):
   said = []
   monkeypatch.setattr(console, "say", said.append)
   path = tiny.save(tmp_path / "t", tiny.TARGET, model("t5").params)
