@@ -56,16 +56,16 @@ def make(args: argparse.Namespace) -> Table:
   rows = _rows(study, plans, sampling)
   best = min(plans, key=lambda plan: plan.seconds)
 
-  def of_pairs(found):
-    return {" / ".join(pair): each.tolist() for pair, each in found.items()}
+  def by_pair(curves):
+    return {" / ".join(pair): curve.tolist() for pair, curve in curves.items()}
 
-  stand = of_pairs(measured.survival)
-  first = {pair: round(chances[0], 3) for pair, chances in stand.items()}
+  survival = by_pair(measured.survival)
+  first = {pair: round(chances[0], 3) for pair, chances in survival.items()}
   facts = {
     "plain": measured.plain,
     "drafts": {name: each.tolist() for name, each in measured.drafts.items()},
-    "iterations": of_pairs(measured.iterations),
-    "survival": stand,
+    "iterations": by_pair(measured.iterations),
+    "survival": survival,
     "best": _text(best),
   }
   words = {"task": study.job.task, "temperature": args.temperature}
@@ -93,8 +93,8 @@ def stands(study: Study, decode: Decode, gamma: int) -> Float[np.ndarray, "G"]:
   """Returns the share of calls with more than 1, 2, .. gamma tokens."""
 
   @jax.jit
-  def run(*given):
-    decoded = generate.generate(*decode.start(*given), observe=Standing(gamma))
+  def run(*arguments):
+    decoded = generate.generate(*decode.start(*arguments), observe=Standing(gamma))
     return decoded.observed.sum(axis=0)
 
   counts = sum(np.asarray(run(*decode.given(text))) for text in study.inputs)
@@ -126,23 +126,23 @@ def _decode(study: Study, judge: str, levels: Levels, sampling: Sampling) -> Dec
 def _seconds(study, decode, pairs, sampling, gamma):
   """Returns the seconds of a plain token, of drafts by name, of iterations by pair."""
   text = study.inputs[0]
-  some = sorted({1, (gamma + 1) // 2, gamma})
+  sizes = sorted({1, (gamma + 1) // 2, gamma})
   loops = {PLAIN: study.decode(sampling.temperature).loop(text)}
-  for pair, size in itertools.product(pairs, some):
-    each = decode(*pair, size)
-    loops[pair, size] = each.loop(text)
-    loops[pair[1], size] = each.loop(text, "draft")
+  for pair, size in itertools.product(pairs, sizes):
+    decoding = decode(*pair, size)
+    loops[pair, size] = decoding.loop(text)
+    loops[pair[1], size] = decoding.loop(text, "draft")
   slopes = each_turn(loops, _RUNS)
-  found = {}
-  for pair, size in itertools.product(pairs, some):
-    parts_of = {"iteration": slopes[pair, size], "draft": slopes[pair[1], size]}
-    known = medians(parts_of, size)
-    found[pair, size] = known["iteration"]
-    found[pair[1], size] = known["draft"]
+  seconds = {}
+  for pair, size in itertools.product(pairs, sizes):
+    part_slopes = {"iteration": slopes[pair, size], "draft": slopes[pair[1], size]}
+    part_seconds = medians(part_slopes, size)
+    seconds[pair, size] = part_seconds["iteration"]
+    seconds[pair[1], size] = part_seconds["draft"]
   every = np.arange(1, gamma + 1)
 
-  def curve(what):
-    return np.interp(every, some, [found[what, size] for size in some])
+  def curve(key):
+    return np.interp(every, sizes, [seconds[key, size] for size in sizes])
 
   drafts = {name: curve(name) for _, name in pairs}
   iterations = {pair: curve(pair) for pair in pairs}
@@ -151,12 +151,12 @@ def _seconds(study, decode, pairs, sampling, gamma):
 
 def _rows(study, plans: Sequence[Plan], sampling) -> list[dict[str, Any]]:
   """Decodes every input with the plans in turn and returns a row per plan."""
-  whole = study.job.max_length
+  max_length = study.job.max_length
   runs = {}
   for i, plan in enumerate(plans):
     decode = _decode(study, TARGET, plan.levels, sampling)
     run = counting_calls(decode)
-    for count in (0, whole):
+    for count in (0, max_length):
       runs[i, count] = lambda text, run=run, decode=decode, n=count: run(
         n, *decode.given(text)
       )
@@ -165,8 +165,8 @@ def _rows(study, plans: Sequence[Plan], sampling) -> list[dict[str, Any]]:
   decodes = {}
   rows = []
   for i, plan in enumerate(plans):
-    found, calls = zip(*timed[i, whole].results, strict=True)
-    decodes[i] = Timed(timed[i, whole].seconds - timed[i, 0].seconds, found)
+    results, calls = zip(*timed[i, max_length].results, strict=True)
+    decodes[i] = Timed(timed[i, max_length].seconds - timed[i, 0].seconds, results)
     # Machines drift, so only times that were taken in turn are compared.
     cell = Measured.timed(setting, decodes[i], decodes[0])
     by_level = [sum(int(n[0]) for n in level) for level in zip(*calls, strict=True)]
@@ -192,8 +192,8 @@ def _text(plan: Plan) -> str:
 
 def _verdict(best: Plan) -> str:
   """Returns a sentence about the best number of levels."""
-  said = ("No draft pays here", "A single draft is best")
-  text = said[len(best.levels)] if len(best.levels) < 2 else "A hierarchy is best"
+  openings = ("No draft pays here", "A single draft is best")
+  text = openings[len(best.levels)] if len(best.levels) < 2 else "A hierarchy is best"
   return f"{text}: {_text(best)}, {1e3 * best.seconds:.3f} ms a token predicted."
 
 
@@ -227,20 +227,20 @@ def counting_calls(decode: Decode):
   """
 
   @jax.jit
-  def run(count, *given):
-    how, state = decode.start(*given)
+  def run(count, *arguments):
+    how, state = decode.start(*arguments)
     loop = generate.at_most(count)
-    kept = []
+    states = []
 
-    def keeping(*how):
-      kept.append(loop(*how))
-      return kept[-1]
+    def keeping(*args):
+      states.append(loop(*args))
+      return states[-1]
 
     if isinstance(decode.decoder, PlainDecoder):
       decoded = generate.generate_plain(how, state, keeping)
     else:
       decoded = generate.generate(how, state, keeping)
-    return decoded, _calls(kept[-1].state.drafter_state)
+    return decoded, _calls(states[-1].state.drafter_state)
 
   return run
 
@@ -256,8 +256,8 @@ COMMAND = Command(
   make,
   {
     **jobs.PAIRS,
-    "gamma": (8, "most tokens of a window"),
-    "levels": (3, "most drafts of a plan"),
+    "gamma": (8, "largest window"),
+    "levels": (3, "most drafts in a plan"),
     "temperature": 0.0,
   },
 )

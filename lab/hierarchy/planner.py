@@ -62,10 +62,12 @@ class Measured:
 
   def __post_init__(self):
     names = {name for _, name in self.survival}
-    given = (self.iterations, self.survival, self.drafts)
-    lengths = {len(seconds) for each in given for seconds in each.values()}
-    same = self.iterations.keys() == self.survival.keys() and names == set(self.drafts)
-    if len(lengths) > 1 or not same:
+    groups = (self.iterations, self.survival, self.drafts)
+    lengths = {len(seconds) for group in groups for seconds in group.values()}
+    pairs_agree = self.iterations.keys() == self.survival.keys() and names == set(
+      self.drafts
+    )
+    if len(lengths) > 1 or not pairs_agree:
       raise ValueError(
         "Expected times and acceptance of 1 to G tokens for every draft and pair, got "
         f"{sorted(self.drafts)} with {sorted(self.iterations)} and "
@@ -170,8 +172,8 @@ def best_plans(measured: Measured, depth: int, gamma: int) -> list[Plan]:
   for _ in range(depth):
     tops = [ways[n, s] for n in below(measured.target) for s in sizes if (n, s) in ways]
     if tops:
-      found = (plan_of(measured, levels) for levels in tops)
-      plans.append(min(found, key=lambda plan: plan.seconds))
+      candidates = (plan_of(measured, levels) for levels in tops)
+      plans.append(min(candidates, key=lambda plan: plan.seconds))
     deeper = {}
     for name in names:
       for size in sizes:

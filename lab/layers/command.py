@@ -37,12 +37,11 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.network.config import NetworkConfig
 
-_GIN = """# {count} of {whole} sublayers left out. Alpha {alpha:.3f}, a drafted token at
-# {c:.2f} of a plain one: {speed:.2f} times plain decoding is predicted. Temperature
-# {temperature:g}, costs {costs}, by python -m lab layers. Target:
-# {folder}
+_GIN = """# Skips {count} of {whole} sublayers. Alpha {alpha:.3f}, c {c:.2f}, predicted
+# speed {speed:.2f} times plain decoding. Temperature {temperature:g}, costs {costs}, by
+# python -m lab layers. Target: {folder}
 #
-# To be added after configs/contrib/layer_skip.gin.
+# Add this file after configs/contrib/layer_skip.gin.
 SKIP = ({skip})
 GAMMA = {gamma}
 """
@@ -57,7 +56,7 @@ def make(args: argparse.Namespace) -> Table:
   if not getattr(study.target.network, "sublayers", ()):
     raise ValueError(
       "--target: expected a T5 or a decoder-only network, got a "
-      f"{type(study.target.network).__name__}, which has no sublayers to leave out."
+      f"{type(study.target.network).__name__}, without sublayers to skip."
     )
   cells = Cells(args.output)
   key = _key(study, args)
@@ -82,12 +81,12 @@ def make(args: argparse.Namespace) -> Table:
 
 def _rows(search: Search, trials: int, seed: int) -> Iterator[dict[str, Any]]:
   """Yields the rows of the full target, the knapsack and Optuna."""
-  found = {
+  searches = {
     "nothing": lambda: search.measure(frozenset()) and frozenset(),
     "knapsack": search.by_knapsack,
     "Optuna": lambda: search.by_optuna(trials, seed),
   }
-  for name, find in found.items():
+  for name, find in searches.items():
     row = search.row(find())
     yield {"found": name, **row, "trials": search.measured}
 
@@ -100,12 +99,12 @@ def _timed(study: Study, rows: Sequence[Mapping[str, Any]], args) -> list[dict]:
     decode = skipping(study, args.temperature, row["skip"], row["gamma"])
     runs[row["found"]] = study.program(decode)
   cells = compare(runs, range(len(study.inputs)), Setting(0, args.temperature))
-  found = []
+  timed_rows = []
   for row in rows:
     cell = cells[row["found"]]
-    came = {"tokens_per_call": cell.tokens_per_call, "measured": cell.speedup}
-    found.append({**row, **came, "identical": cell.equal})
-  return found
+    results = {"tokens_per_call": cell.tokens_per_call, "measured": cell.speedup}
+    timed_rows.append({**row, **results, "identical": cell.equal})
+  return timed_rows
 
 
 def skipping(
@@ -136,8 +135,8 @@ def _costs_of(study, args, cells: Cells, key) -> LayerCosts:
       measured(study, args.temperature, args.batch, args.gamma, args.runs)
     )
 
-  found = cells.get({**key, "costs": args.runs, "policy": "fixed"}, run)
-  return LayerCosts(**{**found, "blocks": tuple(found["blocks"])})
+  costs = cells.get({**key, "costs": args.runs, "policy": "fixed"}, run)
+  return LayerCosts(**{**costs, "blocks": tuple(costs["blocks"])})
 
 
 def by_weights(config: NetworkConfig, longest: int) -> LayerCosts:
@@ -152,9 +151,9 @@ def by_weights(config: NetworkConfig, longest: int) -> LayerCosts:
   if not hasattr(config, "num_encoder_layers"):
     del weights["cross"]
   rest = config.emb_dim * config.vocab_size
-  whole = rest + config.num_decoder_layers * sum(weights.values())
-  kinds = {kind: count / whole for kind, count in weights.items()}
-  return LayerCosts(kinds, rest / whole, (1.0,) * longest)
+  total = rest + config.num_decoder_layers * sum(weights.values())
+  kinds = {kind: count / total for kind, count in weights.items()}
+  return LayerCosts(kinds, rest / total, (1.0,) * longest)
 
 
 def measured(
@@ -179,12 +178,12 @@ def measured(
   kinds = list(dict.fromkeys(name.partition("_")[0] for name in names))
   skips = {kind: [n for n in names if n.startswith(f"{kind}_")] for kind in kinds}
   skips |= {"whole": [], "rest": names}
-  of = functools.partial(skipping, study, temperature)
+  decode = functools.partial(skipping, study, temperature)
   loops = {PLAIN: study.decode(temperature).loop(texts)}
   for name, skip in skips.items():
-    loops[name] = of(skip, longest).loop(texts, "draft")
+    loops[name] = decode(skip, longest).loop(texts, "draft")
   for gamma in range(1, longest + 1):
-    loops[gamma] = of(names, gamma).loop(texts)
+    loops[gamma] = decode(names, gamma).loop(texts)
   return _costs(medians(each_turn(loops, runs), longest), skips, names, longest)
 
 
@@ -214,16 +213,16 @@ COMMAND = Command(
     **jobs.FEW,
     "temperature": 0.0,
     "gamma": (8, "longest draft"),
-    "trials": (200, "of Optuna, in all"),
-    "seed": (0, "of Optuna"),
-    "batch": (1, "rows that are timed"),
-    "runs": (15, "of each clock"),
+    "trials": (200, "trials of Optuna in total"),
+    "seed": (0, "seed of Optuna"),
+    "batch": (1, "rows in timed programs"),
+    "runs": (15, "repetitions of a timing"),
     "costs": (
       "measured",
-      "of sublayers: timed here, or as their weights' number",
+      "costs of sublayers: timed on this device, or by number of weights",
       ("measured", "weights"),
     ),
-    "timed": (0, "inputs to decode with what is found, beside plain decoding"),
+    "timed": (0, "inputs to decode with the results and with plain decoding"),
   },
   write=fastest_as_gin("layers.gin", _GIN, "skip"),
 )

@@ -43,7 +43,7 @@ class Search:
     self.names = names
     self.costs = costs
     self._alpha = alpha
-    self._known = {}
+    self._alphas = {}
     self._study = optuna.create_study(direction="maximize")
     choice = optuna.distributions.CategoricalDistribution((False, True))
     self._choices = dict.fromkeys(names, choice)
@@ -51,15 +51,15 @@ class Search:
   @property
   def measured(self) -> int:
     """The number of measured sets."""
-    return len(self._known)
+    return len(self._alphas)
 
   def row(self, skip: frozenset[str]) -> dict[str, Any]:
     """Returns the prediction without the skipped sublayers as a row of the table."""
     kept = [name for name in self.names if name not in skip]
-    speed, gamma = self.costs.best(self._known[skip], kept)
+    speed, gamma = self.costs.best(self._alphas[skip], kept)
     return {
       "count": len(skip),
-      "alpha": self._known[skip],
+      "alpha": self._alphas[skip],
       "c": self.costs.c(kept),
       "gamma": gamma,
       "speed": speed,
@@ -73,23 +73,23 @@ class Search:
     def order(skip):
       return (self.row(skip)["speed"], -len(skip), sorted(skip))
 
-    return max(self._known if among is None else among, key=order)
+    return max(self._alphas if among is None else among, key=order)
 
   def measure(self, skip: frozenset[str]) -> float:
     """Returns the acceptance rate without the sublayers, and reports it to Optuna."""
-    if skip not in self._known:
+    if skip not in self._alphas:
       self._study.enqueue_trial({name: name in skip for name in self.names})
       self._run()
-    return self._known[skip]
+    return self._alphas[skip]
 
   def by_knapsack(self) -> frozenset[str]:
     """Returns the best set in the order of the knapsack."""
-    whole = self.measure(frozenset())
-    losses = {name: whole - self.measure(frozenset({name})) for name in self.names}
-    found = knapsack(losses, self.costs)
-    for skip in found:
+    full = self.measure(frozenset())
+    losses = {name: full - self.measure(frozenset({name})) for name in self.names}
+    sets = knapsack(losses, self.costs)
+    for skip in sets:
       self.measure(skip)
-    return self.best(found)
+    return self.best(sets)
 
   def by_optuna(self, trials: int, seed: int) -> frozenset[str]:
     """Returns the best measured set after a number of Optuna's trials.
@@ -109,6 +109,6 @@ class Search:
     """Runs the queued trial, or the next trial of the sampler."""
     trial = self._study.ask(self._choices)
     skip = frozenset(name for name in self.names if trial.params[name])
-    if skip not in self._known:
-      self._known[skip] = self._alpha(skip)
+    if skip not in self._alphas:
+      self._alphas[skip] = self._alpha(skip)
     self._study.tell(trial, self.row(skip)["speed"])

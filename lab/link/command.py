@@ -49,14 +49,14 @@ def make(args: argparse.Namespace) -> Table:
   with over if args.num_timed else contextlib.nullcontext() as address:
     rows = [row for t in args.temperatures for row in _rows(study, t, address, args)]
   words = {"task": study.job.task, "draft": study.drafts[0].name}
-  more = ""
+  columns = ""
   if args.num_timed:
-    more = " | received:0?- counted, to the target | sent:0?- and from it"
+    columns = " | received:0?- counted, to the target | sent:0?- and from it"
     for speed in args.mbits:
-      more += f" | {_named(speed)} speed-up at {speed:g} Mbit/s"
+      columns += f" | {_named(speed)} speed-up at {speed:g} Mbit/s"
   notes = [listed({"inputs": len(study.inputs), "gamma": args.gamma})]
   words["delay"] = args.delay_ms
-  return render("link", rows, words, more, notes, package="lab")
+  return render("link", rows, words, columns, notes, package="lab")
 
 
 def _named(speed: float) -> str:
@@ -111,10 +111,10 @@ def _timed(study: Study, kept, setting: Setting, address: str, args) -> dict:
       decode = study.decode(setting.temperature, None, link)
       runs[k, speed] = _Counted(study.program(decode), remote)
   cells = compare(runs, range(len(study.inputs))[: args.num_timed], setting)
-  found = {k: {} for k in kept}
+  results = {k: {} for k in kept}
   for (k, speed), run in list(runs.items())[1:]:
-    found[k] |= {_named(speed): cells[k, speed].speedup, **run.bits_a_token()}
-  return found
+    results[k] |= {_named(speed): cells[k, speed].speedup, **run.bits_a_token()}
+  return results
 
 
 @dataclasses.dataclass
@@ -154,11 +154,11 @@ COMMAND = Command(
     **jobs.PAIRS,
     "temperatures": [0.0, 1.0],
     "gamma": DEFAULT_GAMMA,
-    "top_k": ([1, 4, 8, 16, 32, 64, 0], "K; 0 is all"),
+    "top_k": ([1, 4, 8, 16, 32, 64, 0], "K; 0 keeps every token"),
     "mbits": ([1.0, 10.0, 100.0], "Mbit/s"),
-    "delay_ms": (1.0, "of the link, each way"),
-    "num_timed": (16, "inputs decoded over the link; 0 is none"),
-    "batch": (16, "of what is not timed"),
+    "delay_ms": (1.0, "delay of the link, each way"),
+    "num_timed": (16, "inputs to decode over the link; may be 0"),
+    "batch": (16, "batch size of untimed decodes"),
     "seed": 0,
   },
 )

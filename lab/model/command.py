@@ -50,8 +50,8 @@ def make(args: argparse.Namespace) -> Table:
   """Compiles the pieces that the flags name and returns the tables."""
   if min(args.widths) != 1 or min(args.batches) != 1:
     raise ValueError(
-      "Expected width 1, which blocks are compared with, and batch 1, the paper's, got "
-      f"--widths {args.widths} and --batches {args.batches}."
+      "Expected width 1 (the unit of c) and batch 1 (the paper's), got --widths "
+      f"{args.widths} and --batches {args.batches}. Add 1 to --widths and --batches."
     )
   # Compiling for another device must not initialize an accelerator of this machine.
   jax.config.update("jax_platforms", "cpu")
@@ -59,7 +59,7 @@ def make(args: argparse.Namespace) -> Table:
   target = jax.devices("cpu")[0] if is_cpu else described(args.topology)[0]
   cells = Cells(args.output)
   model = _device(args.topology, cells)
-  found = {}
+  costs = {}
   refused = {}
   for piece in _pieces(args):
     key = {**_compilers(args.topology), **vars(piece)}
@@ -71,9 +71,9 @@ def make(args: argparse.Namespace) -> Table:
     if REFUSED in (cost or {}):
       refused[piece] = cost[REFUSED]
     elif cost is not None:
-      found[piece] = Cost(**cost)
-  seconds = timed.measure(found, args.runs, cells) if is_cpu else {}
-  return tables.table(args, model, found, seconds, refused)
+      costs[piece] = Cost(**cost)
+  seconds = timed.measure(costs, args.runs, cells) if is_cpu else {}
+  return tables.table(args, model, costs, seconds, refused)
 
 
 def _pieces(args) -> Iterator[Piece]:
@@ -82,10 +82,10 @@ def _pieces(args) -> Iterator[Piece]:
   dtype = args.dtype or ("float32" if args.topology == CPU else "bfloat16")
   # On other devices XLA multiplies, so codes keep the layout without native kernels.
   products = "auto" if args.topology == CPU else "xla"
-  how = {"dtype": dtype, "products": products, **lengths}
+  settings = {"dtype": dtype, "products": products, **lengths}
 
-  def piece(*what, **more):
-    return Piece(*what, **how, **more)
+  def piece(*shape, **options):
+    return Piece(*shape, **settings, **options)
 
   for batch in sorted(args.batches):
     for width in sorted({1, 2} & {*args.widths}):
@@ -138,20 +138,20 @@ COMMAND = Command(
   __doc__,
   make,
   {
-    "topology": ("v4:1x1x1", "of one device, or cpu"),
+    "topology": ("v4:1x1x1", "topology of a single device, or cpu"),
     "target": ("xxl", "", SIZES),
     "drafts": (
       ["small", "base", "large"],
       "sizes, or the target's own weights rounded",
       (*SIZES, *ROUNDED),
     ),
-    "widths": ([1, 2, 4, 6, 8, 16], "of blocks"),
+    "widths": ([1, 2, 4, 6, 8, 16], "widths of blocks"),
     "batches": [1, 4, 16, 64],
-    "gamma": (7, "of whole iterations"),
+    "gamma": (7, "draft length of whole iterations"),
     "input_length": (128, "tokens"),
     "output_length": (128, "tokens"),
     "dtype": (str, "(bfloat16; cpu: float32)", DTYPES),
-    "runs": (9, "of each piece that is timed"),
+    "runs": (9, "repetitions of a timed piece"),
     "recorded": False,
   },
 )

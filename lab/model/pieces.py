@@ -106,19 +106,19 @@ def compiled(piece: Piece, device: Any) -> Cost:
   run, arguments = program(piece)
   traced = run.trace(*jax.tree.map(shaped, jax.eval_shape(arguments)))
   begin = time.perf_counter()
-  made = traced.lower(lowering_platforms=(device.platform,)).compile()
+  executable = traced.lower(lowering_platforms=(device.platform,)).compile()
   seconds = time.perf_counter() - begin
-  read = Program.read(made.as_text())
-  found = work.total(read) if piece.kind == "encoder" else work.turn(read)
-  memory = made.memory_analysis()
-  flops = made.cost_analysis()["flops"]
+  parsed = Program.read(executable.as_text())
+  counted = work.total(parsed) if piece.kind == "encoder" else work.turn(parsed)
+  memory = executable.memory_analysis()
+  flops = executable.cost_analysis()["flops"]
   if device.platform == "cpu":
     # XLA does not count the work of native kernels, so count XLA's own products.
     as_xla = dataclasses.replace(piece, products="xla")
     run, arguments = program(as_xla)
     flops = run.lower(*jax.eval_shape(arguments)).cost_analysis()["flops"]
   return Cost(
-    **dataclasses.asdict(found),
+    **dataclasses.asdict(counted),
     flops=float(flops),
     held=memory.argument_size_in_bytes + memory.temp_size_in_bytes,
     compiling=seconds,
@@ -181,8 +181,8 @@ def _call(piece, weights):
   decoder = _decoder(piece)
   start = _from_state(_start(piece, decoder))
 
-  def prepare(*given):
-    how, state = start(*given)
+  def prepare(*arguments):
+    how, state = start(*arguments)
     extend = decoder.drafter.extend(how.context) if piece.draft else how.extend
     return extend, state
 
@@ -219,10 +219,10 @@ def _arguments(piece, decoder, weights):
     derived = decoder.derived(GREEDY).items()
     params |= {name: derive(params["target"]) for name, derive in derived}
     keys = row_keys(jax.random.key(0), piece.batch)
-    given = params, _inputs(piece), keys
+    arguments = params, _inputs(piece), keys
     # A list, because a state can't be built from shapes alone.
-    state = jax.jit(lambda *args: jax.tree.leaves(prepare(*args)[1]))(*given)
-    return jnp.int32(1), state, *given
+    state = jax.jit(lambda *args: jax.tree.leaves(prepare(*args)[1]))(*arguments)
+    return jnp.int32(1), state, *arguments
 
   return make
 

@@ -39,9 +39,9 @@ class Model:
 
   def seconds(self, piece: Piece, of: Estimate = Cost.seconds) -> float:
     """Returns an estimate of `Cost` for a piece."""
-    found = self.timed.get(piece)
+    measured = self.timed.get(piece)
     return of(
-      self.costs[piece], found.device(self.device.name) if found else self.device
+      self.costs[piece], measured.device(self.device.name) if measured else self.device
     )
 
   def calls(self, size: str, batch: int) -> dict[int, Piece]:
@@ -59,14 +59,14 @@ class Model:
     Seconds between compiled widths are interpolated. Narrower calls than `least` are
     ignored.
     """
-    known = {
+    by_width = {
       w: self.seconds(piece)
       for w, piece in self.calls(size, batch).items()
       if w >= least
     }
-    if not known or width > max(known):
+    if not by_width or width > max(by_width):
       return None
-    return float(np.interp(width, list(known), list(known.values())))
+    return float(np.interp(width, list(by_width), list(by_width.values())))
 
   def speed(
     self, draft: str, gamma: int, alpha: float, batch: int = 1, least: int = 1
@@ -89,10 +89,10 @@ class Model:
     """
     widest = max(self.calls(self.target, batch), default=1)
     speeds = {g: self.speed(draft, g, alpha, batch, least) for g in range(1, widest)}
-    known = {gamma: speed for gamma, speed in speeds.items() if speed is not None}
-    if not known:
+    compiled = {gamma: speed for gamma, speed in speeds.items() if speed is not None}
+    if not compiled:
       return None, None
-    return max([(0, 1.0), *known.items()], key=lambda pair: pair[1])
+    return max([(0, 1.0), *compiled.items()], key=lambda pair: pair[1])
 
   def c(self, draft: str, of: Estimate, width: int = 1) -> float | None:
     """Returns the time of a draft's call over a target's call; None if unknown."""
@@ -112,12 +112,12 @@ def table(
   """Returns the tables of the command: pieces, c, advice and table 2."""
   model = Model(device, costs, args.target, timed)
   refusals = {_named(piece): why for piece, why in refused.items()}
-  more = declared("model.timed", "lab") if timed else {}
-  said = vars(device)
+  extra = declared("model.timed", "lab") if timed else {}
+  facts = vars(device)
   notes = [
-    *more.get("notes", ()),
+    *extra.get("notes", ()),
     *(f"Not compiled: {name}: {why}" for name, why in refusals.items()),
-    listed(said),
+    listed(facts),
   ]
   pieces = [_piece_row(model, piece) for piece in costs]
   words = {"device": device.name}
@@ -128,9 +128,9 @@ def table(
     words,
     notes=notes,
     settings={name: value for name, value in vars(args).items() if name != "recorded"},
-    facts={"device": said, "refused": refusals},
+    facts={"device": facts, "refused": refusals},
     before=(
-      of("model.pieces", pieces, words, f" | {more['columns']}" if more else ""),
+      of("model.pieces", pieces, words, f" | {extra['columns']}" if extra else ""),
       of("model.c", _c_rows(model, args.drafts)),
       of("model.advice", list(_advice(model, args))),
     ),
@@ -144,7 +144,7 @@ def _named(piece):
 
 def _piece_row(model: Model, piece: Piece) -> dict:
   cost = model.costs[piece]
-  found = model.timed.get(piece)
+  measured = model.timed.get(piece)
   modelled = model.seconds(piece)
   token = model.call(piece.network, 1, piece.batch)
   row = {
@@ -159,10 +159,10 @@ def _piece_row(model: Model, piece: Piece) -> dict:
     "over": modelled / token if piece.kind == "call" and token else None,
     "held": cost.held / 1e9,
   }
-  if found is not None:
-    row |= {"bandwidth": found.bandwidth / 1e9, "peak": found.peak / 1e9}
-    row["measured"] = 1e3 * found.seconds
-    row["ratio"] = modelled / found.seconds
+  if measured is not None:
+    row |= {"bandwidth": measured.bandwidth / 1e9, "peak": measured.peak / 1e9}
+    row["measured"] = 1e3 * measured.seconds
+    row["ratio"] = modelled / measured.seconds
   return row
 
 
@@ -212,14 +212,14 @@ def _speed_rows(model: Model, drafts) -> list[dict]:
 
 def _advice(model: Model, args) -> Iterator[dict]:
   """Yields the best gamma by draft, alpha (from the paper's EnDe rows) and batch."""
-  known = [
+  cases = [
     (draft, row["alpha"], batch)
     for draft in args.drafts
     for row in _printed()
     if row["draft"] == _NAMES.get(draft) and row["task"] == "ende"
     for batch in sorted(args.batches)
   ]
-  for draft, alpha, batch in known:
+  for draft, alpha, batch in cases:
     token = model.call(args.target, 1, batch)
     if token is not None:
 

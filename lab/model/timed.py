@@ -51,15 +51,15 @@ def measure(
   Raises:
     ValueError: if the machine is so busy that a turn is lost in noise.
   """
-  found = {}
+  measured = {}
   for piece, cost in costs.items():
     key = {"beside its products": dataclasses.asdict(piece), "runs": runs, **machine()}
 
     def run(piece=piece, cost=cost):
       return _beside_products(piece, cost, runs)
 
-    found[piece] = Measured(**cells.get(key, lambda run=run: vars(run())))
-  return found
+    measured[piece] = Measured(**cells.get(key, lambda run=run: vars(run())))
+  return measured
 
 
 def seconds(piece: Piece, runs: int, params: Any = None) -> float:
@@ -69,8 +69,8 @@ def seconds(piece: Piece, runs: int, params: Any = None) -> float:
 
 def _beside_products(piece, cost, runs):
   row, many = (_products(piece, cost.moved, rows) for rows in (1, _rows(piece)))
-  found = _in_turn(piece, runs, None, row=row[0], many=many[0])
-  seconds = {name: float(np.median(times)) for name, times in found.items()}
+  turns = _in_turn(piece, runs, None, row=row[0], many=many[0])
+  seconds = {name: float(np.median(times)) for name, times in turns.items()}
   if min(seconds.values()) <= 0:
     raise ValueError(
       f"The time of {piece} is lost in noise: {_COUNTS[1]} repetitions took no longer "
@@ -114,12 +114,12 @@ def _rows(piece):
 def _in_turn(piece, runs, params, **others) -> dict[str, np.ndarray]:
   """Returns seconds of a turn of the piece ("it") and of programs in turn with it."""
   run, arguments = program(piece, params)
-  given = jax.block_until_ready(arguments())
+  inputs = jax.block_until_ready(arguments())
   if piece.kind == "encoder":
-    timed = alternate({"it": lambda _: run(*given), **others}, range(runs))
+    timed = alternate({"it": lambda _: run(*inputs), **others}, range(runs))
     return {name: each.seconds for name, each in timed.items()}
   # The first argument is the number of repetitions.
-  loops = repeated({"it": (run, given[1:], _COUNTS)})
+  loops = repeated({"it": (run, inputs[1:], _COUNTS)})
   timed = alternate({**loops, **others}, range(runs))
-  found = slopes({key: timed[key] for key in loops})
-  return {**found, **{name: timed[name].seconds for name in others}}
+  turns = slopes({key: timed[key] for key in loops})
+  return {**turns, **{name: timed[name].seconds for name in others}}

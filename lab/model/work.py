@@ -73,47 +73,47 @@ def _work(program: Program, name: str) -> Work:
   return sum((_of(program, each, shapes) for each in operations), Work())
 
 
-def _of(program: Program, each: Operation, shapes: Mapping[str, str]) -> Work:
-  if each.opcode in _FREE or each.opcode.endswith("-done"):
+def _of(program: Program, operation: Operation, shapes: Mapping[str, str]) -> Work:
+  if operation.opcode in _FREE or operation.opcode.endswith("-done"):
     return Work()
-  if each.opcode in ("while", "call"):
-    return _work(program, each.body).times(program.turns(each) or 1)
-  if each.opcode == "conditional":
-    branches = (_work(program, callee) for callee in each.callees)
+  if operation.opcode in ("while", "call"):
+    return _work(program, operation.body).times(program.turns(operation) or 1)
+  if operation.opcode == "conditional":
+    branches = (_work(program, callee) for callee in operation.callees)
     return max(branches, key=lambda work: work.moved)  # The most expensive branch.
-  found = _CYCLES.search(each.rest)
+  cycles = _CYCLES.search(operation.rest)
   return Work(
-    moved=_moved(program, each, shapes),
-    operations=int(any(array.dims for array in _arrays(each.shape))),
-    cycles=int(found.group(1)) if found else 0,
+    moved=_moved(program, operation, shapes),
+    operations=int(any(array.dims for array in _arrays(operation.shape))),
+    cycles=int(cycles.group(1)) if cycles else 0,
   )
 
 
-def _moved(program: Program, each, shapes) -> int:
-  if each.opcode in ("copy-start", "slice-start"):
+def _moved(program: Program, operation, shapes) -> int:
+  if operation.opcode in ("copy-start", "slice-start"):
     # (to, from, ..) or ((from), to, ..): the smaller array is moved.
-    ends = [shape for shape in _arrays(each.shape) if shape.dims]
+    ends = [shape for shape in _arrays(operation.shape) if shape.dims]
     least = min(shape.padded for shape in ends)
     return sum(least for shape in ends if not shape.on_chip)
-  if each.opcode == "custom-call" and "ConcatBitcast" in each.rest:
+  if operation.opcode == "custom-call" and "ConcatBitcast" in operation.rest:
     return 0
   reads = (
-    _read(program, each, place, shapes.get(operand, ""))
-    for place, operand in enumerate(each.operands)
+    _read(program, operation, place, shapes.get(operand, ""))
+    for place, operand in enumerate(operation.operands)
   )
-  return sum(reads) + _written(program, each)
+  return sum(reads) + _written(program, operation)
 
 
-def _read(program: Program, each: Operation, place: int, shape: str) -> int:
+def _read(program: Program, operation: Operation, place: int, shape: str) -> int:
   """Returns the bytes that an operation reads of an operand in large memory."""
-  if each.opcode in _PARTIAL and place == 0:
-    return _bytes(each.shape) if _bytes(shape) else 0
-  if each.opcode == "dynamic-update-slice" and place == 0:
+  if operation.opcode in _PARTIAL and place == 0:
+    return _bytes(operation.shape) if _bytes(shape) else 0
+  if operation.opcode == "dynamic-update-slice" and place == 0:
     return 0  # In place.
-  if each.opcode != "fusion":
+  if operation.opcode != "fusion":
     return _bytes(shape)
   return min(
-    _bytes(shape), _read_inside(program, each.body, place, bool(_bytes(shape)))
+    _bytes(shape), _read_inside(program, operation.body, place, bool(_bytes(shape)))
   )
 
 

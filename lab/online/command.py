@@ -47,11 +47,13 @@ def make(args: argparse.Namespace) -> Table:
   domains, eos_id = _read(args)
   models = [api.load_model(path) for path in (args.target, args.draft)]
   cells = Cells(args.output)
-  found = {}
+  results = {}
   for loss in (None, *args.losses):
     serve = functools.partial(_serve, args, models, domains, eos_id, loss)
-    found[loss or CONTROL] = cells.get(_key(args, models, domains, loss), serve)
-  rows = [row for way in found for row in _rows(args, way, found[way], found[CONTROL])]
+    results[loss or CONTROL] = cells.get(_key(args, models, domains, loss), serve)
+  rows = [
+    row for way in results for row in _rows(args, way, results[way], results[CONTROL])
+  ]
   times = [
     {
       "domain": domain,
@@ -59,7 +61,7 @@ def make(args: argparse.Namespace) -> Table:
       "requests": len(counts["outputs"]),
       **{name: counts[name] for name in ("serving", "learning")},
     }
-    for way, of_domains in found.items()
+    for way, of_domains in results.items()
     for domain, counts in of_domains.items()
   ]
   settings = ("gamma", "temperature", "interval", "kept"), _OF_STEPS
@@ -70,7 +72,7 @@ def make(args: argparse.Namespace) -> Table:
 
 def _read(args) -> tuple[dict[str, list[list[int]]], int]:
   """Returns the token ids of the requests by domain, and the EOS id."""
-  found = {}
+  requests = {}
   for domain in args.domain:
     name, _, path = domain.partition("=")
     if not path or not pathlib.Path(path).is_file():
@@ -83,8 +85,8 @@ def _read(args) -> tuple[dict[str, list[list[int]]], int]:
         f"--domain {domain}: expected --requests={args.requests} lines of at most "
         f"--input-length={args.input_length} tokens, got {len(ids)}. Lower --requests."
       )
-    found[name] = ids
-  return found, eos_id
+    requests[name] = ids
+  return requests, eos_id
 
 
 def _online(args, loss: str | None) -> Online:
@@ -131,7 +133,7 @@ def _serve(args, models, domains, eos_id, loss) -> dict[str, dict]:
   sampling = Sampling(args.temperature)
   decoder.check(sampling, args.max_length, 1)
   run = api.compiled(decoder, sampling, args.max_length, eos_id)
-  found = {}
+  counts = {}
   for name, ids in domains.items():
     learner.seconds = 0.0
     start = time.perf_counter()
@@ -143,14 +145,14 @@ def _serve(args, models, domains, eos_id, loss) -> dict[str, dict]:
       column: np.concatenate([getattr(info, column) for info, _ in served]).tolist()
       for column in COUNTED
     }
-    found[name] = {
+    counts[name] = {
       **columns,
       # Fingerprints, to compare outputs with the control's.
       "outputs": [fingerprint([row])[:16] for _, rows in served for row in rows],
       "serving": seconds - learner.seconds,
       "learning": learner.seconds,
     }
-  return found
+  return counts
 
 
 def _rows(args, way: str, found, control) -> Iterator[dict]:
@@ -208,21 +210,21 @@ COMMAND = Command(
     "prefix": ("", "before each line"),
     "domain": (
       [str],
-      "texts in the order that they are served, an input a line; several",
+      "texts in the order of serving, an input a line; may be repeated",
       REQUIRED,
       {"action": "extend", "metavar": "NAME=FILE"},
     ),
-    "requests": (2000, "of each domain"),
-    "losses": (_LOSSES[:2], "by which the draft learns", _LOSSES),
-    "interval": (Online.interval, "requests a step"),
-    "kept": (Online.kept, "tokens of a distribution"),
+    "requests": (2000, "requests per domain"),
+    "losses": (_LOSSES[:2], "losses to compare", _LOSSES),
+    "interval": (Online.interval, "requests per step"),
+    "kept": (Online.kept, "kept tokens of a distribution"),
     "optimizer": ("adamw", "", OPTIMIZERS),
     "learning_rate": (1e-3, "constant"),
     "gamma": DEFAULT_GAMMA,
     "temperature": 0.0,
-    "input_length": (64, "longer lines are left out"),
+    "input_length": (64, "longer lines are skipped"),
     "max_length": 64,
-    "window": (500, "requests a row"),
+    "window": (500, "requests per row"),
   },
   draw=draw,
 )

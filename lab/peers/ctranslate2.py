@@ -30,7 +30,7 @@ def greedy(model: Model, kind: str, max_length: int, eos_id: int) -> Program:
 
   def run(ids: np.ndarray) -> np.ndarray:
     tokens = [str(token) for token in ids[0, : np.count_nonzero(ids)]]
-    found = translator.translate_batch(
+    results = translator.translate_batch(
       [tokens],
       beam_size=1,
       max_decoding_length=max_length,
@@ -38,7 +38,7 @@ def greedy(model: Model, kind: str, max_length: int, eos_id: int) -> Program:
       # Without the flag, CTranslate2 drops EOS and refuses outputs without EOS.
       return_end_token=True,
     )
-    return np.array([[int(token) for token in found[0].hypotheses[0]]])
+    return np.array([[int(token) for token in results[0].hypotheses[0]]])
 
   return run
 

@@ -36,7 +36,7 @@ def make(args: argparse.Namespace) -> Table:
   if 0.0 in args.temperatures:
     ran = {row["draft"] for row in table.rows}
     missing = ", ".join(name for name in programs.PROGRAMS if name not in ran)
-    notes.append(listed({"peers that are not here": missing or None}))
+    notes.append(listed({"missing peers": missing or None}))
   made = environment((*PACKAGES, *PEERS))
   return dataclasses.replace(table, notes=(*table.notes, *notes), made=made)
 
@@ -46,10 +46,10 @@ def installed(study: Study, args: argparse.Namespace) -> dict[str, Way]:
   draft = study.first_model
   if draft is None or is_decoder_only(study.target.network):
     return {}
-  found = programs.programs(study, draft.model, args.gamma)
+  decoders = programs.programs(study, draft.model, args.gamma)
   return {
     name: Way(program=program, columns=_columns(name), shown=_SHOWN)
-    for name, program in found.items()
+    for name, program in decoders.items()
   }
 
 

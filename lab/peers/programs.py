@@ -40,15 +40,15 @@ def programs(study: Study, draft: Model, gamma: int) -> dict[str, Program]:
       device.
   """
   limits = (study.job.max_length, study.eos_id)
-  found = {}
+  decoders = {}
   if importable(peers.HUGGING_FACE):
-    found |= _hugging_face(study.target, draft, gamma, limits)
+    decoders |= _hugging_face(study.target, draft, gamma, limits)
   if importable(peers.CTRANSLATE2):
-    found |= _ctranslate2(study.target, limits)
+    decoders |= _ctranslate2(study.target, limits)
   # Convert before the clock starts, as for JAX. Peers pad with 0.
   inputs = [without_padding(row) for row in study.inputs]
   ids = [np.asarray(row) for row in inputs]
-  runs = {name: lambda n, run=run: run(ids[n]) for name, run in found.items()}
+  runs = {name: lambda n, run=run: run(ids[n]) for name, run in decoders.items()}
   if importable(peers.UPSTREAM):
     params = jax.device_put(study.target.params)
     run = upstream.greedy(study.target.network.config, params, *limits)
@@ -78,15 +78,15 @@ def _hugging_face(target, draft, gamma, limits) -> dict[str, Program]:
 
   settings = {HF_GAMMA: (gamma, True), HF_DEFAULT: (None, True)}
   settings[HF_NO_MASK] = gamma, False
-  theirs = to_torch(target)
+  network = to_torch(target)
   # The draft stores the settings of a program, so every program has its own draft.
   assisted = {
-    name: hugging_face.assisted(theirs, to_torch(draft), *limits, *each)
+    name: hugging_face.assisted(network, to_torch(draft), *limits, *each)
     for name, each in settings.items()
   }
 
   def plain(*copied):
-    return hugging_face.plain(theirs, *limits, *copied)
+    return hugging_face.plain(network, *limits, *copied)
 
   return {HF_PLAIN: plain(), HF_LOOKUP: plain(gamma), **assisted}
 

@@ -319,8 +319,8 @@ def _compared(outcome: Outcome, output, whole) -> Outcome:
 
   outcome.left_over = sorted(names(output) - names(whole))
   (expected,) = whole.glob("*.jsonl-?????-of-?????")
-  found = output / expected.name
-  content = found.read_bytes() if found.exists() else b""
+  path = output / expected.name
+  content = path.read_bytes() if path.exists() else b""
   outcome.identical = content == expected.read_bytes()
 
   def count(text):
@@ -358,7 +358,7 @@ def main() -> None:
   parser.add_argument("--output", type=pathlib.Path, required=True)
   parser.add_argument("--kills", type=int, default=30)
   parser.add_argument("--seed", type=int, default=0)
-  parser.add_argument("flags", nargs="+", help="of t5x.infer")
+  parser.add_argument("flags", nargs="+", help="flags of t5x.infer")
   args = parser.parse_args()
   draw = random.Random(args.seed)
   killer = Killer(args.flags, args.output.absolute(), draw.randrange(2**32))
@@ -374,7 +374,7 @@ def main() -> None:
   hit = collections.Counter(phase for outcome in outcomes for phase in outcome.kills)
   good = sum(outcome.good for outcome in outcomes)
   print(f"{hit.total()} kills: " + ", ".join(f"{n} {p}" for p, n in hit.items()))
-  print(f"{good} of {len(outcomes)} results equal that of the undisturbed run")
+  print(f"{good} of {len(outcomes)} results equal the undisturbed result")
   sys.exit(good < len(outcomes))
 
 

@@ -252,8 +252,8 @@ class Load:
     report.greedy += len(tokens)
     wrong = (tokens != self._expected[list(request.examples)]).any(axis=1)
     report.mistakes += [
-      f"{setting}, example {request.examples[row]}: is not the plain output: "
-      f"{tokens[row].tolist()}"
+      f"{setting}, example {request.examples[row]}: {tokens[row].tolist()} is not the "
+      "plain output"
       for row in np.flatnonzero(wrong)
     ]
 

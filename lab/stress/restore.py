@@ -205,11 +205,11 @@ def table_row(layout: str, job: Job, outcome: Outcome) -> str:
 def main() -> None:
   """Parses the command line; makes the pair, measures, prints and writes."""
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-  parser.add_argument("--folder", type=pathlib.Path, help="an empty one, for 10 GB")
-  parser.add_argument("--layers", type=int, default=8, help="8 are 1.0e9 parameters")
+  parser.add_argument("--folder", type=pathlib.Path, help="an empty folder with 10 GB")
+  parser.add_argument("--layers", type=int, default=8, help="8 give 1.0e9 parameters")
   parser.add_argument("--devices", type=int, nargs="+", default=[1, 8])
   parser.add_argument("--output", type=pathlib.Path, help="a JSON file")
-  parser.add_argument("--keep", action="store_true", help="leave the checkpoints")
+  parser.add_argument("--keep", action="store_true", help="keep the checkpoints")
   parser.add_argument("--jobs", help=argparse.SUPPRESS)
   args = parser.parse_args()
   if args.jobs:
@@ -217,7 +217,9 @@ def main() -> None:
     print(json.dumps(dataclasses.asdict(last)))
     return
   if args.folder is None or (args.folder.is_dir() and any(args.folder.iterdir())):
-    raise ValueError(f"--folder must be empty or new, got {args.folder}.")
+    raise ValueError(
+      f"--folder must be empty or new, got {args.folder}. Choose another folder."
+    )
   pairs = make_pair(args.folder, billion(args.layers), t5_1_1("small"))
   results = []
   for layout, devices, dtype in itertools.product(FORMATS, args.devices, DTYPES):

@@ -42,7 +42,7 @@ def test_the_table_has_the_installed_peers_and_names_missing_peers(pair, tmp_pat
   *_, peers, missing = found["notes"]
   assert "lab/peers/hugging_face.py" in peers
   others = [name for name in programs.PROGRAMS if name not in rows]
-  assert missing == f"peers that are not here {', '.join(others)}"
+  assert missing == f"missing peers {', '.join(others)}"
   assert {"torch", "transformers", "ctranslate2"} <= found["environment"].keys()
   assert found["command"].startswith("python -m lab methods ")
   assert (tmp_path / "methods.svg").is_file()
@@ -53,7 +53,7 @@ def test_sampling_has_no_peers(pair, tmp_path):
   flags = *FLAGS.split(), "--temperatures=1", "--sizes=3"
   found = ran("methods", tmp_path, *pair, *flags)
   assert [row["shape"] for row in found["rows"]] == ["chain"]
-  assert not [note for note in found["notes"] if "not here" in note]
+  assert not [note for note in found["notes"] if "missing peers" in note]
 
 
 @pytest.mark.parametrize(

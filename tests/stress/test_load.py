@@ -83,7 +83,7 @@ GOOD = {
 
 
 RIGHT = [5, 9, 1, 0, 0]
-ONE_MORE = "a call emits what it accepts and one"
+ONE_MORE = "a call emits accepted tokens and one more"
 
 
 @pytest.mark.parametrize(
@@ -91,20 +91,24 @@ ONE_MORE = "a call emits what it accepts and one"
   [
     (RIGHT, {}, []),
     (RIGHT, {"tokens": 4}, ["tokens are counted", ONE_MORE]),
-    (RIGHT, {"accepted": 4}, ["accepted were emitted", "accepted were tried"]),
-    (RIGHT, {"drafted": 7}, ["drafts have gamma tokens"]),
-    (RIGHT, {"drafted": 2}, ["tried were drafted"]),
+    (
+      RIGHT,
+      {"accepted": 4},
+      ["accepted tokens are emitted", "accepted tokens are tried"],
+    ),
+    (RIGHT, {"drafted": 7}, ["drafts have at most gamma tokens"]),
+    (RIGHT, {"drafted": 2}, ["tried tokens are drafted"]),
     (RIGHT, {"acceptance_mass": 3.5}, ["mass is a probability"]),
     (RIGHT, {"scores": 0.5}, ["scores are log-probabilities"]),
     (RIGHT, {"target_calls": 4}, ["each call emits"]),
-    ([5, 10, 1, 0, 0], {}, ["tokens are of the vocabulary"]),
-    ([5, 9, 1, 0, 4], {}, ["nothing follows the end"]),
+    ([5, 10, 1, 0, 0], {}, ["tokens are in the vocabulary"]),
+    ([5, 9, 1, 0, 4], {}, ["nothing follows EOS"]),
   ],
 )
 def test_broken_promises_are_named(tokens, change, broken):
   aux = {name: np.array([value]) for name, value in {**GOOD, **change}.items()}
   said = broken_promises(Setting(3, 1.0, 1), np.array([tokens]), aux, vocab_size=10)
-  assert [line.split("not so: ")[1] for line in said] == broken
+  assert [line.split("broken: ")[1] for line in said] == broken
 
 
 @pytest.mark.parametrize(("grows", "is_flat"), [(10, True), (30, False)])
