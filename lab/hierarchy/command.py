@@ -63,7 +63,7 @@ def make(args: argparse.Namespace) -> Table:
   first = {pair: round(chances[0], 3) for pair, chances in survival.items()}
   facts = {
     "plain": measured.plain,
-    "drafts": {name: each.tolist() for name, each in measured.drafts.items()},
+    "drafts": {name: lengths.tolist() for name, lengths in measured.drafts.items()},
     "iterations": by_pair(measured.iterations),
     "survival": survival,
     "best": _text(best),
@@ -155,11 +155,13 @@ def _rows(study, plans: Sequence[Plan], sampling) -> list[dict[str, Any]]:
   runs = {}
   for i, plan in enumerate(plans):
     decode = _decode(study, TARGET, plan.levels, sampling)
-    run = counting_calls(decode)
+    compiled = counting_calls(decode)
     for count in (0, max_length):
-      runs[i, count] = lambda text, run=run, decode=decode, n=count: run(
-        n, *decode.given(text)
-      )
+
+      def run(text, compiled=compiled, decode=decode, count=count):
+        return compiled(count, *decode.given(text))
+
+      runs[i, count] = run
   timed = alternate(runs, study.inputs)
   setting = Setting(0, sampling.temperature)
   decodes = {}

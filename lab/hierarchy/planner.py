@@ -64,10 +64,9 @@ class Measured:
     names = {name for _, name in self.survival}
     groups = (self.iterations, self.survival, self.drafts)
     lengths = {len(seconds) for group in groups for seconds in group.values()}
-    pairs_agree = self.iterations.keys() == self.survival.keys() and names == set(
-      self.drafts
-    )
-    if len(lengths) > 1 or not pairs_agree:
+    same_pairs = self.iterations.keys() == self.survival.keys()
+    same_names = names == set(self.drafts)
+    if len(lengths) > 1 or not (same_pairs and same_names):
       raise ValueError(
         "Expected times and acceptance of 1 to G tokens for every draft and pair, got "
         f"{sorted(self.drafts)} with {sorted(self.iterations)} and "

@@ -41,11 +41,11 @@ class Agreement:
     self._block = block
     self._params = jax.device_put(target.params)
     decode = study.decode(temperature)
-    read = jax.jit(self._read)
+    encode = jax.jit(self._read)
     self._batches = []
     for texts, decoded, count in batches(decode, study.ids):
       outputs = decoded.tokens * (jnp.arange(len(texts)) < count)[:, None]
-      self._batches.append((outputs, *read(self._params, texts, outputs)))
+      self._batches.append((outputs, *encode(self._params, texts, outputs)))
     self._agreed = jax.jit(self._agreed_of)
 
   def __call__(self, skip: Collection[str]) -> float:

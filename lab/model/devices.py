@@ -42,7 +42,9 @@ TPUS = {
   "v5p": Device("TPU v5p", 2765e9, 459e12, 1.75e9),
   "v6e": Device("TPU v6e", 1640e9, 918e12, 1.75e9),
 }
-_READ, _SIDE, _RUNS = 2**30, 4096, 7  # Bytes; a square's side.
+_READ = 2**30  # Bytes.
+_SIDE = 4096  # Rows and columns of the matrices.
+_RUNS = 7
 
 
 def measured(dtype: str) -> Device:

@@ -195,16 +195,17 @@ def _speed_rows(model: Model, drafts) -> list[dict]:
   rows = []
   for printed in _printed() if model.target == "xxl" else ():
     if (draft := sizes.get(printed["draft"])) is not None:
-      at = draft, printed["gamma"], printed["alpha"]
+      gamma = printed["gamma"]
+      alpha = printed["alpha"]
       c = model.c(draft, Cost.seconds)
       row = {
         **printed,
         "temperature": f"{printed['temperature']:g}",
         "paper_c": printed["c"],
         "c": c,
-        "theorem": float(theory.walltime_improvement(at[2], at[1], c)) if c else None,
-        "with_block": model.speed(*at),
-        "as_two": model.speed(*at, least=2),
+        "theorem": float(theory.walltime_improvement(alpha, gamma, c)) if c else None,
+        "with_block": model.speed(draft, gamma, alpha),
+        "as_two": model.speed(draft, gamma, alpha, least=2),
       }
       rows.append(row)
   return rows

@@ -121,35 +121,35 @@ def _read_inside(program: Program, name: str, place: int, in_memory: bool) -> in
   operations = program.computations[name]
   mark = f"{place})"
   parameter = next(
-    each
-    for each in operations
-    if each.opcode == "parameter" and each.rest.startswith(mark)
+    operation
+    for operation in operations
+    if operation.opcode == "parameter" and operation.rest.startswith(mark)
   )
-  whole = _bytes(parameter.shape, anywhere=True) if in_memory else 0
-  read = 0
-  for each in operations:
-    for at, operand in enumerate(each.operands):
+  full = _bytes(parameter.shape, anywhere=True) if in_memory else 0
+  total = 0
+  for operation in operations:
+    for at, operand in enumerate(operation.operands):
       if operand != parameter.name:
         continue
-      if each.opcode in _PARTIAL and at == 0:
-        read += _bytes(each.shape, anywhere=True) if in_memory else 0
-      elif each.opcode == "fusion":
-        read += _read_inside(program, each.body, at, in_memory)
-      elif each.opcode != "dynamic-update-slice" or at:
-        return whole
-  return min(whole, read)
+      if operation.opcode in _PARTIAL and at == 0:
+        total += _bytes(operation.shape, anywhere=True) if in_memory else 0
+      elif operation.opcode == "fusion":
+        total += _read_inside(program, operation.body, at, in_memory)
+      elif operation.opcode != "dynamic-update-slice" or at:
+        return full
+  return min(full, total)
 
 
 def _written(program: Program, each: Operation) -> int:
   """Returns the bytes that an operation writes to the large memory."""
-  whole = _bytes(each.shape)
-  if not whole:
+  full = _bytes(each.shape)
+  if not full:
     return 0
   if each.opcode == "fusion":
-    return min(whole, _updated(program, each.body))
+    return min(full, _updated(program, each.body))
   if each.opcode == "dynamic-update-slice":
     return 0  # `_read` counted the bytes of the update.
-  return whole
+  return full
 
 
 def _updated(program: Program, name: str) -> int:

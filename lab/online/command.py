@@ -51,9 +51,8 @@ def make(args: argparse.Namespace) -> Table:
   for loss in (None, *args.losses):
     serve = functools.partial(_serve, args, models, domains, eos_id, loss)
     results[loss or CONTROL] = cells.get(_key(args, models, domains, loss), serve)
-  rows = [
-    row for way in results for row in _rows(args, way, results[way], results[CONTROL])
-  ]
+  control = results[CONTROL]
+  rows = [row for way in results for row in _rows(args, way, results[way], control)]
   times = [
     {
       "domain": domain,
@@ -139,7 +138,7 @@ def _serve(args, models, domains, eos_id, loss) -> dict[str, dict]:
     start = time.perf_counter()
     decodes = serving.decodes(run, params, learner, ids, args.input_length, 0)
     decodes = tqdm(decodes, name, file=sys.stderr)
-    served = [(each.statistics, np.asarray(each.tokens)) for each in decodes]
+    served = [(decode.statistics, np.asarray(decode.tokens)) for decode in decodes]
     seconds = time.perf_counter() - start
     columns = {
       column: np.concatenate([getattr(info, column) for info, _ in served]).tolist()

@@ -75,13 +75,13 @@ def assisted(
       num_assistant_tokens_schedule="constant",
       assistant_confidence_threshold=0.0,
     )
-  more = {"assistant_model": draft}
+  options = {"assistant_model": draft}
   if mask:
     # The mask of the start token; the library extends the mask with the output.
     ones = torch.ones((1, 1), dtype=torch.long, device=target.device)
-    more["decoder_attention_mask"] = ones
+    options["decoder_attention_mask"] = ones
   settings = _settings(max_length, eos_id)
-  return lambda ids: _generate(target, ids, settings, **more)
+  return lambda ids: _generate(target, ids, settings, **options)
 
 
 def _generate(network, ids, settings, **kwargs):

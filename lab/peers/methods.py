@@ -37,8 +37,8 @@ def make(args: argparse.Namespace) -> Table:
     ran = {row["draft"] for row in table.rows}
     missing = ", ".join(name for name in programs.PROGRAMS if name not in ran)
     notes.append(listed({"missing peers": missing or None}))
-  made = environment((*PACKAGES, *PEERS))
-  return dataclasses.replace(table, notes=(*table.notes, *notes), made=made)
+  packages = environment((*PACKAGES, *PEERS))
+  return dataclasses.replace(table, notes=(*table.notes, *notes), made=packages)
 
 
 def installed(study: Study, args: argparse.Namespace) -> dict[str, Way]:

@@ -39,22 +39,27 @@ def programs(study: Study, draft: Model, gamma: int) -> dict[str, Program]:
     ValueError: if a peer has no counterpart of the network, or torch can't use JAX's
       device.
   """
-  limits = (study.job.max_length, study.eos_id)
+  max_length = study.job.max_length
+  eos_id = study.eos_id
   decoders = {}
   if importable(peers.HUGGING_FACE):
-    decoders |= _hugging_face(study.target, draft, gamma, limits)
+    decoders |= _hugging_face(study.target, draft, gamma, (max_length, eos_id))
   if importable(peers.CTRANSLATE2):
-    decoders |= _ctranslate2(study.target, limits)
+    decoders |= _ctranslate2(study.target, (max_length, eos_id))
   # Convert before the clock starts, as for JAX. Peers pad with 0.
   inputs = [without_padding(row) for row in study.inputs]
   ids = [np.asarray(row) for row in inputs]
   runs = {name: lambda n, run=run: run(ids[n]) for name, run in decoders.items()}
   if importable(peers.UPSTREAM):
     params = jax.device_put(study.target.params)
-    run = upstream.greedy(study.target.network.config, params, *limits)
-    runs[UPSTREAM] = lambda number: run(inputs[number])
+    decode = upstream.greedy(study.target.network.config, params, max_length, eos_id)
+
+    def run(number):
+      return decode(inputs[number])
+
+    runs[UPSTREAM] = run
   return {
-    name: lambda number, run=run: _as_ours(run(number), *limits)
+    name: lambda number, run=run: _as_ours(run(number), max_length, eos_id)
     for name, run in runs.items()
   }
 

@@ -21,10 +21,8 @@ def greedy(config: T5Config, params: Any, max_length: int, eos_id: int):
     for name in ("decoding", "models", "examples.t5.network")
   )
   names = [field.name for field in dataclasses.fields(network.T5Config)]
-  settings_of_network = network.T5Config(
-    **{name: getattr(config, name) for name in names}
-  )
-  module = network.Transformer(settings_of_network)
+  upstream_config = network.T5Config(**{name: getattr(config, name) for name in names})
+  module = network.Transformer(upstream_config)
   # `predict_batch_with_aux` needs no vocabularies and no optimizer.
   model = models.EncoderDecoderModel(
     module, None, None, None, decode_fn=decoding.temperature_sample

@@ -282,15 +282,15 @@ class Killer:
   def _drawn(self, phase: str) -> Moment:
     """Draws a moment that probably lies in `phase`."""
     draw = self._random
-    whole = self.whole
+    undisturbed = self.whole
     if phase == "start-up":
-      return Moment(0, is_end, draw.uniform(0, whole.start_up))
+      return Moment(0, is_end, draw.uniform(0, undisturbed.start_up))
     if phase == "decoding":
 
       def is_step(name):
         return is_marker(name) or name == "model-info.txt"
 
-      return Moment(draw.randint(1, 3), is_step, draw.uniform(0, whole.chunk))
+      return Moment(draw.randint(1, 3), is_step, draw.uniform(0, undisturbed.chunk))
     # A file has two names, a temporary and a final name. 8 names are two chunks with
     # markers, 4 names are the result and the summary, 2 names are the task's marker.
     kind, most = {

@@ -49,9 +49,9 @@ def test_a_folder_converts_to_a_checkpoint_and_back(how, theirs, tmp_path):
   back = tmp_path / "back"
   assert to_t5x(theirs, made, f"--format={how}") == 0
   paths = str(theirs), f"{made}/checkpoint_0"
-  read, kept = map(specdec_t5x.load_model, paths)
-  assert read.network.config == kept.network.config == tiny.TARGET
-  chex.assert_trees_all_equal(read.params, kept.params)
+  loaded, converted = map(specdec_t5x.load_model, paths)
+  assert loaded.network.config == converted.network.config == tiny.TARGET
+  chex.assert_trees_all_equal(loaded.params, converted.params)
   assert to_theirs(made, back) == 0
   chex.assert_trees_all_equal(arrays_of(theirs), arrays_of(back))
 
@@ -60,12 +60,12 @@ def test_rounding_reads_weights_in_the_dtype_of_the_file(tmp_path):
   """Rounding reads bfloat16 files in bfloat16; float32 gives equal codes."""
   narrow = jax.tree.map(lambda x: x.astype("bfloat16"), tiny.drawn(tiny.TARGET))
   wide = jax.tree.map(lambda x: x.astype("float32"), narrow)
-  made = []
+  loaded = []
   for name, params in {"narrow": narrow, "wide": wide}.items():
     export.write(str(tmp_path / name), tiny.TARGET, params)
-    made.append(specdec_t5x.load_model(str(tmp_path / name), weights="int8").params)
-  chex.assert_trees_all_equal(*made)
-  found = [params["token_embedder"]["embedding"].dtype for params in made]
+    loaded.append(specdec_t5x.load_model(str(tmp_path / name), weights="int8").params)
+  chex.assert_trees_all_equal(*loaded)
+  found = [params["token_embedder"]["embedding"].dtype for params in loaded]
   assert found == ["bfloat16", "float32"]
 
 
@@ -104,8 +104,8 @@ def test_the_file_and_the_configuration_decide_the_logits(theirs):
   ]
   for tied, in_file, embeds, expected in cases:
     folders.set_config(theirs, tie_word_embeddings=tied)
-    known = {} if in_file is None else {"lm_head.weight": in_file}
-    folders.replace_arrays(theirs, arrays | known)
+    head_array = {} if in_file is None else {"lm_head.weight": in_file}
+    folders.replace_arrays(theirs, arrays | head_array)
     found = folder.Folder.open(str(theirs))
     assert found.config.logits_via_embedding == embeds
     assert (names.LOGITS in found.shapes) == (not embeds)
@@ -122,8 +122,8 @@ def test_an_untied_folder_without_a_projection_warns(theirs):
     warnings.simplefilter("error")
     folder.Folder.open(str(theirs))
     folders.set_arrays(theirs, lambda arrays: arrays.pop("lm_head.weight"))
-    says = "no lm_head.weight.* logits come from shared.weight, as in tr"
-    with pytest.raises(UserWarning, match=says):
+    message = "no lm_head.weight.* logits come from shared.weight, as in tr"
+    with pytest.raises(UserWarning, match=message):
       folder.Folder.open(str(theirs))
     folders.set_config(theirs, tie_word_embeddings=True)
     folder.Folder.open(str(theirs))

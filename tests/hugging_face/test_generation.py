@@ -27,7 +27,7 @@ def theirs(tmp_path):
   return tmp_path / folders.NAME
 
 
-def says(folder, name=generation.GENERATION, **fields):
+def set_fields(folder, name=generation.GENERATION, **fields):
   (folder / name).write_text(
     json.dumps(json.loads((folder / name).read_text()) | fields)
     if (folder / name).exists()
@@ -42,7 +42,7 @@ def decoded(folder, draft=None, inputs=IDS, **words):
 
 
 def endless(folder):
-  says(folder, eos_token_id=tiny.VOCAB_SIZE - 1)
+  set_fields(folder, eos_token_id=tiny.VOCAB_SIZE - 1)
   return decoded(folder)
 
 
@@ -65,8 +65,8 @@ ENDS = {
 @pytest.mark.parametrize("how", ENDS)
 def test_end_tokens_come_from_the_folder(how, theirs):
   own, config, expected = ENDS[how]
-  says(theirs, **own)
-  says(theirs, generation.CONFIG, **config)
+  set_fields(theirs, **own)
+  set_fields(theirs, generation.CONFIG, **config)
   assert generation.read(theirs).eos_ids == expected
 
 
@@ -74,7 +74,7 @@ def test_end_tokens_come_from_the_folder(how, theirs):
 @pytest.mark.parametrize("draft", [None, "quantized", "copy"])
 def test_outputs_end_at_the_folder_s_end_tokens(ends, draft, theirs):
   rows = endless(theirs)
-  says(theirs, eos_token_id=list(ends))
+  set_fields(theirs, eos_token_id=list(ends))
   expected = [until(row, ends) for row in rows]
   assert any(len(row) < LENGTH for row in expected)
   assert decoded(theirs, draft) == expected
@@ -84,7 +84,7 @@ def test_outputs_end_at_the_folder_s_end_tokens(ends, draft, theirs):
 @pytest.mark.parametrize("start", [5, 9, 63])
 @pytest.mark.parametrize("name", [generation.GENERATION, generation.CONFIG])
 def test_decoding_starts_from_the_folder_s_start_token(start, name, theirs):
-  says(theirs, name, decoder_start_token_id=start)
+  set_fields(theirs, name, decoder_start_token_id=start)
   model = specdec_t5x.load_model(str(theirs))
   assert model.network.config.start_token == start
   variables = {"params": model.params}
@@ -93,7 +93,7 @@ def test_decoding_starts_from_the_folder_s_start_token(start, name, theirs):
   logits = model.network.apply(
     variables, inputs, fed, jnp.ones_like(fed), enable_dropout=False
   )
-  says(theirs, eos_token_id=1)
+  set_fields(theirs, eos_token_id=1)
   first = decoded(theirs, inputs=IDS[:1])[0][0]
   assert first == int(np.argmax(logits[0, 0]))
 
@@ -124,7 +124,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("file", [generation.GENERATION, generation.CONFIG])
 def test_settings_that_change_the_distribution_are_refused(name, file, theirs):
-  says(theirs, file, **{name: REFUSED[name]})
+  set_fields(theirs, file, **{name: REFUSED[name]})
   model = specdec_t5x.load_model(str(theirs))
   message = rf"/{file} sets {name}=.* Remove {name} from the file"
   with pytest.raises(ValueError, match=message):
@@ -133,7 +133,7 @@ def test_settings_that_change_the_distribution_are_refused(name, file, theirs):
 
 def test_settings_of_a_draft_are_ignored(theirs):
   target = specdec_t5x.load_model(str(folders.write(theirs.parent / "target")))
-  says(theirs, no_repeat_ngram_size=3, eos_token_id=9)
+  set_fields(theirs, no_repeat_ngram_size=3, eos_token_id=9)
   draft = specdec_t5x.load_model(str(theirs))
   found = specdec_t5x.generate(IDS, target, draft, gamma=3, max_length=LENGTH)
   alone = specdec_t5x.generate(IDS, target, None, max_length=LENGTH)
@@ -142,23 +142,25 @@ def test_settings_of_a_draft_are_ignored(theirs):
 
 def test_choices_are_named_and_left_to_the_caller(theirs):
   plain = decoded(theirs)
-  says(theirs, num_beams=4, do_sample=True, temperature=0.7, top_k=10)
+  set_fields(theirs, num_beams=4, do_sample=True, temperature=0.7, top_k=10)
   match = r"do_sample=True, temperature=0.7, top_k=10, num_beams=4 not applied"
   with pytest.warns(UserWarning, match=match):
     assert decoded(theirs) == plain
 
 
 def test_choices_are_named_with_their_files(theirs):
-  says(theirs, num_beams=4)
-  says(theirs, generation.CONFIG, num_beams=2, top_k=10, length_penalty=2.0)
+  set_fields(theirs, num_beams=4)
+  set_fields(theirs, generation.CONFIG, num_beams=2, top_k=10, length_penalty=2.0)
   note = generation.read(theirs).note()
   assert f"{generation.GENERATION}: num_beams=4" in note
   assert f"{generation.CONFIG}: top_k=10, length_penalty=2.0" in note
 
 
 def test_settings_without_effect_are_not_named(theirs):
-  says(theirs, num_beams=1, do_sample=False, top_k=50, min_length=0, suppress_tokens=[])
-  says(theirs, guidance_scale=1, min_new_tokens=0, min_p=0, repetition_penalty=1)
+  set_fields(
+    theirs, num_beams=1, do_sample=False, top_k=50, min_length=0, suppress_tokens=[]
+  )
+  set_fields(theirs, guidance_scale=1, min_new_tokens=0, min_p=0, repetition_penalty=1)
   found = generation.read(theirs)
   assert not found.note()
   found.check()
@@ -178,7 +180,7 @@ WRONG = {
 @pytest.mark.parametrize("how", WRONG)
 def test_an_invalid_token_id_is_refused(how, theirs):
   fields, message = WRONG[how]
-  says(theirs, **fields)
+  set_fields(theirs, **fields)
   with pytest.raises(ValueError, match=message):
     specdec_t5x.load_model(str(theirs))
 
@@ -231,7 +233,7 @@ def test_a_vocabulary_larger_than_the_network_s_is_refused(kind, theirs, tmp_pat
 
 @pytest.mark.parametrize("vocabulary", [False, True])
 def test_decoding_without_an_end_token_is_refused(vocabulary, theirs, tmp_path):
-  says(theirs, generation.CONFIG, eos_token_id=None)
+  set_fields(theirs, generation.CONFIG, eos_token_id=None)
   folders.tokenizer_without_end(theirs)
   target = specdec_t5x.load_model(str(theirs))
   with pytest.raises(ValueError, match=r"No end token is known.*vocabulary"):

@@ -50,9 +50,9 @@ def pair(tmp_path_factory, request):
     assert convert.main([f"--from={folder}", f"--to={root}/ours_{name}"]) == 0
     paths[f"{name.upper()}_CHECKPOINT_PATH"] = folder
   knobs = {"BATCH_SIZE": COUNT, "GAMMA": 3}
-  given = root / "text.en", pieces, 40, ROOM
   name = f"theirs_{request.param}"  # A task name per pair.
-  task = runs.translation(name, *given, **paths, **knobs)
+  text = root / "text.en"
+  task = runs.translation(name, text, pieces, 40, ROOM, **paths, **knobs)
   # The vocabulary comes from the folder.
   lines = [x for x in task.splitlines() if not x.startswith("VOCABULARY_")]
   lines = ["from __gin__ import dynamic_registration", *lines]
@@ -99,10 +99,9 @@ def test_a_different_feed_forward_layer_than_the_folder_s_is_refused(pair, tmp_p
     f"target/{kind}.mlp_activations = ('silu', 'linear')\n"
   )
   files = [f"{root}/ours_{name}/{name}.gin" for name in ("target", "draft")]
-  files = (SPECULATIVE, *files, f"{root}/ours.gin", gin)
   with pytest.raises(SystemExit) as exit_:
     runs.completed(
-      *files,
+      *(SPECULATIVE, *files, f"{root}/ours.gin", gin),
       TARGET_CHECKPOINT_PATH=f"{root}/target",
       INFER_OUTPUT_DIR=str(tmp_path / "out"),
     )

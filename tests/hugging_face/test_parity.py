@@ -83,8 +83,8 @@ def their_logits(network, inputs, fed):
     fed[:, 0] = network.config.bos_token_id  # Our networks begin with 0, like T5X.
   with torch.inference_mode():
     mask = (inputs != 0).long()
-    made = network(input_ids=inputs, attention_mask=mask, decoder_input_ids=fed)
-  return made.logits.float().numpy()
+    output = network(input_ids=inputs, attention_mask=mask, decoder_input_ids=fed)
+  return output.logits.float().numpy()
 
 
 def our_logits(model, inputs, fed):
@@ -138,9 +138,9 @@ def test_folders_are_read_in_either_direction(kind, shard_bytes, tmp_path):
   back = api.load_model(str(ours))
   assert back.network.config == model.network.config
   chex.assert_trees_all_equal(back.params, model.params)
-  how = {"attn_implementation": "eager"} if kind in GEMMAS else {}
-  read = transformers.AutoModelForSeq2SeqLM.from_pretrained(ours, **how)
-  assert_same_logits(model, read.eval())
+  options = {"attn_implementation": "eager"} if kind in GEMMAS else {}
+  reloaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(ours, **options)
+  assert_same_logits(model, reloaded.eval())
 
 
 @pytest.mark.parametrize("kind", ["T5 1.0", "T5 1.1, Flan"])
@@ -214,9 +214,9 @@ def test_the_scale_of_logits_is_read_like_transformers():
   """transformers 5.x has a setting for the scale; 4.x scales if embeddings are tied."""
   scaled = folder.settings.has_scaled_logits
   for kind in KINDS.keys() - GEMMAS.keys():
-    made = theirs(kind).config.to_dict()
+    settings = theirs(kind).config.to_dict()
     expected = getattr(theirs(kind).config, "scale_decoder_outputs", False)
-    assert scaled(made) == expected
+    assert scaled(settings) == expected
   assert scaled({"model_type": "t5"})
   assert not scaled({"model_type": "t5", "tie_word_embeddings": False})
 
@@ -236,19 +236,21 @@ INPUTS = [[5, 9, 7, 1], [0, 8, 0, 0, 31, 1], [6, 6, 4, 0], [44]]
 @pytest.mark.parametrize("kind", ["T5 1.0", "T5 1.1, Flan", "MADLAD-400", "T5Gemma"])
 def test_greedy_tokens_equal_transformers_with_every_setting(kind, how, tmp_path):
   theirs(kind).save_pretrained(tmp_path)
-  says = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0}
-  says |= {} if kind in GEMMAS else {"decoder_start_token_id": 0}
-  (tmp_path / "generation_config.json").write_text(json.dumps(says | GENERATIONS[how]))
+  fields = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0}
+  fields |= {} if kind in GEMMAS else {"decoder_start_token_id": 0}
+  (tmp_path / "generation_config.json").write_text(
+    json.dumps(fields | GENERATIONS[how])
+  )
   settings = {"attn_implementation": "eager"} if kind in GEMMAS else {}
   network = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path, **settings)
   expected = []
   for ids in INPUTS:
-    given = torch.tensor([ids])
-    known = {"attention_mask": torch.ones_like(given), "max_new_tokens": LENGTH}
+    inputs = torch.tensor([ids])
+    options = {"attention_mask": torch.ones_like(inputs), "max_new_tokens": LENGTH}
     # The decoder cache of `generate` has only as many layers as the encoder.
-    known["use_cache"] = False
-    (made,) = network.eval().generate(given, do_sample=False, **known)
-    expected.append(made[1:].tolist())
+    options["use_cache"] = False
+    (output,) = network.eval().generate(inputs, do_sample=False, **options)
+    expected.append(output[1:].tolist())
   model = api.load_model(str(tmp_path))
   for draft in (None, model):
     found = api.generate(INPUTS, model, draft, max_length=LENGTH)

@@ -137,8 +137,8 @@ def test_a_pointer_in_a_converted_folder_is_named(name, tmp_path, capsys):
   (theirs / name).touch()
   damage.make_pointer(theirs / name)
   assert convert.main([f"--from={theirs}", f"--to={tmp_path / 'ours'}"]) == 1
-  says = f"{theirs / name} is a pointer of Git LFS"
-  assert says in capsys.readouterr().err
+  message = f"{theirs / name} is a pointer of Git LFS"
+  assert message in capsys.readouterr().err
 
 
 def test_an_unused_pointer_is_ignored(tmp_path):
@@ -270,10 +270,10 @@ def test_flax_s_format_is_read(dtype, shard_bytes, chunk_bytes, tmp_path, monkey
   params = tiny.drawn(config)
   export.write(str(tmp_path), config, params, shard_bytes=shard_bytes)
   as_flax(tmp_path, dtype)
-  read = specdec_t5x.load_model(str(tmp_path))
-  assert read.network.config == config
+  loaded = specdec_t5x.load_model(str(tmp_path))
+  assert loaded.network.config == config
   narrow = jax.tree.map(lambda x: x.astype(dtype).astype("float32"), params)
-  chex.assert_trees_all_equal(read.params, narrow)
+  chex.assert_trees_all_equal(loaded.params, narrow)
 
 
 def test_flax_s_format_of_a_tied_network_is_read(tmp_path):

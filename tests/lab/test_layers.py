@@ -59,13 +59,13 @@ def test_a_gate_of_zero_equals_skipping(kind):
   def scored(gates):
     return extend_fn(network, gated(params, gates))(cache, block)[:2]
 
-  whole = dict.fromkeys(network.sublayers, jnp.float32(1))
-  part = whole | dict.fromkeys(skip, jnp.float32(0))
-  for gates, left_out in [(whole, ()), (part, skip)]:
+  full = dict.fromkeys(network.sublayers, jnp.float32(1))
+  part = full | dict.fromkeys(skip, jnp.float32(0))
+  for gates, left_out in [(full, ()), (part, skip)]:
     expected = jax.jit(without_fn(network, params)(left_out))(cache, block)[:2]
     for a, b in zip(scored(gates), expected, strict=True):
       np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
-  assert not np.allclose(scored(whole)[0], scored(part)[0], atol=1e-2)
+  assert not np.allclose(scored(full)[0], scored(part)[0], atol=1e-2)
 
 
 # ---- Alpha. ----
@@ -81,22 +81,22 @@ def brute_force(target, skip, sampling, block):
   def decoded(params):
     outputs = decoder.decode({"target": params}, texts, keys, sampling, ROOM, 1).tokens
     plain, state = decoder.prepare({"target": params}, texts, keys, GREEDY, ROOM, 1)
-    read = jnp.concatenate([state.last_tokens()[:, None], outputs[:, :-1]], axis=1)
+    inputs = jnp.concatenate([state.last_tokens()[:, None], outputs[:, :-1]], axis=1)
     begin = state.lengths - 1
-    logits, _, cache = plain.extend(state.target_cache.at(begin), read)
-    return outputs, read, begin, cache, adjusted_probs(logits, sampling)
+    logits, _, cache = plain.extend(state.target_cache.at(begin), inputs)
+    return outputs, inputs, begin, cache, adjusted_probs(logits, sampling)
 
   @jax.jit
   def drafted(params, cache, token):
     logits, _, cache = without_fn(target.network, params)(skip)(cache, token)
     return adjusted_probs(logits, sampling)[:, 0], cache
 
-  outputs, read, begin, cache, p = decoded(target.params)
+  outputs, inputs, begin, cache, p = decoded(target.params)
   betas = []
   for at in range(ROOM):
     if at % block == 0:
       drafting = cache.at(begin + at)
-    q, drafting = drafted(target.params, drafting, read[:, at : at + 1])
+    q, drafting = drafted(target.params, drafting, inputs[:, at : at + 1])
     beta = np.minimum(p[:, at], q).sum(-1)
     betas += beta[np.asarray(outputs[:, at]) > 0].tolist()
   return np.mean(betas)
@@ -125,8 +125,8 @@ def test_alpha_equals_brute_force_on_the_target_s_cache(config, sampling, block)
 def test_costs_by_weights_are_shares_of_all_weights():
   found = layers.by_weights(tiny.TARGET, 2)
   counts = {"self": 4 * 16 * 16, "cross": 2 * 16 * 16, "mlp": 3 * 16 * 32}
-  whole = 64 * 16 + 2 * sum(counts.values())
-  assert found.kinds == {kind: count / whole for kind, count in counts.items()}
+  total = 64 * 16 + 2 * sum(counts.values())
+  assert found.kinds == {kind: count / total for kind, count in counts.items()}
   names = network_for(tiny.TARGET).sublayers
   assert found.c(names) == pytest.approx(1)
   assert found.blocks == (1.0, 1.0)
@@ -139,13 +139,13 @@ def test_measured_costs_follow_from_the_clock(monkeypatch):
   A token takes 10, a sublayer 1, 0.5 or 2, the rest of a draft 1, a block 10 + gamma.
   """
   longest = 2
-  each = {"self": 1.0, "cross": 0.5, "mlp": 2.0}
+  sublayer_times = {"self": 1.0, "cross": 0.5, "mlp": 2.0}
 
   def step(without):
-    return 1 + 2 * sum(x for k, x in each.items() if k not in without)
+    return 1 + 2 * sum(x for k, x in sublayer_times.items() if k not in without)
 
   seconds = {"plain": 10.0, "whole": 2 * step(()), "rest": 2 * 1.0}
-  seconds |= {kind: 2 * step((kind,)) for kind in each}
+  seconds |= {kind: 2 * step((kind,)) for kind in sublayer_times}
   seconds |= {gamma: 10 + gamma + gamma * 1.0 for gamma in (1, 2)}
 
   def clock(programs, inputs):
@@ -159,7 +159,7 @@ def test_measured_costs_follow_from_the_clock(monkeypatch):
   monkeypatch.setattr(timed, "alternate", clock)
   study = study_of(tiny.TARGET, initial_params(network_for(tiny.TARGET), 0))
   found = layers.measured(study, 0.0, 1, longest, 3)
-  assert found.kinds == pytest.approx({k: x / 10 for k, x in each.items()})
+  assert found.kinds == pytest.approx({k: x / 10 for k, x in sublayer_times.items()})
   assert found.rest == pytest.approx(0.1)
   np.testing.assert_allclose(found.blocks, [1.1, 1.2])
 

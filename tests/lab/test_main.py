@@ -10,16 +10,16 @@ from specdec_t5x.bench.__main__ import MOVED, OTHERS
 from tests.bench.conftest import named
 from tests.real_data import ROOT
 
-KNOWN = {"specdec_t5x.bench": {*BENCH, *OTHERS}, "lab": {*COMMANDS}}
+COMMANDS_BY_MODULE = {"specdec_t5x.bench": {*BENCH, *OTHERS}, "lab": {*COMMANDS}}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name, capsys):
   with pytest.raises(SystemExit, match="0"):
     main([name, "--help"])
-  said = capsys.readouterr().out
-  assert f"usage: python -m lab {name}" in said
-  assert "--output" in said
+  printed = capsys.readouterr().out
+  assert f"usage: python -m lab {name}" in printed
+  assert "--output" in printed
 
 
 def test_moved_commands_exist():
@@ -37,16 +37,16 @@ def test_commands_named_in_texts_exist(pattern):
     lines = [x for x in path.read_text().splitlines() if ", code " not in x]
     found = re.findall(r"python -m (lab|specdec_t5x\.bench) (\w+)", "\n".join(lines))
     for module, name in found:
-      assert name in KNOWN[module] or name.isupper(), path
+      assert name in COMMANDS_BY_MODULE[module] or name.isupper(), path
 
 
 @pytest.mark.parametrize("name", ["table2", "decode", "stress"])
 def test_an_unknown_command_is_refused_with_the_list_of_commands(name, capsys):
   with pytest.raises(SystemExit, match="2"):
     main([name])
-  said = capsys.readouterr().err
-  assert f"invalid choice: '{name}'" in said
-  assert "hierarchy" in said
+  printed = capsys.readouterr().err
+  assert f"invalid choice: '{name}'" in printed
+  assert "hierarchy" in printed
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,11 @@ def test_an_unknown_command_is_refused_with_the_list_of_commands(name, capsys):
 )
 def test_bad_flags_are_refused(name, flags, message, files, domains, tmp_path, capsys):
   pair = named({n: files[n] for n in ("target", "vocabulary", "inputs")})
-  given = {"model": [], "online": domains}.get(name, pair)
+  inputs = {"model": [], "online": domains}.get(name, pair)
   output = tmp_path / "output"
-  assert main([name, *given, *flags.split(), f"--output={output}"]) == 1
-  said = capsys.readouterr()
-  assert message in said.err
-  assert said.err.count("error:") == 1
-  assert said.out == ""
+  assert main([name, *inputs, *flags.split(), f"--output={output}"]) == 1
+  printed = capsys.readouterr()
+  assert message in printed.err
+  assert printed.err.count("error:") == 1
+  assert printed.out == ""
   assert not output.exists()

@@ -50,7 +50,7 @@ def test_the_table_has_the_installed_peers_and_names_missing_peers(pair, tmp_pat
 
 @pytest.mark.usefixtures("echo")
 def test_sampling_has_no_peers(pair, tmp_path):
-  flags = *FLAGS.split(), "--temperatures=1", "--sizes=3"
+  flags = [*FLAGS.split(), "--temperatures=1", "--sizes=3"]
   found = ran("methods", tmp_path, *pair, *flags)
   assert [row["shape"] for row in found["rows"]] == ["chain"]
   assert not [note for note in found["notes"] if "missing peers" in note]

@@ -29,8 +29,8 @@ def measured(seed, names=("a", "b", "c")):
   return Measured("target", 1.02, drafts, iterations, stand)
 
 
-def best_plan(*given):
-  return min(planner.best_plans(*given), key=lambda plan: plan.seconds)
+def best_plan(*arguments):
+  return min(planner.best_plans(*arguments), key=lambda plan: plan.seconds)
 
 
 def every_plan(names, depth):
@@ -46,12 +46,12 @@ def every_plan(names, depth):
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
 @pytest.mark.parametrize("seed", range(8))
 def test_the_best_plan_equals_brute_force(seed, depth):
-  known = measured(seed)
-  plans = [planner.plan_of(known, x) for x in every_plan("abc", depth)]
+  costs = measured(seed)
+  plans = [planner.plan_of(costs, x) for x in every_plan("abc", depth)]
   least = min(plan.seconds for plan in plans)
-  found = best_plan(known, depth, GAMMA)
+  found = best_plan(costs, depth, GAMMA)
   assert found.seconds == pytest.approx(least, rel=1e-12)
-  levels = [len(plan.levels) for plan in planner.best_plans(known, depth, GAMMA)]
+  levels = [len(plan.levels) for plan in planner.best_plans(costs, depth, GAMMA)]
   assert levels == list(range(depth + 1))
 
 
@@ -66,8 +66,8 @@ def test_one_level_equals_the_paper_s_formula():
   draft = c * np.arange(1, 19)
   pair = ("t", "d")
   stand = {pair: planner.survival(alpha, 18)}
-  known = Measured("t", 1.0, {"d": draft}, {pair: 1 + draft}, stand)
-  plan = best_plan(known, 1, 18)
+  costs = Measured("t", 1.0, {"d": draft}, {pair: 1 + draft}, stand)
+  plan = best_plan(costs, 1, 18)
   gamma = int(optimal_gamma(alpha, c))
   assert plan.levels == (("d", gamma),)
   seconds = (1 + c * gamma) / expected_tokens(alpha, gamma)
@@ -98,16 +98,16 @@ def distributions(seed, size=5, places=6):
 def test_fixed_windows_follow_the_closed_form(seed, gamma):
   p, q, lower = distributions(seed)
   rng = np.random.default_rng(0)
-  (tokens, of_tokens), (calls, of_calls) = hierarchy_tokens(
+  (tokens, tokens_error), (calls, calls_error) = hierarchy_tokens(
     p, q, lower, gamma, 100_000, rng
   )
   stand = planner.survival(acceptance(p, q)[0], len(p))
   below = planner.survival(acceptance(q, lower)[0], gamma)
   assert tokens == pytest.approx(
-    planner.tokens_per_call(stand, len(p)), abs=4 * of_tokens
+    planner.tokens_per_call(stand, len(p)), abs=4 * tokens_error
   )
   assert calls == pytest.approx(
-    planner.calls_per_window(below, gamma, len(p)), abs=4 * of_calls
+    planner.calls_per_window(below, gamma, len(p)), abs=4 * calls_error
   )
 
 
@@ -132,8 +132,8 @@ def test_two_levels_equal_a_plan_by_hand():
   """
   pairs = {("t", "d"): [1.3, 1.6], ("d", "c"): [0.3, 0.4], ("t", "c"): [1.1, 1.2]}
   stand = {("t", "d"): [0.5, 0.25], ("d", "c"): [0.75, 0.5], ("t", "c"): [0.1, 0.0]}
-  known = Measured("t", 1.0, {"d": [0.2, 0.4], "c": [0.05, 0.1]}, pairs, stand)
-  plan = planner.plan_of(known, (("c", 1), ("d", 2)))
+  costs = Measured("t", 1.0, {"d": [0.2, 0.4], "c": [0.05, 0.1]}, pairs, stand)
+  plan = planner.plan_of(costs, (("c", 1), ("d", 2)))
   assert plan.seconds == pytest.approx((1.6 - 0.4 + 1.25 * 0.3) / 1.75)
 
 

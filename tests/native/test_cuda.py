@@ -91,14 +91,16 @@ class Step:
       "scratch": self.scratch,
     }
     bits = {name: list(map(as_bits, x)) for name, x in self.caches.items()}
-    how = {"steps": steps, "gated": self.gated, "scale": self.scale}
-    found = on_cpu.step(library, self.layout, arrays, bits, **how)
-    found["features"] = found["features"].view(ml_dtypes.bfloat16).astype(np.float64)
-    found |= {
+    settings = {"steps": steps, "gated": self.gated, "scale": self.scale}
+    results = on_cpu.step(library, self.layout, arrays, bits, **settings)
+    results["features"] = (
+      results["features"].view(ml_dtypes.bfloat16).astype(np.float64)
+    )
+    results |= {
       name: [x.view(ml_dtypes.bfloat16).astype(np.float64) for x in buffers]
       for name, buffers in bits.items()
     }
-    return found
+    return results
 
   def errors(self, found, steps=1):
     """Returns relative errors of logits, features and caches.
@@ -198,13 +200,13 @@ def test_few_gives_the_same_products_for_any_number_of_rows(
 ):
   random = np.random.default_rng(inputs + bits)
   matrices = [_matrix(random, bits, inputs, outputs) for outputs in (64, 208)]
-  given = [(w, s, v.shape[1]) for w, s, v in matrices]
+  weights = [(w, s, v.shape[1]) for w, s, v in matrices]
   x = plain.rounded(random.normal(size=(8, inputs)))
-  together = on_cpu.few(library, bits, cluster, _bits(x), given)
+  together = on_cpu.few(library, bits, cluster, _bits(x), weights)
   for ours, (_, _, values) in zip(together, matrices, strict=True):
     assert _error(_floats(ours), x @ values) < 4e-3
   for rows in (1, 3):
-    some = on_cpu.few(library, bits, cluster, _bits(x[:rows]), given)
+    some = on_cpu.few(library, bits, cluster, _bits(x[:rows]), weights)
     for ours, theirs in zip(some, together, strict=True):
       np.testing.assert_array_equal(ours, theirs[:rows])
 
@@ -212,7 +214,7 @@ def test_few_gives_the_same_products_for_any_number_of_rows(
 def test_few_fuses_norm_gate_and_residual(library):
   random = np.random.default_rng(0)
   weights, _, values = _matrix(random, 16, 320, 64)
-  given = [(weights, None, 64)]
+  matrices = [(weights, None, 64)]
 
   def draw(*shape):
     return plain.rounded(random.normal(size=shape))
@@ -221,12 +223,12 @@ def test_few_fuses_norm_gate_and_residual(library):
   scales = draw(320)
   residual = draw(2, 64)
   (y,) = on_cpu.few(
-    library, 16, 2, _bits(x), given, _bits(scales), 1, [_bits(residual)]
+    library, 16, 2, _bits(x), matrices, _bits(scales), 1, [_bits(residual)]
   )
   normed = x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-6) * scales
   assert _error(_floats(y), residual + normed @ values) < 6e-3
   other = draw(2, 320)
-  (y,) = on_cpu.few(library, 16, 4, _bits(x), given, _bits(other), 2)
+  (y,) = on_cpu.few(library, 16, 4, _bits(x), matrices, _bits(other), 2)
   assert _error(_floats(y), (plain.gelu(x) * other) @ values) < 6e-3
 
 

@@ -102,8 +102,12 @@ def test_a_step_in_a_program_equals_the_network(gpu, kind, rows):
   for tokens in ([3], [250], [9, 8], [999]):
     block = jnp.broadcast_to(jnp.array(tokens), (rows, len(tokens)))
     logits, features, cache = ours(cache, block)
-    expected, of_xla, theirs = xla(theirs, block)
-    pairs = (logits, expected), (features, of_xla), (cache.keys[0], theirs.keys[0])
+    expected, xla_features, theirs = xla(theirs, block)
+    pairs = (
+      (logits, expected),
+      (features, xla_features),
+      (cache.keys[0], theirs.keys[0]),
+    )
     for our, their in (*pairs, (cache.values[0], theirs.values[0])):
       assert our.dtype == their.dtype
       assert close(our, their)
@@ -133,8 +137,8 @@ def test_the_scratch_memory_continues_with_another_batch(gpu):
 def test_more_than_eight_rows_use_xla(gpu, capsys):
   decoder, params = decoder_of()
   reason = "there are 9 rows; the kernel takes 8"
-  said = choose(decoder, params, 9, capsys)
-  assert said == [f"Step of the draft: XLA's, for {reason}."]
+  lines = choose(decoder, params, 9, capsys)
+  assert lines == [f"Step of the draft: XLA's, for {reason}."]
   net = decoder.drafter.network
   assert draft_step.problem_of(net, rows=8) is None
   assert not choice.is_used(draft_step.key_of(net, 9))
@@ -216,9 +220,9 @@ def test_generate_uses_the_kernel_in_every_batch(faster, capsys):
     found = generate(inputs, target, draft, **words)
     assert [x.tokens for x in found] == [x.tokens for x in plain]
     assert sum(x.accepted for x in found) > 0.7 * sum(x.drafted for x in found)
-  said = capsys.readouterr().err.splitlines()
+  lines = capsys.readouterr().err.splitlines()
   # The first call builds and chooses; the second call prints nothing.
-  assert [line for line in said if line.startswith("Draft step")] == [
+  assert [line for line in lines if line.startswith("Draft step")] == [
     "Draft step: 0.5 MB beside the draft's 1.4 MB.",
     "Draft step of 2 rows: our kernel takes 0.16 ms, XLA's 0.42 ms.",
   ]
@@ -319,7 +323,7 @@ def test_kernel_and_xla_are_timed(gpu, capsys):
 
 def test_an_outcome_is_saved_and_reused(faster, monkeypatch, tmp_path, capsys):
   decoder, params = decoder_of()
-  said = choose(decoder, params, 1, capsys)
+  lines = choose(decoder, params, 1, capsys)
   (path,) = tmp_path.glob("choice-*.json")
 
   def forget():
@@ -332,7 +336,7 @@ def test_an_outcome_is_saved_and_reused(faster, monkeypatch, tmp_path, capsys):
   with monkeypatch.context() as patch:
     patch.setattr(choice, "_outcome", refuse)
     forget()
-    assert choose(decoder, params, 1, capsys) == said
+    assert choose(decoder, params, 1, capsys) == lines
     assert choose(decoder, params, 1, capsys) == []
     # Another number of rows is measured separately.
     with pytest.raises(AssertionError, match="measured again"):
@@ -340,7 +344,7 @@ def test_an_outcome_is_saved_and_reused(faster, monkeypatch, tmp_path, capsys):
   for damaged in ("", "{}", json.dumps({"errors": [1], "agrees": 1, "seconds": []})):
     path.write_text(damaged)
     forget()
-    assert choose(decoder, params, 1, capsys) == said
+    assert choose(decoder, params, 1, capsys) == lines
 
 
 # ---- Networks and settings without the kernel, and PRODUCTS='native'. ----
@@ -420,8 +424,8 @@ def test_an_unsupported_gpu_uses_xla(faster, monkeypatch, capsys):
   monkeypatch.setattr(draft_step, "is_for_gpu", lambda: True)
   decoder, params = decoder_of()
   assert set(params) == {"target", "draft"}
-  said = choose(decoder, params, 1, capsys)
-  assert said == [f"Step of the draft: XLA's, for {reason}."]
+  lines = choose(decoder, params, 1, capsys)
+  assert lines == [f"Step of the draft: XLA's, for {reason}."]
 
 
 def test_tree_drafts_have_no_step(faster):
@@ -439,17 +443,17 @@ def test_other_decoders_use_no_kernel(gpu, kind, capsys):
   if kind == "beam":
     decoder = BeamDecoder(target.network, draft.network)
     params = {"target": target.params, "draft": draft.params}
-    said = ["Step of the draft: XLA's, for drafts are trees."]
+    expected = ["Step of the draft: XLA's, for drafts are trees."]
   elif kind == "plain":
     decoder, params = build.together(target)
-    said = []
+    expected = []
   else:
     table = network_for(NgramConfig(vocab_size=300, contexts=(40,), width=2, order=2))
     variables = initial_variables(table, jax.random.key(0))
     ngrams = build.Model(table, variables["params"])
     decoder, params = build.together(target, ngrams, gamma=GAMMA)
-    said = ["Step of the draft: XLA's, for a NgramTable is not an encoder-decoder."]
-  assert choose(decoder, params, 2, capsys) == said
+    expected = ["Step of the draft: XLA's, for a NgramTable is not an encoder-decoder."]
+  assert choose(decoder, params, 2, capsys) == expected
 
 
 @pytest.mark.parametrize(

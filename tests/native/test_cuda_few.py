@@ -106,11 +106,11 @@ T5_1_1 = {"mlp_activations": ("gelu", "linear")}
 def test_rounded_weights_decode_with_the_kernel(gpu, weights, capsys):
   """WEIGHTS='int8' and a 4-bit draft of the target both call the kernel."""
   net = network_for(T5Config(**SIZES, **T5_1_1, weights=weights))
-  whole = networks.sharp(net)
+  unrounded = networks.sharp(net)
   drafter = None
-  params = whole
+  params = unrounded
   if weights == "int8":
-    params = rounded.within(whole, rounded.of_weights(net.config)(whole))
+    params = rounded.within(unrounded, rounded.of_weights(net.config)(unrounded))
   else:
     drafter = Quantized(bits=4, gamma=2)
   decoder, params = build.together(build.Model(net, params), drafter=drafter)
@@ -119,11 +119,11 @@ def test_rounded_weights_decode_with_the_kernel(gpu, weights, capsys):
     assert codes.dtype == jnp.uint8
   inputs = jnp.array([[5, 6, 1], [9, 1, 0]])
   tuning.tuned(tuning.Job(decoder, 2, 3, GREEDY, 5), params)
-  said = capsys.readouterr().err.splitlines()
+  printed = capsys.readouterr().err.splitlines()
   bits = 4 if drafter else 8
   shapes = ["32 x 64", "64 x 32"]
   taken = f"in {bits} bits: our kernel takes 0.022 ms, XLA's 0.031 ms."
-  lines = [line for line in said if " x " in line]
+  lines = [line for line in printed if " x " in line]
   products = "Products of 1 to 8 rows by"
   assert sorted(lines) == [f"{products} {shape} {taken}" for shape in shapes]
 

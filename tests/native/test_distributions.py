@@ -45,14 +45,14 @@ def test_distributions_equal_float64(size, sampling):
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_a_row_does_not_depend_on_other_rows(sampling):
   logits = 4 * normal(0, 19, 3_000)
-  whole = distributions(logits, sampling)
+  together = distributions(logits, sampling)
   np.testing.assert_array_equal(
-    distributions(logits[::-1].copy(), sampling)[::-1], whole
+    distributions(logits[::-1].copy(), sampling)[::-1], together
   )
   np.testing.assert_array_equal(
-    distributions(logits.reshape(19, 1, -1), sampling)[:, 0], whole
+    distributions(logits.reshape(19, 1, -1), sampling)[:, 0], together
   )
-  for row, distribution in zip(logits, whole, strict=True):
+  for row, distribution in zip(logits, together, strict=True):
     np.testing.assert_array_equal(distributions(row, sampling), distribution)
 
 

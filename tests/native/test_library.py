@@ -50,9 +50,9 @@ def lose_the_digest(path):
 @pytest.mark.parametrize("damage", [halve, empty, flip_a_bit, lose_the_digest])
 def test_a_damaged_library_is_built_again(damage):
   path = library.built()
-  whole = path.read_bytes()
+  contents = path.read_bytes()
   damage(path)
-  assert library.built().read_bytes() == whole
+  assert library.built().read_bytes() == contents
   time = path.stat().st_mtime_ns
   assert library.built() == path
   assert path.stat().st_mtime_ns == time  # Not built again.

@@ -33,12 +33,12 @@ def test_every_build_gives_the_same_products(name, tmp_path):
   if not set(needed) <= set(processor()):
     pytest.skip(f"this processor lacks one of {needed}")
   sources = [str(p) for p in library.SOURCES if p.stem in ("few_rows", "rounded")]
-  made = tmp_path / "rounded.so"
+  output = tmp_path / "rounded.so"
   include = f"-I{jax.ffi.include_dir()}"
-  common = "-std=c++17", "-O0", "-ffp-contract=fast", "-fPIC", "-w", "-shared"
+  common = ["-std=c++17", "-O0", "-ffp-contract=fast", "-fPIC", "-w", "-shared"]
   compiler = library._compiler()
-  library.run(*compiler, *common, *flags, include, *sources, "-o", str(made))
-  build = ctypes.CDLL(str(made))
+  library.run(*compiler, *common, *flags, include, *sources, "-o", str(output))
+  build = ctypes.CDLL(str(output))
   call = {}
   for kernel in ("multiply", "rounded", "certified"):
     call[kernel] = f"{kernel}_{name.replace(' ', '_')}"
@@ -60,9 +60,9 @@ def test_every_build_gives_the_same_products(name, tmp_path):
   weights = normal(5, 330, 2000)
   parts = screened(weights)
   shape = jax.ShapeDtypeStruct((5, 2000), x.dtype)
-  (whole,) = jax.jit(jax.ffi.ffi_call(call["multiply"], [shape]))(x, weights)
+  (full,) = jax.jit(jax.ffi.ffi_call(call["multiply"], [shape]))(x, weights)
   parts = [parts[part] for part in ("codes", "scales", "bounds")]
   certified = jax.ffi.ffi_call(call["certified"], shape)
   found = jax.jit(lambda *given: certified(*given, by_rows=False))(x, weights, *parts)
-  np.testing.assert_array_equal(found.argmax(axis=1), whole.argmax(axis=1))
-  np.testing.assert_array_equal(found.max(axis=1), whole.max(axis=1))
+  np.testing.assert_array_equal(found.argmax(axis=1), full.argmax(axis=1))
+  np.testing.assert_array_equal(found.max(axis=1), full.max(axis=1))

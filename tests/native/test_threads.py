@@ -98,8 +98,9 @@ def saved(threads):
   """Returns the results of a process with `threads` threads."""
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "results.npz")
-    program = "-m", "tests.native.test_threads", path
-    processes.printed(*program, timeout=SECONDS, PJRT_NPROC=str(threads))
+    module = "tests.native.test_threads"
+    settings = {"timeout": SECONDS, "PJRT_NPROC": str(threads)}
+    processes.printed("-m", module, path, **settings)
     with np.load(path) as arrays:
       found = dict(arrays)
   # Fewer threads would mean that XLA ignores PJRT_NPROC and the tests see nothing.

@@ -75,9 +75,9 @@ def forced(config, tokens):
 @functools.partial(jax.jit, static_argnames="config")
 def _forced(config, params, tokens):
   network = network_for(config)
-  known = jnp.ones_like(tokens)
+  mask = jnp.ones_like(tokens)
   inputs = () if is_decoder_only(network) else (INPUTS,)
-  return network.apply({"params": params}, *inputs, tokens, known, enable_dropout=False)
+  return network.apply({"params": params}, *inputs, tokens, mask, enable_dropout=False)
 
 
 @functools.cache

@@ -46,9 +46,9 @@ def run(function, *args):
 def test_a_product_is_the_rounded_float32_product(inputs):
   x = narrow(normal(1, 140, inputs))
   kernels = [narrow(normal(column, inputs, column)) for column in (1, 7, 96, 832)]
-  whole = run(products.multiply, x, *kernels)
+  narrow_products = run(products.multiply, x, *kernels)
   wide = run(products.multiply, *widened(x[:128], *kernels))
-  for found, exact, kernel in zip(whole, wide, kernels, strict=True):
+  for found, exact, kernel in zip(narrow_products, wide, kernels, strict=True):
     assert_rounded(found[:128], exact)
     by_rows = run(products.multiply_by_rows, x[:128], kernel.T)
     same = run(products.multiply_by_rows, *widened(x[:128], kernel.T))
@@ -58,10 +58,10 @@ def test_a_product_is_the_rounded_float32_product(inputs):
 def test_rows_do_not_depend_on_the_number_of_rows():
   x = narrow(normal(2, 300, 64))
   kernel = narrow(normal(3, 64, 130))
-  (whole,) = run(products.multiply, x, kernel)
+  (together,) = run(products.multiply, x, kernel)
   for start, rows in ((0, 1), (7, 6), (100, 128), (11, 289)):
     (part,) = run(products.multiply, x[start : start + rows], kernel)
-    np.testing.assert_array_equal(part, whole[start : start + rows])
+    np.testing.assert_array_equal(part, together[start : start + rows])
 
 
 def test_float32_rows_multiply_a_bfloat16_matrix_without_rounding():
@@ -96,20 +96,20 @@ def test_norm_and_attention_are_rounded_float32_results():
   wide = run(products.normalize, *widened(x, scale))
   assert_rounded(run(products.normalize, x, scale), wide)
   for width in (4, 6, 64, 65):
-    given = [narrow(y) for y in (*attention(width), masks(2, 3, 4, 21))]
-    wide = run(products.attend, *widened(*given))
-    assert_rounded(run(products.attend, *given), wide)
+    inputs = [narrow(y) for y in (*attention(width), masks(2, 3, 4, 21))]
+    wide = run(products.attend, *widened(*inputs))
+    assert_rounded(run(products.attend, *inputs), wide)
 
 
 @pytest.mark.parametrize(("bits", "group"), KINDS)
 def test_a_product_with_rounded_weights_is_the_rounded_float32_product(bits, group):
   x = narrow(normal(9, 40, 330))
-  made = matrix(normal(1, 330, 70), bits, group)
+  unpacked = matrix(normal(1, 330, 70), bits, group)
   packed = matrix(normal(1, 330, 70), bits, group, packed=True)
   (found,) = run(rounded.multiply, x, packed)
   (wide,) = run(rounded.multiply, *widened(x), packed)
   assert_rounded(found, wide)
-  (plain,) = jax.jit(rounded.multiply, static_argnums=0)("xla", *widened(x), made)
+  (plain,) = jax.jit(rounded.multiply, static_argnums=0)("xla", *widened(x), unpacked)
   np.testing.assert_allclose(wide, plain, atol=0.02 * float(jnp.abs(plain).max()))
 
 
@@ -138,8 +138,8 @@ def model(config, dtype, seed=0):
   network = network_for(config)
   params = jax.tree.map(lambda x: x.astype(dtype), networks.sharp(network, seed))
   if rounding := rounded.of_weights(config):
-    made = rounded.within(params, rounding(params))
-    return build.Model(network, made, restore=lambda: params)
+    rounded_params = rounded.within(params, rounding(params))
+    return build.Model(network, rounded_params, restore=lambda: params)
   return build.Model(network, params)
 
 
@@ -168,8 +168,8 @@ def test_outputs_depend_on_neither_draft_nor_batch(config):
     "auto": (draft, None),
     "itself": (None, Quantized(4, 32, gamma=3)),
   }
-  for name, (given, drafter) in drafters.items():
-    found = outputs(target, 12, draft=given, drafter=drafter)
+  for name, (draft_model, drafter) in drafters.items():
+    found = outputs(target, 12, draft=draft_model, drafter=drafter)
     np.testing.assert_array_equal(found, expected, err_msg=name)
 
 

@@ -40,10 +40,10 @@ def exact(h, weights, kernel=None, tied=False):
   """Checks the largest logit of every row and returns which logits are exact."""
   kernel = kernel or screened(weights, tied)
   found = product(h, kernel)
-  whole = product(h, weights, tied)
-  np.testing.assert_array_equal(found.argmax(axis=1), whole.argmax(axis=1))
-  np.testing.assert_array_equal(found.max(axis=1), whole.max(axis=1))
-  return found == whole
+  full = product(h, weights, tied)
+  np.testing.assert_array_equal(found.argmax(axis=1), full.argmax(axis=1))
+  np.testing.assert_array_equal(found.max(axis=1), full.max(axis=1))
+  return found == full
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -162,11 +162,11 @@ def test_nan_and_infinity_are_noticed(bad, where):
   weights = normal(6, 64, 300)
   (h if where == "h" else weights)[1, 7] = bad
   found = product(h, screened(weights))
-  whole = product(h, weights)
-  scores = [certain_log_prob(jnp.asarray(logits)) for logits in (found, whole)]
+  full = product(h, weights)
+  scores = [certain_log_prob(jnp.asarray(logits)) for logits in (found, full)]
   np.testing.assert_array_equal(*scores)
-  numbers = np.isfinite(whole).all(axis=1)
-  np.testing.assert_array_equal(found.argmax(1)[numbers], whole.argmax(1)[numbers])
+  numbers = np.isfinite(full).all(axis=1)
+  np.testing.assert_array_equal(found.argmax(1)[numbers], full.argmax(1)[numbers])
 
 
 def test_more_rows_than_max_rows_use_the_full_product():
@@ -193,9 +193,9 @@ def decoding(target, sampling, drafter=None, **words):
 
 @pytest.mark.parametrize(("kind", "drafter"), [("tied", None), ("gpt", DRAFTER)])
 def test_greedy_decodes_do_not_change_with_a_certified_head(kind, drafter):
-  run, params, more = decoding(model(kind), GREEDY, drafter)
-  chex.assert_trees_all_equal(jax.jit(run)(params), jax.jit(run)(more))
-  assert "specdec_certified" in str(jax.make_jaxpr(run)(more))
+  run, params, screened_params = decoding(model(kind), GREEDY, drafter)
+  chex.assert_trees_all_equal(jax.jit(run)(params), jax.jit(run)(screened_params))
+  assert "specdec_certified" in str(jax.make_jaxpr(run)(screened_params))
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,8 @@ def test_greedy_decodes_do_not_change_with_a_certified_head(kind, drafter):
   ],
 )
 def test_decodes_that_need_the_distribution_compute_every_logit(words, sampling):
-  run, _, more = decoding(model("t5"), sampling, **words)
-  assert "specdec_certified" not in str(jax.make_jaxpr(run)(more))
+  run, _, screened_params = decoding(model("t5"), sampling, **words)
+  assert "specdec_certified" not in str(jax.make_jaxpr(run)(screened_params))
 
 
 def test_auto_uses_a_certified_head_for_large_heads(monkeypatch):

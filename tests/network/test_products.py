@@ -63,16 +63,16 @@ def assert_of_float64(found, x, kernel):
 def test_a_row_equals_float64_and_does_not_depend_on_other_rows(inputs, product):
   x = normal(1, products.MAX_ROWS, inputs)
   kernels = matrices(inputs)
-  whole = product(x, *kernels)
-  for found, kernel in zip(whole, kernels, strict=True):
+  together = product(x, *kernels)
+  for found, kernel in zip(together, kernels, strict=True):
     assert_of_float64(found, x, kernel)
   for rows in ROWS:
     for start in (0, 5 if rows + 5 <= len(x) else 0):
       part = product(x[start : start + rows], *kernels)
-      for found, expected in zip(part, whole, strict=True):
+      for found, expected in zip(part, together, strict=True):
         np.testing.assert_array_equal(found, expected[start : start + rows])
   order = np.random.default_rng(0).permutation(len(x))
-  for found, expected in zip(product(x[order], *kernels), whole, strict=True):
+  for found, expected in zip(product(x[order], *kernels), together, strict=True):
     np.testing.assert_array_equal(found, expected[order])
 
 
@@ -267,14 +267,14 @@ def test_attention_with_every_slot_masked_is_the_mean():
 def test_attention_of_a_query_does_not_depend_on_other_queries():
   query, key, value = attention(6, queries=9)
   bias = masks(BATCH, HEADS, 9, SLOTS)
-  whole = ours_of(query, key, value, bias)
+  together = ours_of(query, key, value, bias)
   for _ in range(5):
-    np.testing.assert_array_equal(ours_of(query, key, value, bias), whole)
+    np.testing.assert_array_equal(ours_of(query, key, value, bias), together)
   for i in range(9):
     alone = ours_of(query[:, i : i + 1], key, value, bias[:, :, i : i + 1])
-    np.testing.assert_array_equal(alone, whole[:, i : i + 1])
+    np.testing.assert_array_equal(alone, together[:, i : i + 1])
   last = ours_of(query[1:], key[1:], value[1:], bias[1:])
-  np.testing.assert_array_equal(last, whole[1:])
+  np.testing.assert_array_equal(last, together[1:])
 
 
 @pytest.mark.parametrize("size", [1e4, -1e4, 3e38])
@@ -387,10 +387,11 @@ def test_attention_to_many_slots_equals_float64(slots, sign):
   value = sign(normal(0, 1, 1, slots, 64))
   query = np.zeros((1, 3, 1, 64), np.float32)
   key = normal(1, *value.shape)
-  inputs = query, key, value, normal(2, 1, 1, 1, slots)
-  exact = exactly(*inputs)
-  scale = exactly(*inputs[:2], np.abs(value), inputs[3])
-  np.testing.assert_array_less(np.abs(ours_of(*inputs) - exact) / scale, 1e-6)
+  bias = normal(2, 1, 1, 1, slots)
+  exact = exactly(query, key, value, bias)
+  scale = exactly(query, key, np.abs(value), bias)
+  found = ours_of(query, key, value, bias)
+  np.testing.assert_array_less(np.abs(found - exact) / scale, 1e-6)
 
 
 def test_many_rows_and_other_dtypes_use_xla():
@@ -452,7 +453,7 @@ def test_a_network_gives_the_same_logits_with_native_and_xla_products(scorers):
 def test_a_block_has_the_bits_of_single_tokens(scorers):
   extend, cache = scorers["native"]
   tokens = kinds.random_tokens(1, 8)
-  whole, _, _ = extend(cache, tokens)
+  block, _, _ = extend(cache, tokens)
   for i in range(8):
     one, _, cache = extend(cache, tokens[:, i : i + 1])
-    np.testing.assert_array_equal(one[:, 0], whole[:, i])
+    np.testing.assert_array_equal(one[:, 0], block[:, i])

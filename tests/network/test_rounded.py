@@ -75,9 +75,9 @@ def test_rounding_covers_every_matrix_or_the_decoder_s_matrices():
   every = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
   kernels = {name for name in every if name.endswith("kernel")}
   assert found == kernels
-  of_the_input = ("encoder/", "decoder_attention/key", "decoder_attention/value")
+  input_parts = ("encoder/", "decoder_attention/key", "decoder_attention/value")
   found, _ = names(tiny.TARGET, Rounding(whole=("input",)))
-  assert found == {x for x in kernels if not any(part in x for part in of_the_input)}
+  assert found == {x for x in kernels if not any(part in x for part in input_parts)}
 
 
 def test_tied_embeddings_and_decoder_only_networks_are_rounded():
@@ -92,13 +92,13 @@ def test_tied_embeddings_and_decoder_only_networks_are_rounded():
 
 
 def test_rounded_matrices_keep_their_axes():
-  made = Rounding(4, 8)(tiny.drawn(tiny.TARGET))
+  params = Rounding(4, 8)(tiny.drawn(tiny.TARGET))
   axes = shapes_of(network_for(tiny.TARGET))["params_axes"]
-  axes = rounded.axes_of(made, axes)
+  axes = rounded.axes_of(params, axes)
   kernel = axes["decoder"]["layers_0"]["mlp"]["wo"]["kernel"]
   assert kernel["codes_axes"].names == ("mlp", "embed")
   assert kernel["scales_axes"].names == (None, "embed")
-  assert len(jax.tree.leaves(made)) == len(flax.traverse_util.flatten_dict(axes))
+  assert len(jax.tree.leaves(params)) == len(flax.traverse_util.flatten_dict(axes))
 
 
 def test_bytes_are_counted():
@@ -150,11 +150,11 @@ def test_a_row_equals_float64_and_does_not_depend_on_other_rows(kind, inputs):
   bits, group = kind
   x = normal(1, max(ROWS), inputs)
   kernels = matrices(inputs, bits, group, packed=True)
-  whole = ours(x, *kernels)
+  together = ours(x, *kernels)
   for rows in ROWS:
-    for found, expected in zip(ours(x[-rows:], *kernels), whole, strict=True):
+    for found, expected in zip(ours(x[-rows:], *kernels), together, strict=True):
       np.testing.assert_array_equal(found, expected[-rows:])
-  for found, kernel in zip(whole, kernels, strict=True):
+  for found, kernel in zip(together, kernels, strict=True):
     np.testing.assert_array_equal(ours(x, kernel)[0], found)
     exact = unrounded(kernel, inputs).astype(np.float64)
     scale = np.abs(x) @ np.abs(exact)

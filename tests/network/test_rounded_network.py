@@ -24,10 +24,10 @@ from tests.training.conftest import params_of
 @functools.cache
 def rounded_model(kind):
   """Returns the 8-bit model of a network and parameters."""
-  whole = model(kind)
+  unrounded = model(kind)
   network = network_for(dataclasses.replace(TARGETS[kind], weights="int8"))
-  params = tuning.in_weights(network, whole.params)
-  return api.Model(network, params, lambda: whole.params)
+  params = tuning.in_weights(network, unrounded.params)
+  return api.Model(network, params, lambda: unrounded.params)
 
 
 decode = functools.partial(networks.decode, inputs=INPUTS, room=ROOM)
@@ -35,21 +35,21 @@ decode = functools.partial(networks.decode, inputs=INPUTS, room=ROOM)
 
 def logits(target, tokens):
   inputs = [] if is_decoder_only(target.network) else [INPUTS]
-  args = *inputs, tokens, jnp.ones_like(tokens)
+  mask = jnp.ones_like(tokens)
   apply = jax.jit(functools.partial(target.network.apply, enable_dropout=False))
-  return np.asarray(apply({"params": target.params}, *args))
+  return np.asarray(apply({"params": target.params}, *inputs, tokens, mask))
 
 
 @pytest.mark.parametrize("kind", TARGETS)
 def test_every_matrix_is_rounded_and_logits_stay_close(kind):
   small = rounded_model(kind)
-  whole = model(kind)
+  unrounded = model(kind)
   flat = flax.traverse_util.flatten_dict(small.params)
   left = {path[-1] for path in flat} - {"codes", "scales"}
   assert left <= {"scale", "rel_embedding", "embedding"}
   tokens = jnp.arange(len(INPUTS) * 5).reshape(-1, 5) % 7 + 1
-  off = np.abs(logits(small, tokens) - logits(whole, tokens))
-  assert 0 < off.mean() < 0.2 * np.abs(logits(whole, tokens)).mean()
+  off = np.abs(logits(small, tokens) - logits(unrounded, tokens))
+  assert 0 < off.mean() < 0.2 * np.abs(logits(unrounded, tokens)).mean()
 
 
 def test_drafts_round_the_checkpoint_s_weights():
@@ -93,14 +93,14 @@ def test_parameters_of_a_different_network_are_refused():
 
 
 def test_any_checkpoint_can_be_loaded_with_rounded_weights(tmp_path, monkeypatch):
-  said = []
-  monkeypatch.setattr(console, "say", said.append)
+  lines = []
+  monkeypatch.setattr(console, "say", lines.append)
   path = tiny.save(tmp_path / "t", tiny.TARGET, model("t5").params)
-  whole = api.load_model(path)
+  unrounded = api.load_model(path)
   folder = tmp_path / "theirs"
-  export.write(str(folder), whole.network.config, whole.params)
+  export.write(str(folder), unrounded.network.config, unrounded.params)
   found, theirs = (api.load_model(str(x), weights="int8") for x in (path, folder))
   jax.tree.map(np.testing.assert_array_equal, found.params, theirs.params)
   assert found.network.config.weights == theirs.network.config.weights == "int8"
-  assert all("WEIGHTS='int8': another model than the checkpoint's" in x for x in said)
-  assert rounded.size(found.params) < 0.6 * rounded.size(whole.params)
+  assert all("WEIGHTS='int8': another model than the checkpoint's" in x for x in lines)
+  assert rounded.size(found.params) < 0.6 * rounded.size(unrounded.params)

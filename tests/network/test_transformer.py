@@ -32,14 +32,14 @@ EACH = {**T5S, "gated gpt": kinds.GATED_GPT, **kinds.GEMMAS}
 def test_extend_equals_teacher_forcing_after_rollbacks_of_ragged_rows(config):
   rng = np.random.default_rng(1)
   extend, cache = kinds.start(config)
-  known = np.zeros((ROWS, SLOTS), np.int32)
+  sequences = np.zeros((ROWS, SLOTS), np.int32)
   rows = np.arange(ROWS)[:, None]
   for step, size in enumerate((4, 1, 4, 4, 1)):
     tokens = random_tokens(step, size)
     places = np.asarray(cache.index)[:, None] + np.arange(size)
-    known[rows, places] = tokens
+    sequences[rows, places] = tokens
     logits, _, cache = extend(cache, tokens)
-    expected = kinds.forced(config, jnp.asarray(known))[rows, places]
+    expected = kinds.forced(config, jnp.asarray(sequences))[rows, places]
     np.testing.assert_allclose(logits, expected, atol=1e-5)
     # Rows keep different parts of the block; the remainder becomes stale.
     cache = cache.at(cache.index - jnp.asarray(rng.integers(0, size + 1, size=ROWS)))
@@ -57,40 +57,40 @@ def test_a_tree_scores_every_path(config):
   positions = cache.index[:, None] + jnp.asarray(tree.depths)
   logits, _, _ = extend(cache, nodes, positions, sees)
   for path in (jnp.array([0, 1, 3]), jnp.array([0, 2, 4])):
-    whole = jnp.concatenate([prefix, nodes[:, path]], axis=1)
-    expected = kinds.forced(config, whole)[:, 4:]
+    sequence = jnp.concatenate([prefix, nodes[:, path]], axis=1)
+    expected = kinds.forced(config, sequence)[:, 4:]
     np.testing.assert_allclose(logits[:, path], expected, atol=1e-5)
 
 
 def test_a_row_depends_on_neither_other_rows_nor_padding():
-  tokens, rows = random_tokens(4, 4), jnp.array([2, 2, 1])  # The longest is left out.
+  tokens = random_tokens(4, 4)
+  rows = jnp.array([2, 2, 1])  # Without the longest input.
   extend, cache = kinds.start(T5_1_1)
   together, _, _ = extend(cache, tokens)
-  own = jnp.pad(INPUTS, ((0, 0), (0, 7)))[rows]
+  padded = jnp.pad(INPUTS, ((0, 0), (0, 7)))[rows]
   params = kinds.variables(T5_1_1)["params"]
-  extend, cache = networks.start(network_for(T5_1_1), params, own, SLOTS)
+  extend, cache = networks.start(network_for(T5_1_1), params, padded, SLOTS)
   found, _, _ = extend(cache, tokens[rows])
   np.testing.assert_allclose(found, together[rows], atol=1e-5)
 
 
 def test_t5x_decode_interface_equals_extend():
   network = network_for(T5_1_1)
-  own = {"params": kinds.variables(T5_1_1)["params"]}
+  params = {"params": kinds.variables(T5_1_1)["params"]}
   tokens = random_tokens(6, 4)
   size = 4
   calls = {"decode": True, "enable_dropout": False, "mutable": ["cache"]}
 
   @jax.jit
   def begin():
-    encoded = network.apply(own, INPUTS, enable_dropout=False, method="encode")
-    return encoded, network.apply(own, INPUTS, tokens, tokens, **calls)[1]["cache"]
+    encoded = network.apply(params, INPUTS, enable_dropout=False, method="encode")
+    return encoded, network.apply(params, INPUTS, tokens, tokens, **calls)[1]["cache"]
 
   @jax.jit
   def one(encoded, cache, token):
-    given = (encoded, INPUTS, token, token)
-    words = {"max_decode_length": size, **calls}
-    known = {**own, "cache": cache}
-    logits, variables = network.apply(known, *given, method="decode", **words)
+    settings = {"method": "decode", "max_decode_length": size, **calls}
+    state = {**params, "cache": cache}
+    logits, variables = network.apply(state, encoded, INPUTS, token, token, **settings)
     return logits, variables["cache"]
 
   extend, cache = kinds.start(T5_1_1)
@@ -105,16 +105,16 @@ def test_t5x_decode_interface_equals_extend():
 @kinds.each({"t5 1.1": T5_1_1, "gpt": GPT})
 def test_packed_examples_do_not_see_each_other(config):
   network = network_for(config)
-  own = {"params": kinds.variables(config)["params"]}
+  params = {"params": kinds.variables(config)["params"]}
   segments = {"decoder_segment_ids": jnp.array([[1] * 4 + [2] * 4])}
   tokens = random_tokens(5, 8)[:1]
-  given = [tokens, jnp.ones_like(tokens)]
+  arguments = [tokens, jnp.ones_like(tokens)]
   if not is_decoder_only(network):
     segments["encoder_segment_ids"] = segments["decoder_segment_ids"]
-    given = [INPUTS[:1, :8], *given]
-  apply = jax.jit(lambda *x, **words: network.apply(own, *x, **words, **NO_DROPOUT))
-  packed = apply(*given, **segments)
-  alone = apply(*(x[:, 4:] for x in given))
+    arguments = [INPUTS[:1, :8], *arguments]
+  apply = jax.jit(lambda *x, **words: network.apply(params, *x, **words, **NO_DROPOUT))
+  packed = apply(*arguments, **segments)
+  alone = apply(*(x[:, 4:] for x in arguments))
   # Positions are relative, so the packed second example equals the single example.
   np.testing.assert_allclose(packed[:, 4:], alone, atol=1e-5)
 
@@ -167,8 +167,8 @@ def test_parameters_axes_and_logits_equal_upstream(config):
   inputs = () if is_decoder_only(ours) else (INPUTS,)
   tokens = random_tokens(9, 150)
   lengths = jnp.array([150, 7, 31])
-  given = *inputs, tokens, 5 * (jnp.arange(150) < lengths[:, None])
-  expected = theirs.init(jax.random.key(0), *given, enable_dropout=False)
+  arguments = [*inputs, tokens, 5 * (jnp.arange(150) < lengths[:, None])]
+  expected = theirs.init(jax.random.key(0), *arguments, enable_dropout=False)
   found = kinds.variables(config)
 
   def flat(tree):
@@ -180,8 +180,8 @@ def test_parameters_axes_and_logits_equal_upstream(config):
   assert shapes(found["params"]) == shapes(expected["params"])
   assert flat(found["params_axes"]) == flat(expected["params_axes"])
   logits, reference = (
-    each.apply({"params": found["params"]}, *given, enable_dropout=False)
-    for each in (ours, theirs)
+    module.apply({"params": found["params"]}, *arguments, enable_dropout=False)
+    for module in (ours, theirs)
   )
   for row, length in enumerate(lengths):
     np.testing.assert_allclose(logits[row, :length], reference[row, :length], atol=1e-5)

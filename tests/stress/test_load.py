@@ -107,8 +107,8 @@ ONE_MORE = "a call emits accepted tokens and one more"
 )
 def test_broken_promises_are_named(tokens, change, broken):
   aux = {name: np.array([value]) for name, value in {**GOOD, **change}.items()}
-  said = broken_promises(Setting(3, 1.0, 1), np.array([tokens]), aux, vocab_size=10)
-  assert [line.split("broken: ")[1] for line in said] == broken
+  lines = broken_promises(Setting(3, 1.0, 1), np.array([tokens]), aux, vocab_size=10)
+  assert [line.split("broken: ")[1] for line in lines] == broken
 
 
 @pytest.mark.parametrize(("grows", "is_flat"), [(10, True), (30, False)])

@@ -47,8 +47,8 @@ def _model(draft_sharding, temperature, slots=0):
 
 def _rounded():
   """Returns a model that drafts with the rounded target, and the variables."""
-  own = {"target": TARGET, "draft": None, "drafter": Quantized(4, 8, gamma=GAMMA)}
-  model = tiny.speculative(seqio.ByteVocabulary(), gamma=GAMMA, **own)
+  settings = {"target": TARGET, "draft": None, "drafter": Quantized(4, 8, gamma=GAMMA)}
+  model = tiny.speculative(seqio.ByteVocabulary(), gamma=GAMMA, **settings)
   variables = _variables(model)
   params = variables["params"]
   wanted = model.decoder.derived(model.sampling).items()

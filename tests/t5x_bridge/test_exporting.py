@@ -52,9 +52,12 @@ def expected(model, params, batch):
 def export(model, params):
   """Returns a function that exports the model to a folder."""
   flat = flax.traverse_util.flatten_dict(params, sep="/")
-  given = (model, flat, LENGTHS, "a task")
-  how = (["cpu", "tpu"], [ROWS])
-  return lambda folder: exporting.export(*given, str(folder), *how)
+  platforms = ["cpu", "tpu"]
+
+  def export(folder):
+    exporting.export(model, flat, LENGTHS, "a task", str(folder), platforms, [ROWS])
+
+  return export
 
 
 @pytest.fixture(scope="module")

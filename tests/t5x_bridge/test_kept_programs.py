@@ -8,9 +8,9 @@ kept_programs = pytest.importorskip("t5x.kept_programs")
 
 @pytest.fixture
 def settings(monkeypatch):
-  made = {}
-  monkeypatch.setattr(jax.config, "update", made.__setitem__)
-  return made
+  updates = {}
+  monkeypatch.setattr(jax.config, "update", updates.__setitem__)
+  return updates
 
 
 @pytest.mark.parametrize("variable", ["SPECDEC_T5X_CACHE", "XDG_CACHE_HOME"])

@@ -45,8 +45,10 @@ def predict(model, batch, params=None, **kwargs):
 @pytest.fixture(scope="module")
 def params(vocabulary):
   """Returns the parameters of target and draft by kind."""
-  made = {name: own.speculative(vocabulary) for name, own in KINDS.items()}
-  return {name: tiny.variables(model)["params"] for name, model in made.items()}
+  models_by_kind = {name: kind.speculative(vocabulary) for name, kind in KINDS.items()}
+  return {
+    name: tiny.variables(model)["params"] for name, model in models_by_kind.items()
+  }
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +99,9 @@ def test_a_batch_with_known_counts_returns_new_counts(
   vocabulary, batch, params, expected
 ):
   model = tiny.speculative(vocabulary, gamma=1, policy=CostAware((1.0, 1.2)))
-  told, left = predict(model, {**batch, "known": model.nothing_known(5)}, params["t5"])
-  np.testing.assert_array_equal(told, expected["t5"])
-  assert left["known"].tried.sum() > 0
+  tokens, aux = predict(model, {**batch, "known": model.nothing_known(5)}, params["t5"])
+  np.testing.assert_array_equal(tokens, expected["t5"])
+  assert aux["known"].tried.sum() > 0
   assert tiny.plain(vocabulary).nothing_known(5) is None
 
 
@@ -151,9 +153,10 @@ def test_several_decodes_are_sorted_by_score(
 
 @each_kind
 def test_scores_are_the_target_s_log_likelihoods(vocabulary, batches, params, kind):
-  given = params[kind], batches[kind]
-  alone = jax.jit(KINDS[kind].plain(vocabulary).score_batch)(*given)
-  scores = jax.jit(KINDS[kind].speculative(vocabulary).score_batch)(*given)
+  plain = jax.jit(KINDS[kind].plain(vocabulary).score_batch)
+  alone = plain(params[kind], batches[kind])
+  speculative = jax.jit(KINDS[kind].speculative(vocabulary).score_batch)
+  scores = speculative(params[kind], batches[kind])
   np.testing.assert_allclose(scores, alone, rtol=1e-6)
   assert (np.asarray(alone) < 0).all()
 
@@ -201,11 +204,13 @@ def test_keys_can_be_passed_in_decoder_params(vocabulary, batch):
   np.testing.assert_array_equal(one, run(params, batch, key)[0])
   examples = jnp.array([[9, place] for place in (4, 0, 1, 2, 3)])
   # docs/how-to/export.md describes the keys.
-  of_task = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 3), 9)
-  keys = jax.vmap(lambda place: jax.random.fold_in(of_task, place))(examples[:, 1])
-  given = {"decode_rng": jax.random.key_data(keys)}
+  task_key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 3), 9)
+  keys = jax.vmap(lambda place: jax.random.fold_in(task_key, place))(examples[:, 1])
+  decoder_params = {"decode_rng": jax.random.key_data(keys)}
   ours, _ = run(params, {**batch, EXAMPLE: examples})
-  np.testing.assert_array_equal(run(params, batch, decoder_params=given)[0], ours)
+  np.testing.assert_array_equal(
+    run(params, batch, decoder_params=decoder_params)[0], ours
+  )
   assert (ours != one).any()
 
 

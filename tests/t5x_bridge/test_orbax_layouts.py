@@ -87,9 +87,9 @@ def test_layouts_of_orbax_are_read(name, vocabulary, tmp_path):
   write, tree, step = LAYOUTS[name]
   params = tiny.drawn(tiny.TARGET)
   path = str(write(tmp_path / "saved", tree(flax.core.unfreeze(params))))
-  read = specdec_t5x.load_model(path)
-  assert read.network.config == tiny.TARGET
-  chex.assert_trees_all_equal(read.params, params)
+  loaded = specdec_t5x.load_model(path)
+  assert loaded.network.config == tiny.TARGET
+  chex.assert_trees_all_equal(loaded.params, params)
   paths = {"target": path, "draft": tiny.save_t5x(tmp_path / "draft", tiny.DRAFT)}
   restored = tiny.restored(tiny.speculative(vocabulary), paths)
   assert int(restored.step) == step
@@ -109,8 +109,8 @@ def test_the_folder_of_an_item_can_be_read(inner, tmp_path):
   params = tiny.drawn(tiny.TARGET)
   write = managed(items=None) if inner == "items" else managed()
   path = write(tmp_path / "saved", flax.core.unfreeze(params))
-  read = specdec_t5x.load_model(str(path / inner))
-  chex.assert_trees_all_equal(read.params, params)
+  loaded = specdec_t5x.load_model(str(path / inner))
+  chex.assert_trees_all_equal(loaded.params, params)
 
 
 @pytest.mark.parametrize("config", [tiny_gpt.TARGET, test_scanned.UMT5])
@@ -120,10 +120,10 @@ def test_other_networks_in_orbax_s_layout_are_read(config, dtype, tmp_path):
   params = jax.tree.map(lambda x: x.astype(dtype), tiny.drawn(config))
   flat = test_scanned.stack(params, 1, test_scanned.scan, 2)
   tree = flax.traverse_util.unflatten_dict(flat, sep="/")
-  read = specdec_t5x.load_model(str(standard(tmp_path / "saved", tree)))
-  assert read.network.config == config
+  loaded = specdec_t5x.load_model(str(standard(tmp_path / "saved", tree)))
+  assert loaded.network.config == config
   wide = jax.tree.map(lambda x: x.astype("float32"), params)
-  chex.assert_trees_all_equal(read.params, wide)
+  chex.assert_trees_all_equal(loaded.params, wide)
 
 
 @pytest.mark.parametrize(
@@ -138,12 +138,12 @@ def test_other_networks_in_orbax_s_layout_are_read(config, dtype, tmp_path):
 @pytest.mark.parametrize("write", [standard, managed()])
 def test_an_orbax_checkpoint_without_a_network_is_named(tree, found, write, tmp_path):
   path = str(write(tmp_path / "saved", tree))
-  says = rf"is an Orbax checkpoint {found}.*StandardCheckpointer\(\).save\(DIR, pa"
+  message = rf"is an Orbax checkpoint {found}.*StandardCheckpointer\(\).save\(DIR, pa"
   for read in (
     specdec_t5x.load_model,
     lambda path: Checkpoint.of_network(path, "TARGET_CHECKPOINT_PATH", {}),
   ):
-    with pytest.raises(ValueError, match=says) as error:
+    with pytest.raises(ValueError, match=message) as error:
       read(path)
     assert "damaged" not in str(error.value)
 

@@ -33,10 +33,10 @@ def paths(tmp_path_factory):
 @pytest.mark.parametrize("pair", ["t5x", "orbax", "decoder-only"])
 def test_target_and_draft_get_their_parameters(vocabulary, paths, pair):
   kind = tiny_gpt if pair == "decoder-only" else tiny
-  given = []
+  received = []
 
   def ready(params):
-    return given.append(params) or {}
+    return received.append(params) or {}
 
   model = kind.speculative(vocabulary)
   restored = tiny.restored(model, paths[pair], ready=ready)
@@ -45,7 +45,7 @@ def test_target_and_draft_get_their_parameters(vocabulary, paths, pair):
     saved = tiny.state(network_for(config), seed).params
     chex.assert_trees_all_equal(restored.params[name], saved)
   # `ready` runs with the restored parameters.
-  chex.assert_trees_all_equal(given, [restored.params])
+  chex.assert_trees_all_equal(received, [restored.params])
 
 
 @pytest.mark.parametrize("pair", ["t5x", "orbax"])

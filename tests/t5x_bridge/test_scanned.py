@@ -37,7 +37,7 @@ def stack(params, axis, middle, heads=0, norm_axis=None):
   """
   flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
   layers = {}
-  made = {}
+  stacked = {}
   for name, array in flat.items():
     array = np.asarray(array)
     stack, *parts = name.split("/")
@@ -49,14 +49,14 @@ def stack(params, axis, middle, heads=0, norm_axis=None):
       path = "/".join((stack, *middle(stack), *parts[1:]))
       layers.setdefault(path, {})[number] = array
     elif "relpos_bias" in name:
-      made["/".join((stack, *middle(stack), *parts))] = array
+      stacked["/".join((stack, *middle(stack), *parts))] = array
     else:
-      made[name] = array
+      stacked[name] = array
   for path, found in layers.items():
     is_apart = norm_axis is not None and path.endswith("scale")
     arrays = [found[number] for number in sorted(found)]
-    made[path] = np.stack(arrays, norm_axis if is_apart else axis)
-  return made
+    stacked[path] = np.stack(arrays, norm_axis if is_apart else axis)
+  return stacked
 
 
 def write(root, flat, format="t5x", step=7):
@@ -103,12 +103,12 @@ WAYS = [
 @pytest.mark.parametrize("way", range(len(WAYS)))
 @pytest.mark.parametrize("format", ["t5x", "orbax"])
 def test_stacked_layers_are_read(way, format, tmp_path):
-  config, *how = WAYS[way]
+  config, *layout = WAYS[way]
   params = tiny.drawn(config)
-  path = write(tmp_path, stack(params, *how), format)
-  read = specdec_t5x.load_model(path)
-  assert read.network.config == config
-  chex.assert_trees_all_equal(read.params, params)
+  path = write(tmp_path, stack(params, *layout), format)
+  loaded = specdec_t5x.load_model(path)
+  assert loaded.network.config == config
+  chex.assert_trees_all_equal(loaded.params, params)
 
 
 @pytest.mark.parametrize("format", ["t5x", "orbax"])
@@ -157,8 +157,8 @@ def test_split_heads_of_unstacked_layers_are_joined(format, tmp_path):
     for ours, place in places.items()
   }
   assert apart["decoder/layers_1/self_attention/out/kernel"].shape == (2, 8, 16)
-  read = specdec_t5x.load_model(write(tmp_path, apart, format))
-  chex.assert_trees_all_equal(read.params, params)
+  loaded = specdec_t5x.load_model(write(tmp_path, apart, format))
+  chex.assert_trees_all_equal(loaded.params, params)
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_split_heads_of_unstacked_layers_are_joined(format, tmp_path):
 def test_inconsistent_stacks_are_refused(name, shape, format, tmp_path):
   flat = stack(tiny.drawn(UMT5), 1, scan, 2) | {name: np.ones(shape, np.float32)}
   path = write(tmp_path, flat, format)
-  says = r"checkpoint_7: .* look like parameters of stacked layers.*0 ways"
-  with pytest.raises(ValueError, match=says):
+  message = r"checkpoint_7: .* look like parameters of stacked layers.*0 ways"
+  with pytest.raises(ValueError, match=message):
     specdec_t5x.load_model(path)
 
 

@@ -156,10 +156,15 @@ NAN = float("nan")
 
 
 def write_decoded(mode, predictions, **aux):
-  written, write_fn = [], lambda *args: written.append(args)
-  args = (PATH, (predictions, aux), TASK_DS, mode, "a vocabulary")
-  writer.write_decoded(*args, write_fn=write_fn)
-  assert written == [args]
+  written = []
+
+  def write_fn(*args):
+    written.append(args)
+
+  results = (predictions, aux)
+  vocabulary = "a vocabulary"
+  writer.write_decoded(PATH, results, TASK_DS, mode, vocabulary, write_fn=write_fn)
+  assert written == [(PATH, results, TASK_DS, mode, vocabulary)]
 
 
 def test_results_without_nan_are_written():

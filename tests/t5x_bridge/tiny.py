@@ -113,11 +113,11 @@ def variables(model, seed=0):
   The logit of the padding token is always 0, so greedy decoding never gives padding.
   """
   networks = model.decoder.networks if hasattr(model, "decoder") else {}
-  made = model.module, tuple(networks.items()), seed
-  if made not in _variables:
+  key = model.module, tuple(networks.items()), seed
+  if key not in _variables:
     with jax.ensure_compile_time_eval():  # Gives arrays even while tracing.
-      _variables[made] = _make_variables(model, seed)
-  return _variables[made]
+      _variables[key] = _make_variables(model, seed)
+  return _variables[key]
 
 
 _variables = {}  # By networks and seed, because many tests share variables.

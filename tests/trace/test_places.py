@@ -16,9 +16,9 @@ def test_greedy_places_equal_places_by_hand(seed):
   target, draft = observed.pair(seed)
   found = observed.decoded(KeepPlaces(), target, DraftModel(draft, observed.GAMMA))
   output, by_hand = observed.places_by_hand(target, draft)
-  rest = [0] * (observed.LENGTH - len(output))
-  assert found.tokens[0].tolist() == output + rest
-  assert found.observed[0].tolist() == by_hand + rest
+  padding = [0] * (observed.LENGTH - len(output))
+  assert found.tokens[0].tolist() == output + padding
+  assert found.observed[0].tolist() == by_hand + padding
 
 
 @pytest.mark.parametrize("is_tree", [False, True])

@@ -24,7 +24,7 @@ def record(source="a cat", output="eine Katze", ids=(5, 6, 1), **counts):
 
 def run(folder, *records):
   folder.mkdir()
-  text = "".join(json.dumps(each) + "\n" for each in records)
+  text = "".join(json.dumps(example) + "\n" for example in records)
   (folder / NAME).write_text(text)
   return str(folder)
 

@@ -43,8 +43,8 @@ def generated(models, vocabulary, **settings):
   settings = {"policy": "fixed", "batch_size": 2, **SETTINGS, **settings}
   outputs = specdec_t5x.generate([TEXT, "the dog"], *models, vocabulary, **settings)
   found = open_vocabulary(vocabulary)
-  known = [recording.piece_of(found, token) for token in outputs[0].tokens]
-  return known, outputs[0]
+  pieces = [recording.piece_of(found, token) for token in outputs[0].tokens]
+  return pieces, outputs[0]
 
 
 @pytest.mark.parametrize(("name", "settings"), [("greedy", {}), ("sampled", SAMPLED)])
@@ -82,8 +82,9 @@ def test_the_target_as_draft_is_never_rejected_and_compiles_once(
     return traced.append(args) or verify(*args)
 
   monkeypatch.setattr(recording, "verify", count)
-  twins = models[0], models[0]
-  (trace,) = recording.record([TEXT], *twins, vocabulary, **SETTINGS, **SAMPLED)
+  target = models[0]
+  settings = {**SETTINGS, **SAMPLED}
+  (trace,) = recording.record([TEXT], target, target, vocabulary, **settings)
   assert len(trace.turns) > 1
   assert len(traced) == 1
   kinds = {token.kind for turn in trace.turns for token in turn.drafted}

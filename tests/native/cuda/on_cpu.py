@@ -111,16 +111,16 @@ def step_arguments(
     **{"distances": arrays["biases"].shape[1], "tiles": layout.tiles},
     **{"chunks": arrays["weights"].shape[2], "ring": ring, "scale": scale},
   }
-  made = {
+  results = {
     "chosen": np.full((steps, rows), -1, np.int32),
     "logits": np.full((steps, rows, layout.vocab), np.nan, np.float32),
     "features": np.full((steps, rows, layout.width), 0x7FFF, np.uint16),
   }
-  given = StepArrays(**{k: pointer(v) for k, v in {**arrays, **made}.items()})
+  arguments = StepArrays(**{k: pointer(v) for k, v in {**arrays, **results}.items()})
   for name, buffers in caches.items():
     for i, buffer in enumerate(buffers):
-      getattr(given, name)[i] = pointer(buffer)
-  return StepShape(**sizes), given, made
+      getattr(arguments, name)[i] = pointer(buffer)
+  return StepShape(**sizes), arguments, results
 
 
 def step(library, layout, arrays, caches, **settings):
@@ -133,10 +133,12 @@ def step(library, layout, arrays, caches, **settings):
     caches: see `step_arguments`; read and written.
     **settings: further arguments of `step_arguments`.
   """
-  shape, given, made = step_arguments(layout, arrays, caches, **settings)
-  found = library.specdec_step(layout.cluster, ctypes.byref(shape), ctypes.byref(given))
-  assert found == 0
-  return made
+  shape, arguments, results = step_arguments(layout, arrays, caches, **settings)
+  status = library.specdec_step(
+    layout.cluster, ctypes.byref(shape), ctypes.byref(arguments)
+  )
+  assert status == 0
+  return results
 
 
 def few(library, bits, cluster, x, matrices, other=None, kind=0, residuals=()):
