@@ -32,7 +32,7 @@ def to_torch(model: Model, device: str = "cpu") -> Any:
     export.write(folder, config, model.params)
     theirs = transformers.AutoConfig.from_pretrained(folder)
     if theirs.dense_act_fn == "gelu_new":
-      theirs.dense_act_fn = "gelu_pytorch_tanh"  # The same formula as one kernel.
+      theirs.dense_act_fn = "gelu_pytorch_tanh"  # A single kernel for an equal formula.
     network = transformers.AutoModelForSeq2SeqLM.from_pretrained(
       folder, config=theirs, attn_implementation="sdpa"
     )
