@@ -229,7 +229,7 @@ def test_generate_uses_the_kernel_in_every_batch(faster, capsys):
 
 
 def test_a_timed_pair_calls_the_kernel(faster, monkeypatch):
-  """`make gpu` times the draft's step that users get."""
+  """`make gpu` times the draft step of a real decode."""
   monkeypatch.setitem(sizes._SHAPES, "narrow", (128, 2, 1, 64, 96))
   pair = Pair(Setup("tiny", "narrow", 2, 0.0, GAMMA, "bfloat16", 5, 12))
   for name, uses in ("iteration", True), ("redrafted", True), ("plain", False):
