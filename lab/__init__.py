@@ -1,4 +1,4 @@
-"""Research about this project: `python -m lab`, from a clone.
+"""Research on speculative decoding: `python -m lab`, from a clone.
 
-No wheel contains this package, and nothing in `specdec_t5x` imports it.
+The wheel does not contain this package, and `specdec_t5x` does not import `lab`.
 """

@@ -1,14 +1,14 @@
-"""`python -m lab COMMAND`: research about this project, from a clone.
+"""`python -m lab COMMAND`: research on speculative decoding, from a clone.
 
-Each command prints a table and writes the table to --output. `--help` after a command
+A command prints a table and writes the table to --output. `--help` after a command
 describes the command:
 
-  model      a TPU's times, modelled from programs that its compiler made
-  layers     the sublayers that a target leaves out to draft for itself
+  model      times on a TPU, modelled from compiled programs
+  layers     the best sublayers to skip if a target drafts for itself
   hierarchy  the fastest hierarchy of drafts
   link       the cost in alpha and bits of a draft in another process
-  online     alpha while the draft learns from the requests that it serves
-  methods    all ways to draft beside Hugging Face, CTranslate2 and upstream T5X
+  online     alpha while the draft learns from served requests
+  methods    every drafter beside Hugging Face, CTranslate2 and upstream T5X
 
 `python -m lab.stress.NAME` tests whole runs: kills, load, restore.
 """
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from specdec_t5x.quiet import import_quietly
 
-# Where each command is.
+# The module of each command.
 COMMANDS = {
   "model": "lab.model.command",
   "layers": "lab.layers.command",
@@ -29,18 +29,18 @@ COMMANDS = {
   "online": "lab.online.command",
   "methods": "lab.peers.methods",
 }
-# The others load TensorFlow.
+# Commands that need no TensorFlow.
 _LIGHT = ("model",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command that the first argument names.
+  """Runs the command named by the first argument.
 
   Args:
-    argv: the command and its flags; None takes the process's arguments.
+    argv: command and flags; by default the arguments of the process.
 
   Returns:
-    The exit status: 0, or 1 after printing what is wrong with the input.
+    The exit status: 0, or 1 after an error message about the input.
   """
   argv = sys.argv[1:] if argv is None else argv
   parser = argparse.ArgumentParser(

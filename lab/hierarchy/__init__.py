@@ -1,1 +1,1 @@
-"""Which hierarchy of drafts is fastest, planned and measured."""
+"""The fastest hierarchy of drafts, planned and measured."""

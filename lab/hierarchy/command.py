@@ -1,16 +1,16 @@
-r"""The best hierarchy of drafts by measured costs, and what it takes in fact.
+r"""Plans the best hierarchy of drafts from measured costs, and times the plans.
 
   python -m lab hierarchy --target DIR --draft small=DIR tiny=DIR copy \
     --vocabulary FILE --inputs FILE --prefix "translate English to German: " \
     --output DIR
 
-Times an iteration of each network above each draft (judge and drafter, on the first
-input; at the least, a middle and the greatest length, and those between them by lines),
-and counts how many tokens stand on all inputs; from these follows the fastest hierarchy
-of 1, 2 and 3 drafts (`lab.hierarchy.planner`). Then decodes every input with each of
-them in turn, at batch 1: seconds a token without the encoders, and speeds over plain
-decoding, as predicted and as measured. Says so where a single draft, or none, is
-better.
+Times an iteration of every (judge, draft) pair on the first input, at the shortest, a
+middle and the longest draft length. Times at lengths in between are interpolated.
+Counts the accepted tokens on all inputs. `lab.hierarchy.planner` computes the fastest
+hierarchies of 1, 2 and 3 drafts from the times and counts. Then decodes every input at
+batch 1 with the plans in turn. The table has seconds a token without the encoders, and
+the predicted and measured speed over plain decoding. A note says if a single draft, or
+no draft, is better.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from specdec_t5x.drafters.draft_model import DraftModel
 
 TARGET = "target"
 _RUNS = 9
-# Names and lengths of drafts, the lowest first.
+# (name, length) of every draft, the lowest draft first.
 Levels = Sequence[tuple[str, int]]
 
 
@@ -56,16 +56,16 @@ def make(args: argparse.Namespace) -> Table:
   rows = _rows(study, plans, sampling)
   best = min(plans, key=lambda plan: plan.seconds)
 
-  def of_pairs(found):
-    return {" / ".join(pair): each.tolist() for pair, each in found.items()}
+  def by_pair(curves):
+    return {" / ".join(pair): curve.tolist() for pair, curve in curves.items()}
 
-  stand = of_pairs(measured.survival)
-  first = {pair: round(chances[0], 3) for pair, chances in stand.items()}
+  survival = by_pair(measured.survival)
+  first = {pair: round(chances[0], 3) for pair, chances in survival.items()}
   facts = {
     "plain": measured.plain,
-    "drafts": {name: each.tolist() for name, each in measured.drafts.items()},
-    "iterations": of_pairs(measured.iterations),
-    "survival": stand,
+    "drafts": {name: lengths.tolist() for name, lengths in measured.drafts.items()},
+    "iterations": by_pair(measured.iterations),
+    "survival": survival,
     "best": _text(best),
   }
   words = {"task": study.job.task, "temperature": args.temperature}
@@ -90,11 +90,11 @@ def measure(study: Study, sampling: Sampling, gamma: int) -> planner.Measured:
 
 
 def stands(study: Study, decode: Decode, gamma: int) -> Float[np.ndarray, "G"]:
-  """Returns how often a call gives more than 1, 2, .. gamma tokens."""
+  """Returns the share of calls with more than 1, 2, .. gamma tokens."""
 
   @jax.jit
-  def run(*given):
-    decoded = generate.generate(*decode.start(*given), observe=Standing(gamma))
+  def run(*arguments):
+    decoded = generate.generate(*decode.start(*arguments), observe=Standing(gamma))
     return decoded.observed.sum(axis=0)
 
   counts = sum(np.asarray(run(*decode.given(text))) for text in study.inputs)
@@ -102,13 +102,14 @@ def stands(study: Study, decode: Decode, gamma: int) -> Float[np.ndarray, "G"]:
 
 
 def models_of(study: Study) -> dict[str, Model | None]:
-  """Returns the target and the drafts by name; None of what has no model."""
+  """Returns the models of target and drafts by name; None for a copying draft."""
   return {TARGET: study.target, **{d.name: d.model for d in study.drafts}}
 
 
 def _decode(study: Study, judge: str, levels: Levels, sampling: Sampling) -> Decode:
-  """Returns how a network decodes with drafts above one another; plainly with none."""
-  models, drafter = models_of(study), None
+  """Returns decoding of a judge with a hierarchy of drafts; plain without drafts."""
+  models = models_of(study)
+  drafter = None
   for name, size in levels:
     model = models[name]
     if drafter is not None:
@@ -123,23 +124,25 @@ def _decode(study: Study, judge: str, levels: Levels, sampling: Sampling) -> Dec
 
 
 def _seconds(study, decode, pairs, sampling, gamma):
-  """Returns seconds of the target's token, of drafts by name, of iterations by pair."""
-  text, some = study.inputs[0], sorted({1, (gamma + 1) // 2, gamma})
+  """Returns the seconds of a plain token, of drafts by name, of iterations by pair."""
+  text = study.inputs[0]
+  sizes = sorted({1, (gamma + 1) // 2, gamma})
   loops = {PLAIN: study.decode(sampling.temperature).loop(text)}
-  for pair, size in itertools.product(pairs, some):
-    each = decode(*pair, size)
-    loops[pair, size] = each.loop(text)
-    loops[pair[1], size] = each.loop(text, "draft")
+  for pair, size in itertools.product(pairs, sizes):
+    decoding = decode(*pair, size)
+    loops[pair, size] = decoding.loop(text)
+    loops[pair[1], size] = decoding.loop(text, "draft")
   slopes = each_turn(loops, _RUNS)
-  found = {}
-  for pair, size in itertools.product(pairs, some):
-    parts_of = {"iteration": slopes[pair, size], "draft": slopes[pair[1], size]}
-    known = medians(parts_of, size)
-    found[pair, size], found[pair[1], size] = known["iteration"], known["draft"]
+  seconds = {}
+  for pair, size in itertools.product(pairs, sizes):
+    part_slopes = {"iteration": slopes[pair, size], "draft": slopes[pair[1], size]}
+    part_seconds = medians(part_slopes, size)
+    seconds[pair, size] = part_seconds["iteration"]
+    seconds[pair[1], size] = part_seconds["draft"]
   every = np.arange(1, gamma + 1)
 
-  def curve(what):
-    return np.interp(every, some, [found[what, size] for size in some])
+  def curve(key):
+    return np.interp(every, sizes, [seconds[key, size] for size in sizes])
 
   drafts = {name: curve(name) for _, name in pairs}
   iterations = {pair: curve(pair) for pair in pairs}
@@ -147,21 +150,26 @@ def _seconds(study, decode, pairs, sampling, gamma):
 
 
 def _rows(study, plans: Sequence[Plan], sampling) -> list[dict[str, Any]]:
-  """Returns a row a plan; all decode every input, in turn."""
-  whole, runs = study.job.max_length, {}
+  """Decodes every input with the plans in turn and returns a row per plan."""
+  max_length = study.job.max_length
+  runs = {}
   for i, plan in enumerate(plans):
     decode = _decode(study, TARGET, plan.levels, sampling)
-    run = counting_calls(decode)
-    for count in (0, whole):
-      runs[i, count] = lambda text, run=run, decode=decode, n=count: run(
-        n, *decode.given(text)
-      )
+    compiled = counting_calls(decode)
+    for count in (0, max_length):
+
+      def run(text, compiled=compiled, decode=decode, count=count):
+        return compiled(count, *decode.given(text))
+
+      runs[i, count] = run
   timed = alternate(runs, study.inputs)
-  setting, decodes, rows = Setting(0, sampling.temperature), {}, []
+  setting = Setting(0, sampling.temperature)
+  decodes = {}
+  rows = []
   for i, plan in enumerate(plans):
-    found, calls = zip(*timed[i, whole].results, strict=True)
-    decodes[i] = Timed(timed[i, whole].seconds - timed[i, 0].seconds, found)
-    # Machines drift: what was timed in turn is compared, plans as decodes.
+    results, calls = zip(*timed[i, max_length].results, strict=True)
+    decodes[i] = Timed(timed[i, max_length].seconds - timed[i, 0].seconds, results)
+    # Machines drift, so only times that were taken in turn are compared.
     cell = Measured.timed(setting, decodes[i], decodes[0])
     by_level = [sum(int(n[0]) for n in level) for level in zip(*calls, strict=True)]
     target_calls = cell.columns["target_calls"].sum()
@@ -185,15 +193,15 @@ def _text(plan: Plan) -> str:
 
 
 def _verdict(best: Plan) -> str:
-  """Returns which number of levels is best, in a line."""
-  said = ("No draft pays here", "A single draft is best")
-  text = said[len(best.levels)] if len(best.levels) < 2 else "A hierarchy is best"
+  """Returns a sentence about the best number of levels."""
+  openings = ("No draft pays here", "A single draft is best")
+  text = openings[len(best.levels)] if len(best.levels) < 2 else "A hierarchy is best"
   return f"{text}: {_text(best)}, {1e3 * best.seconds:.3f} ms a token predicted."
 
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-  """An observer that counts iterations by how many tokens of their draft stood.
+  """An observer that counts iterations by the number of accepted tokens.
 
   Attributes:
     gamma: most tokens of a draft.
@@ -202,38 +210,39 @@ class Standing:
   gamma: int
 
   def start(self, rows: int, max_length: int) -> Float[Array, "B N"]:
-    """Returns no counts, for 0 to gamma tokens."""
+    """Returns zero counts for 0 to gamma tokens."""
     del max_length
     return jnp.zeros((rows, self.gamma + 1))
 
   def observe(self, kept: Float[Array, "B N"], before: Any, iteration: Any):
-    """Returns the counts with one more iteration's."""
+    """Adds the counts of an iteration."""
     del before
-    # An end among the accepted ones takes no token after it.
+    # No token follows an accepted EOS, so the EOS counts as the judge's token.
     return kept + jax.nn.one_hot(iteration.info.emitted - 1, self.gamma + 1)
 
 
 def counting_calls(decode: Decode):
   """Returns a compiled function of (count, params, inputs, keys).
 
-  It decodes for at most so many iterations, and also returns the calls of the networks
-  between the target and the lowest draft, from above.
+  The function decodes for at most `count` iterations. It also returns the calls of the
+  networks between the target and the lowest draft, the highest network first.
   """
 
   @jax.jit
-  def run(count, *given):
-    how, state = decode.start(*given)
-    loop, kept = generate.at_most(count), []
+  def run(count, *arguments):
+    how, state = decode.start(*arguments)
+    loop = generate.at_most(count)
+    states = []
 
-    def keeping(*how):
-      kept.append(loop(*how))
-      return kept[-1]
+    def keeping(*args):
+      states.append(loop(*args))
+      return states[-1]
 
     if isinstance(decode.decoder, PlainDecoder):
       decoded = generate.generate_plain(how, state, keeping)
     else:
       decoded = generate.generate(how, state, keeping)
-    return decoded, _calls(kept[-1].state.drafter_state)
+    return decoded, _calls(states[-1].state.drafter_state)
 
   return run
 
@@ -249,8 +258,8 @@ COMMAND = Command(
   make,
   {
     **jobs.PAIRS,
-    "gamma": (8, "most tokens of a window"),
-    "levels": (3, "most drafts of a plan"),
+    "gamma": (8, "largest window"),
+    "levels": (3, "most drafts in a plan"),
     "temperature": 0.0,
   },
 )

@@ -1,19 +1,19 @@
-"""Which hierarchy of drafts is fastest: its seconds a token, and the best one.
+"""The predicted seconds a token of a hierarchy of drafts, and the fastest hierarchy.
 
-A window's tokens have the distribution of the network that judged them last, whatever
-is below. So the tokens a call of the target are those of that network's own draft, and
-what is below changes the time of a window alone (docs/math.md, "Hierarchies"). With
-s(k) the chance that at least k tokens of a draft stand, a call gives 1 + s(1) + .. +
-s(g) tokens, and a window of T tokens takes h(T) calls of the network that fills it,
+The tokens of a window have the distribution of the last network that judged them. So
+the highest draft alone decides the tokens per call of the target. Lower levels change
+only the time of a window (docs/math.md, "Hierarchies"). If s(k) is the chance that at
+least k tokens of a draft are accepted, a call gives 1 + s(1) + .. + s(g) tokens, and a
+window of T tokens takes h(T) calls of the network that fills the window,
 
   h(T) = 1 + sum_n P(n tokens in the first call) h(T - n),  h(0) = 0.
 
-The best hierarchy is a shortest path over (network, tokens of its window): windows
-shrink from level to level, so there is no cycle. (Globerson et al., arXiv 2510.19705,
-reduce theirs to a generalised shortest path, too.)
+The best hierarchy is a shortest path over (network, window). Windows shrink from level
+to level, so there is no cycle. (The hierarchies of Globerson et al., arXiv 2510.19705,
+also reduce to a generalised shortest path.)
 
-Times are those of whole iterations of one network above one draft: an iteration takes
-more than the calls in it.
+Times are of whole iterations of a network above a single draft: an iteration takes
+longer than its calls.
 
 Shapes: G most tokens of a draft.
 """
@@ -29,13 +29,12 @@ from specdec_t5x.core.checks import is_whole
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """A hierarchy and what it is expected to take.
+  """A hierarchy and its expected time.
 
   Attributes:
-    levels: (name, tokens of its window) of each draft, the lowest first; none is plain
-      decoding.
-    seconds: for a token of the target.
-    tokens_per_call: of the target.
+    levels: (name, window) of every draft, the lowest first; () is plain decoding.
+    seconds: expected time per token of the target.
+    tokens_per_call: expected tokens per call of the target.
   """
 
   levels: tuple[tuple[str, int], ...]
@@ -45,14 +44,14 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-  """What plans follow from; G is the most tokens of a draft.
+  """The measurements for planning; G is the longest draft.
 
   Attributes:
-    target: its name.
-    plain: seconds of a token that the target decodes by itself.
-    drafts: by name, seconds of a draft of 1, 2, .. G tokens, nothing below it.
-    iterations: by (judge, name), seconds of a whole iteration with such a draft.
-    survival: by (judge, name), the chance that at least 1, 2, .. G tokens stand.
+    target: name of the target.
+    plain: seconds of a token in plain decoding.
+    drafts: by name, seconds of a draft of 1, 2, .. G tokens without lower levels.
+    iterations: by (judge, name), seconds of a whole iteration with that draft.
+    survival: by (judge, name), the chance that at least 1, 2, .. G tokens are accepted.
   """
 
   target: str
@@ -63,19 +62,20 @@ class Measured:
 
   def __post_init__(self):
     names = {name for _, name in self.survival}
-    given = (self.iterations, self.survival, self.drafts)
-    lengths = {len(seconds) for each in given for seconds in each.values()}
-    same = self.iterations.keys() == self.survival.keys() and names == set(self.drafts)
-    if len(lengths) > 1 or not same:
+    groups = (self.iterations, self.survival, self.drafts)
+    lengths = {len(seconds) for group in groups for seconds in group.values()}
+    same_pairs = self.iterations.keys() == self.survival.keys()
+    same_names = names == set(self.drafts)
+    if len(lengths) > 1 or not (same_pairs and same_names):
       raise ValueError(
-        "Expected drafts of 1 to G tokens of every name and pair, got "
+        "Expected times and acceptance of 1 to G tokens for every draft and pair, got "
         f"{sorted(self.drafts)} with {sorted(self.iterations)} and "
         f"{sorted(self.survival)}, of lengths {sorted(lengths)}."
       )
 
 
 def survival(alpha: float, gamma: int) -> Float[np.ndarray, "G"]:
-  """Returns alpha^k: how tokens stand that do so independently, with one chance."""
+  """Returns alpha^k, the survival if tokens are accepted independently with alpha."""
   return alpha ** np.arange(1, gamma + 1)
 
 
@@ -85,20 +85,20 @@ def tokens_per_call(stand: Sequence[float], gamma: int) -> float:
 
 
 def calls_per_window(stand: Sequence[float], gamma: int, window: int) -> float:
-  """Returns h(window): calls that fill a window with drafts of at most gamma tokens.
+  """Returns h(window), the calls that fill a window with drafts of up to gamma tokens.
 
-  A draft is cut to what is left but one, which the judge adds.
+  A draft is cut to the room in the window minus the token that the judge adds.
 
   Args:
     stand: s(1), s(2), ..
-    gamma: most tokens of a draft.
-    window: tokens to gather.
+    gamma: longest draft.
+    window: tokens of the window.
   """
   calls = [0.0]
   for left in range(1, window + 1):
     drafted = min(gamma, left - 1)
     at_least = np.concatenate([[1.0], stand[:drafted], [0.0]])
-    # k drafted tokens stand, and one follows.
+    # k drafted tokens are accepted, and the judge's token follows.
     chances = at_least[:-1] - at_least[1:]
     after = [calls[left - k - 1] for k in range(drafted + 1)]
     calls.append(1.0 + float(chances @ np.array(after)))
@@ -106,7 +106,7 @@ def calls_per_window(stand: Sequence[float], gamma: int, window: int) -> float:
 
 
 def window_seconds(measured: Measured, levels: tuple[tuple[str, int], ...]) -> float:
-  """Returns how long the highest of some levels takes to fill its window."""
+  """Returns the time in which the highest level fills a window."""
   name, window = levels[-1]
   if len(levels) == 1:
     return measured.drafts[name][window - 1]
@@ -118,10 +118,11 @@ def window_seconds(measured: Measured, levels: tuple[tuple[str, int], ...]) -> f
 def iteration_seconds(
   measured: Measured, judge: str, levels: tuple[tuple[str, int], ...]
 ) -> float:
-  """Returns the time of an iteration of `judge` with the window of these levels.
+  """Returns the time of an iteration of `judge` with the window of the levels.
 
-  It was measured with the highest level alone; what is below changes its draft.
-  (A middle network reads a token more, `Context.behind`, which is not counted.)
+  The iteration was measured with the highest level alone. Lower levels change the time
+  of the draft. (The extra token that a middle network reads, `Context.behind`, is not
+  counted.)
   """
   name, window = levels[-1]
   alone = measured.drafts[name][window - 1]
@@ -130,7 +131,7 @@ def iteration_seconds(
 
 
 def plan_of(measured: Measured, levels: tuple[tuple[str, int], ...]) -> Plan:
-  """Returns the expected time of a hierarchy of these levels."""
+  """Returns the plan of a hierarchy with the expected time."""
   if not levels:
     return Plan((), measured.plain, 1.0)
   name, gamma = levels[-1]
@@ -140,15 +141,15 @@ def plan_of(measured: Measured, levels: tuple[tuple[str, int], ...]) -> Plan:
 
 
 def best_plans(measured: Measured, depth: int, gamma: int) -> list[Plan]:
-  """Returns the fastest hierarchy of 0, 1, .. drafts, as far as there are any.
+  """Returns the fastest hierarchies of 0, 1, .. drafts, as far as they exist.
 
   Args:
-    measured: what calls take and how drafts stand.
+    measured: times and acceptance.
     depth: most levels below the target; 0 is plain decoding.
-    gamma: most tokens of a window.
+    gamma: largest window.
 
   Raises:
-    ValueError: where depth or gamma is no number of levels or of tokens.
+    ValueError: if depth is not a whole number >= 0 or gamma not a whole number >= 1.
   """
   if not (is_whole(depth, 0) and is_whole(gamma, 1)):
     raise ValueError(
@@ -165,13 +166,13 @@ def best_plans(measured: Measured, depth: int, gamma: int) -> list[Plan]:
   names = measured.drafts
   sizes = range(1, gamma + 1)
   plans = [plan_of(measured, ())]
-  # The fastest way to each (network, window) with so many levels.
+  # The fastest levels that end in a (network, window), at the depth of the loop.
   ways = {(name, size): ((name, size),) for name in names for size in sizes}
   for _ in range(depth):
     tops = [ways[n, s] for n in below(measured.target) for s in sizes if (n, s) in ways]
     if tops:
-      found = (plan_of(measured, levels) for levels in tops)
-      plans.append(min(found, key=lambda plan: plan.seconds))
+      candidates = (plan_of(measured, levels) for levels in tops)
+      plans.append(min(candidates, key=lambda plan: plan.seconds))
     deeper = {}
     for name in names:
       for size in sizes:

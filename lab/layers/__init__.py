@@ -1,1 +1,1 @@
-"""Which sublayers a target had best leave out when it drafts for itself."""
+"""The best sublayers to skip if a target drafts for itself."""

@@ -1,9 +1,9 @@
-"""How often a target without some of its sublayers agrees with itself: alpha.
+"""Alpha of a target that drafts for itself without some sublayers.
 
-Measured on the target's own outputs, without a draw: at each place of an output the sum
-of min(p, q), where q is the distribution of a draft that began up to `block` tokens
-before. All it read until then has the whole target's keys and values, as in decoding.
-Which sublayers run is an argument of the compiled program.
+Alpha is computed on the target's outputs without sampling: the mean over the positions
+of the outputs of the sum of min(p, q). q is the distribution of a draft that began up
+to `block` tokens earlier. Keys and values before the draft are the full target's, as in
+decoding. The set of skipped sublayers is an argument of the compiled program.
 
 Shapes: B rows, E input length, T output length, N sublayers, K block.
 """
@@ -25,28 +25,31 @@ from specdec_t5x.network.functional import extend_fn, logits_fn
 
 
 class Agreement:
-  """Measures alpha of any set of sublayers left out.
+  """A function from skipped sublayers to alpha.
 
   Args:
     study: the target and its inputs.
-    temperature: of both distributions.
-    block: tokens of the drafts that are measured.
+    temperature: of p and q.
+    block: draft length.
   """
 
   def __init__(self, study: Study, temperature: float, block: int):
     target = study.target
     self.names = target.network.sublayers
-    self._target, self._sampling, self._block = target, Sampling(temperature), block
+    self._target = target
+    self._sampling = Sampling(temperature)
+    self._block = block
     self._params = jax.device_put(target.params)
     decode = study.decode(temperature)
-    read, self._batches = jax.jit(self._read), []
+    encode = jax.jit(self._read)
+    self._batches = []
     for texts, decoded, count in batches(decode, study.ids):
       outputs = decoded.tokens * (jnp.arange(len(texts)) < count)[:, None]
-      self._batches.append((outputs, *read(self._params, texts, outputs)))
+      self._batches.append((outputs, *encode(self._params, texts, outputs)))
     self._agreed = jax.jit(self._agreed_of)
 
   def __call__(self, skip: Collection[str]) -> float:
-    """Returns alpha without these sublayers: from 0 to 1, the same each time."""
+    """Returns alpha without the sublayers, a deterministic number from 0 to 1."""
     gates = jnp.array([name not in skip for name in self.names], jnp.float32)
     sums = [self._agreed(self._params, gates, batch) for batch in self._batches]
     agreed, count = (
@@ -55,7 +58,7 @@ class Agreement:
     return agreed / count
 
   def _read(self, params, texts: Int[Array, "B E"], outputs: Int[Array, "B T"]):
-    """Returns the tokens of the outputs, features, the cache, and the first place."""
+    """Returns the decoder's input tokens, features, cache and first position."""
     length = outputs.shape[1]
     decoder = paired(self._target.network, None, self._block)
     keys = row_keys(jax.random.key(0), outputs.shape[0])
@@ -68,9 +71,11 @@ class Agreement:
     return tokens, features, cache, begin
 
   def _agreed_of(self, params, gates: Float[Array, "N"], batch):
-    """Returns the sum of min(p, q) over all tokens of the outputs, and their number."""
+    """Returns the sum of min(p, q) over the outputs' tokens, and the token count."""
     outputs, tokens, features, cache, begin = batch
-    network, sampling, block = self._target.network, self._sampling, self._block
+    network = self._target.network
+    sampling = self._sampling
+    block = self._block
     extend = extend_fn(
       network, gated(params, dict(zip(self.names, gates, strict=True)))
     )
@@ -94,7 +99,7 @@ class Agreement:
     return sums.sum(), (outputs > 0).sum()
 
 
-# The last product of each kind of sublayer, and a T5Gemma's norm after it.
+# By kind of sublayer: module, last product, and the norm that T5Gemma adds.
 _LAST = {
   "self": ("self_attention", "out", "post_self_attention_layer_norm"),
   "cross": ("encoder_decoder_attention", "out", "post_cross_attention_layer_norm"),
@@ -103,15 +108,14 @@ _LAST = {
 
 
 def gated(params: Any, gates: Mapping[str, Float[Array, ""]]) -> Any:
-  """Returns parameters with which each sublayer adds its output times a gate.
+  """Returns parameters that multiply the output of every sublayer by a gate.
 
-  The last step of a T5's sublayer is a product without a bias, so the gate multiplies
-  the kernel of that product. The last step of a T5Gemma's sublayer is a norm that
-  multiplies by 1 + scale.
+  A T5 sublayer ends with a product without a bias, so the gate multiplies the product's
+  kernel. A T5Gemma sublayer ends with a norm that multiplies by 1 + scale.
 
   Args:
-    params: of the target.
-    gates: by names of sublayers, as 'self_3'.
+    params: parameters of the target.
+    gates: gates by name of sublayer, such as 'self_3'.
   """
   decoder = dict(params["decoder"])
   for name, gate in gates.items():

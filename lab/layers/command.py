@@ -1,15 +1,15 @@
-r"""The sublayers that a target had best leave out to draft for itself, as a gin file.
+r"""Finds the best sublayers to skip if a target drafts for itself; writes a gin file.
 
   python -m lab layers --target DIR --vocabulary FILE --inputs FILE \
     --prefix "translate English to German: " --output DIR
 
-Acceptance is measured on the target's own outputs for the inputs, without a draw, and
-what each kind of sublayer takes is timed once; from both follows the speed at the best
-GAMMA. Sublayers are first left out one by one, then together, in the order of what they
-lose for what they save (the knapsack); Optuna goes on from there. What is measured is
-kept in cells.jsonl at once: the same command goes on where it was stopped, and --trials
-may be raised. Writes layers.gin, to be added after
-configs/contrib/layer_skip.gin. Needs the extra `search` (optuna).
+Acceptance is computed on the target's outputs, without sampling. The time of every kind
+of sublayer is measured once. Acceptance and times predict the speed at the best GAMMA.
+Sublayers are skipped one by one, then together, ordered by acceptance lost per time
+saved (the knapsack). Optuna continues from there. Every measurement is written to
+cells.jsonl at once: the same command continues a stopped run, and --trials may be
+raised. Writes layers.gin, to be added after configs/contrib/layer_skip.gin. Needs the
+extra `search` (optuna).
 """
 
 import argparse
@@ -37,12 +37,11 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.network.config import NetworkConfig
 
-_GIN = """# {count} of {whole} sublayers left out. Alpha {alpha:.3f}, a drafted token at
-# {c:.2f} of a plain one: {speed:.2f} times plain decoding is predicted. Temperature
-# {temperature:g}, costs {costs}, by python -m lab layers. Target:
-# {folder}
+_GIN = """# Skips {count} of {whole} sublayers. Alpha {alpha:.3f}, c {c:.2f}, predicted
+# speed {speed:.2f} times plain decoding. Temperature {temperature:g}, costs {costs}, by
+# python -m lab layers. Target: {folder}
 #
-# To be added after configs/contrib/layer_skip.gin.
+# Add this file after configs/contrib/layer_skip.gin.
 SKIP = ({skip})
 GAMMA = {gamma}
 """
@@ -50,16 +49,17 @@ _KEYED = ("temperature", "max_length", "gamma", "batch")
 
 
 def make(args: argparse.Namespace) -> Table:
-  """Measures, searches and compares."""
+  """Measures costs and alpha, searches, and times the results."""
   require_optuna()
   at_least(args, trials=0, timed=0, gamma=1, batch=1, runs=1)
   study = jobs.load(args)
   if not getattr(study.target.network, "sublayers", ()):
     raise ValueError(
       "--target: expected a T5 or a decoder-only network, got a "
-      f"{type(study.target.network).__name__}, which has no sublayers to leave out."
+      f"{type(study.target.network).__name__}, without sublayers to skip."
     )
-  cells, key = Cells(args.output), _key(study, args)
+  cells = Cells(args.output)
+  key = _key(study, args)
   costs = _costs_of(study, args, cells, key)
   agreement = Agreement(study, args.temperature, args.gamma)
 
@@ -80,43 +80,43 @@ def make(args: argparse.Namespace) -> Table:
 
 
 def _rows(search: Search, trials: int, seed: int) -> Iterator[dict[str, Any]]:
-  """Yields a row for nothing left out, the knapsack's set and Optuna's."""
-  found = {
+  """Yields the rows of the full target, the knapsack and Optuna."""
+  searches = {
     "nothing": lambda: search.measure(frozenset()) and frozenset(),
     "knapsack": search.by_knapsack,
     "Optuna": lambda: search.by_optuna(trials, seed),
   }
-  for name, find in found.items():
+  for name, find in searches.items():
     row = search.row(find())
     yield {"found": name, **row, "trials": search.measured}
 
 
 def _timed(study: Study, rows: Sequence[Mapping[str, Any]], args) -> list[dict]:
-  """Returns the rows with what each set comes to in decoding, all in turn."""
+  """Returns the rows with speed and equality, measured in turn with plain decoding."""
   study = dataclasses.replace(study, inputs=pad_inputs(study.ids[: args.timed]))
   runs = {PLAIN: study.program(study.decode(args.temperature))}
   for row in rows:
     decode = skipping(study, args.temperature, row["skip"], row["gamma"])
     runs[row["found"]] = study.program(decode)
   cells = compare(runs, range(len(study.inputs)), Setting(0, args.temperature))
-  found = []
+  timed_rows = []
   for row in rows:
     cell = cells[row["found"]]
-    came = {"tokens_per_call": cell.tokens_per_call, "measured": cell.speedup}
-    found.append({**row, **came, "identical": cell.equal})
-  return found
+    results = {"tokens_per_call": cell.tokens_per_call, "measured": cell.speedup}
+    timed_rows.append({**row, **results, "identical": cell.equal})
+  return timed_rows
 
 
 def skipping(
   study: Study, temperature: float, skip: Sequence[str], gamma: int
 ) -> Decode:
-  """Returns the drafter of gamma tokens that the written gin file configures."""
+  """Returns decoding with the drafter of gamma tokens that layers.gin configures."""
   drafter = LayerSkip(tuple(skip), gamma)
   return study.decode(temperature, None, drafter, policy=Fixed())
 
 
 def _key(study, args) -> dict[str, Any]:
-  """Returns everything that determines what a trial comes to."""
+  """Returns everything that determines the result of a trial."""
   return {
     "target": fingerprint(study.target.params),
     "inputs": fingerprint(list(study.inputs)),
@@ -126,7 +126,7 @@ def _key(study, args) -> dict[str, Any]:
 
 
 def _costs_of(study, args, cells: Cells, key) -> LayerCosts:
-  """Returns the costs, measured where they are not kept."""
+  """Returns the costs, measured unless cells.jsonl has them."""
   if args.costs == "weights":
     return by_weights(study.target.network.config, args.gamma)
 
@@ -135,15 +135,15 @@ def _costs_of(study, args, cells: Cells, key) -> LayerCosts:
       measured(study, args.temperature, args.batch, args.gamma, args.runs)
     )
 
-  found = cells.get({**key, "costs": args.runs, "policy": "fixed"}, run)
-  return LayerCosts(**{**found, "blocks": tuple(found["blocks"])})
+  costs = cells.get({**key, "costs": args.runs, "policy": "fixed"}, run)
+  return LayerCosts(**{**costs, "blocks": tuple(costs["blocks"])})
 
 
 def by_weights(config: NetworkConfig, longest: int) -> LayerCosts:
-  """Returns costs as if reading each weight took the same time, and nothing else any.
+  """Returns costs proportional to the number of weights.
 
-  So it nearly is where one row is decoded on a device that memory bounds. The
-  keys and values of the input are computed once and not counted.
+  The approximation is good for a single batch row on a memory-bound device. The keys
+  and values of the input are computed once and not counted.
   """
   attention = config.emb_dim * config.num_heads * config.head_dim
   feed_forward = (len(config.mlp_activations) + 1) * config.emb_dim * config.mlp_dim
@@ -151,42 +151,45 @@ def by_weights(config: NetworkConfig, longest: int) -> LayerCosts:
   if not hasattr(config, "num_encoder_layers"):
     del weights["cross"]
   rest = config.emb_dim * config.vocab_size
-  whole = rest + config.num_decoder_layers * sum(weights.values())
-  kinds = {kind: count / whole for kind, count in weights.items()}
-  return LayerCosts(kinds, rest / whole, (1.0,) * longest)
+  total = rest + config.num_decoder_layers * sum(weights.values())
+  kinds = {kind: count / total for kind, count in weights.items()}
+  return LayerCosts(kinds, rest / total, (1.0,) * longest)
 
 
 def measured(
   study: Study, temperature: float, batch: int, longest: int, runs: int
 ) -> LayerCosts:
-  """Returns costs as timed on this device, all programs in turn.
+  """Measures the costs on this device, with the programs in turn.
 
-  A kind's is what drafting saves without it; a block's that of an iteration whose
-  draft has no sublayer, less the draft.
+  The cost of a kind of sublayer is the time that drafting saves without that kind. The
+  cost of a block is the time of an iteration with a draft without sublayers, minus the
+  time of the draft.
 
   Raises:
-    ValueError: where a draft does not fit, or times are lost in noise.
+    ValueError: if the longest draft exceeds --max-length, or times are lost in noise.
   """
   if study.job.max_length <= longest + 1:
     raise ValueError(
-      f"Expected room for a draft of {longest} tokens and one more, got "
+      f"Expected --max-length > --gamma + 1 = {longest + 1}, got "
       f"{study.job.max_length}. Raise --max-length or lower --gamma."
     )
-  names, texts = study.target.network.sublayers, study.batch(batch)
+  names = study.target.network.sublayers
+  texts = study.batch(batch)
   kinds = list(dict.fromkeys(name.partition("_")[0] for name in names))
   skips = {kind: [n for n in names if n.startswith(f"{kind}_")] for kind in kinds}
   skips |= {"whole": [], "rest": names}
-  of = functools.partial(skipping, study, temperature)
+  decode = functools.partial(skipping, study, temperature)
   loops = {PLAIN: study.decode(temperature).loop(texts)}
   for name, skip in skips.items():
-    loops[name] = of(skip, longest).loop(texts, "draft")
+    loops[name] = decode(skip, longest).loop(texts, "draft")
   for gamma in range(1, longest + 1):
-    loops[gamma] = of(names, gamma).loop(texts)
+    loops[gamma] = decode(names, gamma).loop(texts)
   return _costs(medians(each_turn(loops, runs), longest), skips, names, longest)
 
 
 def _costs(seconds, skips, names: Sequence[str], longest: int) -> LayerCosts:
-  plain, rest = seconds[PLAIN], seconds["rest"] / longest
+  plain = seconds[PLAIN]
+  rest = seconds["rest"] / longest
   count = len(names) // (len(skips) - 2)
   saved = {kind: seconds["whole"] - seconds[kind] for kind in skips}
   kinds = {
@@ -194,7 +197,7 @@ def _costs(seconds, skips, names: Sequence[str], longest: int) -> LayerCosts:
     for kind in skips
     if kind not in ("whole", "rest")
   }
-  # What is drafted in no time at all still takes an iteration.
+  # Noise must not make the cost of a block zero or negative.
   blocks = [
     max(seconds[gamma] - gamma * rest, 1e-3 * plain) / plain
     for gamma in range(1, longest + 1)
@@ -210,16 +213,16 @@ COMMAND = Command(
     **jobs.FEW,
     "temperature": 0.0,
     "gamma": (8, "longest draft"),
-    "trials": (200, "of Optuna, in all"),
-    "seed": (0, "of Optuna"),
-    "batch": (1, "rows that are timed"),
-    "runs": (15, "of each clock"),
+    "trials": (200, "trials of Optuna in total"),
+    "seed": (0, "seed of Optuna"),
+    "batch": (1, "rows in timed programs"),
+    "runs": (15, "repetitions of a timing"),
     "costs": (
       "measured",
-      "of sublayers: timed here, or as their weights' number",
+      "costs of sublayers: timed on this device, or by number of weights",
       ("measured", "weights"),
     ),
-    "timed": (0, "inputs to decode with what is found, beside plain decoding"),
+    "timed": (0, "inputs to decode with the results and with plain decoding"),
   },
   write=fastest_as_gin("layers.gin", _GIN, "skip"),
 )

@@ -1,9 +1,9 @@
-"""Which sublayers a target had best leave out when it drafts for itself.
+"""The predicted speed of a target that drafts for itself without some sublayers.
 
-Predicted speed: tokens over time, E(alpha, gamma) / (gamma c + s(gamma)), with
-E = 1 + alpha + ... + alpha^gamma, alpha the measured acceptance of what is left, c the
-cost of one drafted token, s that of an iteration beside its drafts, both in units of a
-plain token: theorem 3.8 of Leviathan et al. where s = 1.
+The speed is tokens over time, E(alpha, gamma) / (gamma c + s(gamma)). E is 1 + alpha +
+... + alpha^gamma, alpha the measured acceptance rate of the draft, c the cost of a
+drafted token, and s the cost of an iteration without the draft. The units of c and s
+are the time of a plain token. With s = 1 the formula is theorem 3.8 of Leviathan et al.
 """
 
 import dataclasses
@@ -15,12 +15,12 @@ from specdec_t5x.core.checks import is_finite
 
 @dataclasses.dataclass(frozen=True)
 class LayerCosts:
-  """What drafting takes, in units of a plain token.
+  """The costs of drafting, in units of a plain token.
 
   Attributes:
-    kinds: of a drafted token in one sublayer, by kind: 'self', 'cross', 'mlp'.
-    rest: of a drafted token beside its sublayers: its distribution and its draw.
-    blocks: s, of an iteration beside its drafts, at gamma = 1, 2, ..
+    kinds: time of a drafted token in a sublayer, by kind: 'self', 'cross', 'mlp'.
+    rest: time of a drafted token outside of sublayers: distribution and sampling.
+    blocks: s, time of an iteration without the draft, at gamma = 1, 2, ..
   """
 
   kinds: Mapping[str, float]
@@ -31,8 +31,8 @@ class LayerCosts:
     numbers = [*self.kinds.values(), self.rest, *self.blocks]
     if not self.blocks or not all(map(is_finite, numbers)) or min(self.blocks) <= 0:
       raise ValueError(
-        "Costs must be finite numbers of at least 0, and those of blocks above 0, got "
-        f"{self}."
+        "Costs must be finite numbers of at least 0, and the costs of blocks above 0, "
+        f"got {self}."
       )
 
   def of(self, name: str) -> float:
@@ -40,11 +40,11 @@ class LayerCosts:
     return self.kinds[name.partition("_")[0]]
 
   def c(self, kept: Collection[str]) -> float:
-    """Returns the time of a drafted token in these sublayers and outside of them."""
+    """Returns the time of a drafted token with the kept sublayers."""
     return self.rest + sum(map(self.of, kept))
 
   def best(self, alpha: float, kept: Collection[str]) -> tuple[float, int]:
-    """Returns the predicted speed at the best gamma, and that gamma.
+    """Returns the predicted speed at the best gamma, and the best gamma.
 
     >>> LayerCosts({"mlp": 0.2}, 0.1, (1.0, 1.0, 1.0)).best(0.8, ("mlp_0", "mlp_1"))
     (1.22, 2)
@@ -59,14 +59,14 @@ class LayerCosts:
 
 
 def knapsack(losses: Mapping[str, float], costs: LayerCosts) -> list[frozenset[str]]:
-  """Returns sets of sublayers to skip, from none to all, each with a sublayer more.
+  """Returns growing sets of sublayers to skip, from no sublayer to every sublayer.
 
-  The least acceptance lost for the time saved comes first: Dantzig's greedy solution of
-  the knapsack problem, which takes losses to add up.
+  The sublayer with the least acceptance lost per time saved comes first: Dantzig's
+  greedy solution of the knapsack problem, which assumes that losses add up.
 
   Args:
-    losses: of acceptance, of each sublayer left out alone, by its name.
-    costs: of the sublayers.
+    losses: acceptance lost without a sublayer, by name of the sublayer.
+    costs: costs of the sublayers.
   """
 
   def per_cost(name):

@@ -1,6 +1,6 @@
-"""The search for sublayers to leave out: a knapsack, then Optuna.
+"""The search for sublayers to skip: a knapsack, then Optuna.
 
-Optuna is needed here alone.
+No other module needs Optuna.
 """
 
 import importlib.util
@@ -11,7 +11,7 @@ from lab.layers.costs import LayerCosts, knapsack
 
 
 def require_optuna() -> None:
-  """Raises a ValueError that says how to install Optuna where it is missing."""
+  """Raises a ValueError with the install command if Optuna is missing."""
   if importlib.util.find_spec("optuna") is None:
     raise ValueError(
       "The search needs Optuna, which is not installed. Install it with "
@@ -20,15 +20,15 @@ def require_optuna() -> None:
 
 
 class Search:
-  """Looks for the set of sublayers without which drafting is predicted fastest.
+  """A search for the sublayers to skip with the best predicted speed.
 
-  It does the same each time: where acceptances are kept (`bench.cells`), a search that
-  was stopped goes on as if it had not been.
+  The search is deterministic: with acceptance rates in `bench.cells`, a stopped search
+  continues as if never interrupted.
 
   Args:
-    names: of all sublayers.
-    alpha: the acceptance without some of them.
-    costs: of sublayers and blocks.
+    names: names of the sublayers.
+    alpha: acceptance rate by set of skipped sublayers.
+    costs: costs of sublayers and blocks.
   """
 
   def __init__(
@@ -40,24 +40,26 @@ class Search:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    self.names, self.costs = names, costs
-    self._alpha, self._known = alpha, {}
+    self.names = names
+    self.costs = costs
+    self._alpha = alpha
+    self._alphas = {}
     self._study = optuna.create_study(direction="maximize")
     choice = optuna.distributions.CategoricalDistribution((False, True))
     self._choices = dict.fromkeys(names, choice)
 
   @property
   def measured(self) -> int:
-    """How many sets were."""
-    return len(self._known)
+    """The number of measured sets."""
+    return len(self._alphas)
 
   def row(self, skip: frozenset[str]) -> dict[str, Any]:
-    """Returns the prediction without these sublayers, as a row of the table."""
+    """Returns the prediction without the skipped sublayers as a row of the table."""
     kept = [name for name in self.names if name not in skip]
-    speed, gamma = self.costs.best(self._known[skip], kept)
+    speed, gamma = self.costs.best(self._alphas[skip], kept)
     return {
       "count": len(skip),
-      "alpha": self._known[skip],
+      "alpha": self._alphas[skip],
       "c": self.costs.c(kept),
       "gamma": gamma,
       "speed": speed,
@@ -66,33 +68,33 @@ class Search:
     }
 
   def best(self, among: Collection[frozenset[str]] | None = None) -> frozenset[str]:
-    """Returns the fastest set, of all that were measured; ties by the smaller set."""
+    """Returns the fastest of the measured sets; the smaller set wins a tie."""
 
     def order(skip):
       return (self.row(skip)["speed"], -len(skip), sorted(skip))
 
-    return max(self._known if among is None else among, key=order)
+    return max(self._alphas if among is None else among, key=order)
 
   def measure(self, skip: frozenset[str]) -> float:
-    """Returns the acceptance without these sublayers; Optuna knows of it, too."""
-    if skip not in self._known:
+    """Returns the acceptance rate without the sublayers, and reports it to Optuna."""
+    if skip not in self._alphas:
       self._study.enqueue_trial({name: name in skip for name in self.names})
       self._run()
-    return self._known[skip]
+    return self._alphas[skip]
 
   def by_knapsack(self) -> frozenset[str]:
-    """Returns the best of the sets that the knapsack's order gives."""
-    whole = self.measure(frozenset())
-    losses = {name: whole - self.measure(frozenset({name})) for name in self.names}
-    found = knapsack(losses, self.costs)
-    for skip in found:
+    """Returns the best set in the order of the knapsack."""
+    full = self.measure(frozenset())
+    losses = {name: full - self.measure(frozenset({name})) for name in self.names}
+    sets = knapsack(losses, self.costs)
+    for skip in sets:
       self.measure(skip)
-    return self.best(found)
+    return self.best(sets)
 
   def by_optuna(self, trials: int, seed: int) -> frozenset[str]:
-    """Returns the best set of all, after so many trials of Optuna's own.
+    """Returns the best measured set after a number of Optuna's trials.
 
-    Each trial has a sampler of its own, by its number.
+    Every trial has a sampler with a seed of its own.
     """
     import optuna
 
@@ -104,9 +106,9 @@ class Search:
     return self.best()
 
   def _run(self):
-    """Runs the trial that waits, or the sampler's next."""
+    """Runs the queued trial, or the next trial of the sampler."""
     trial = self._study.ask(self._choices)
     skip = frozenset(name for name in self.names if trial.params[name])
-    if skip not in self._known:
-      self._known[skip] = self._alpha(skip)
+    if skip not in self._alphas:
+      self._alphas[skip] = self._alpha(skip)
     self._study.tell(trial, self.row(skip)["speed"])

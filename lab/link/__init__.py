@@ -1,1 +1,1 @@
-"""What a draft in another process costs and gains."""
+"""The costs and gains of a draft in another process."""

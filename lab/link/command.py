@@ -1,14 +1,15 @@
-r"""A draft in another process: kept tokens K against bits, alpha and time.
+r"""Measures a draft in another process: bits, alpha and time by kept tokens K.
 
   python -m lab link --target DIR --draft small=DIR --vocabulary FILE \
     --inputs FILE --prefix "translate English to German: " --output DIR
 
-Alpha and tokens a call are of every input, drafted in this process from the
-distribution cut to K tokens and rounded to 16 bits, which the link sends. Then the
-first --num-timed inputs are decoded at batch 1 over a link of each bandwidth (the draft
-in a process of its own, bandwidth and delay emulated), and plainly, in turn; their bits
-are counted. At temperature 0 tokens are certain, and no distribution is sent. Leave all
-cores to it, or give --num-timed 0.
+Alpha and tokens a call are measured on every input, with a draft in this process. The
+draft samples from the distribution that the link would send, cut to K tokens and
+rounded to 16 bits. Then the first --num-timed inputs are decoded at batch 1 over a link
+of each bandwidth and by plain decoding, in turn. The draft runs in a separate process;
+bandwidth and delay are emulated. The bits of the messages are counted. At temperature 0
+tokens are certain, and no distribution is sent. Leave every core to the measurement, or
+give --num-timed 0.
 """
 
 import argparse
@@ -33,26 +34,29 @@ from specdec_t5x.contrib.truncation import probs_bits, token_bits
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 
-_UNROUNDED = "all, float32"  # As a draft in one process with its target has it.
+_UNROUNDED = "all, float32"  # The distribution of a draft in the target's process.
 
 
 def make(args: argparse.Namespace) -> Table:
-  """Decodes every input with each K, then some of them over each link."""
+  """Decodes every input with each K, then some inputs over each link."""
   study = jobs.load(args)
   if study.drafts[0].drafter not in ("draft_model", "ngram"):
-    raise ValueError("--draft: a link needs a draft model or a table of n-grams.")
+    raise ValueError(
+      "--draft: a link needs a draft model or a table of n-grams, got "
+      f"{study.drafts[0].drafter!r}. Pass --draft NAME=DIR."
+    )
   over = process.drafting(study.drafts[0].source, study.job.dtype)
   with over if args.num_timed else contextlib.nullcontext() as address:
     rows = [row for t in args.temperatures for row in _rows(study, t, address, args)]
   words = {"task": study.job.task, "draft": study.drafts[0].name}
-  more = ""
+  columns = ""
   if args.num_timed:
-    more = " | received:0?- counted, to the target | sent:0?- and from it"
+    columns = " | received:0?- counted, to the target | sent:0?- and from it"
     for speed in args.mbits:
-      more += f" | {_named(speed)} speed-up at {speed:g} Mbit/s"
+      columns += f" | {_named(speed)} speed-up at {speed:g} Mbit/s"
   notes = [listed({"inputs": len(study.inputs), "gamma": args.gamma})]
   words["delay"] = args.delay_ms
-  return render("link", rows, words, more, notes, package="lab")
+  return render("link", rows, words, columns, notes, package="lab")
 
 
 def _named(speed: float) -> str:
@@ -63,9 +67,10 @@ def _rows(
   study: Study, temperature: float, address: str | None, args
 ) -> Iterator[dict]:
   """Yields a row for each K."""
-  model, size = study.drafts[0].model, study.target.network.config.vocab_size
+  model = study.drafts[0].model
+  size = study.target.network.config.vocab_size
   setting = Setting(args.gamma, temperature)
-  # Greedily nothing of a distribution is sent.
+  # Greedy decoding sends no distribution, so K has no effect.
   kept = args.top_k if temperature else args.top_k[:1]
   timed = _timed(study, kept, setting, address, args) if address else {}
   drafts = {k: SparseDraft(model.network, args.gamma, k) for k in kept}
@@ -97,7 +102,7 @@ def _rows(
 
 
 def _timed(study: Study, kept, setting: Setting, address: str, args) -> dict:
-  """Returns by K the speed-up over each link, and the bits that were counted."""
+  """Returns the speed-up over each link and the counted bits, by K."""
   remotes = {speed: Remote(address, speed, args.delay_ms) for speed in args.mbits}
   runs = {PLAIN: study.program(study.decode(setting.temperature))}
   for k in kept:
@@ -106,15 +111,15 @@ def _timed(study: Study, kept, setting: Setting, address: str, args) -> dict:
       decode = study.decode(setting.temperature, None, link)
       runs[k, speed] = _Counted(study.program(decode), remote)
   cells = compare(runs, range(len(study.inputs))[: args.num_timed], setting)
-  found = {k: {} for k in kept}
+  results = {k: {} for k in kept}
   for (k, speed), run in list(runs.items())[1:]:
-    found[k] |= {_named(speed): cells[k, speed].speedup, **run.bits_a_token()}
-  return found
+    results[k] |= {_named(speed): cells[k, speed].speedup, **run.bits_a_token()}
+  return results
 
 
 @dataclasses.dataclass
 class _Counted:
-  """A program that knows what went over its link."""
+  """A program that counts the bits over the link."""
 
   program: Program
   remote: Remote
@@ -128,14 +133,17 @@ class _Counted:
     after = self.remote.counts()
     since = {name: after[name] - before[name] for name in after}
     if since["lost"]:
-      raise ValueError("The draft was lost while it was timed. Run it again, alone.")
+      raise ValueError(
+        "The draft's process was lost during the measurement. Run the command again, "
+        "with every core free."
+      )
     self.sent += since["bits_sent"]
     self.received += since["bits_received"]
     self.tokens += since["tokens"]
     return decoded
 
   def bits_a_token(self) -> dict[str, float]:
-    """Returns the bits of the messages over drafted tokens, each way."""
+    """Returns the bits of the messages over drafted tokens, by direction."""
     return {"received": self.received / self.tokens, "sent": self.sent / self.tokens}
 
 
@@ -146,11 +154,11 @@ COMMAND = Command(
     **jobs.PAIRS,
     "temperatures": [0.0, 1.0],
     "gamma": DEFAULT_GAMMA,
-    "top_k": ([1, 4, 8, 16, 32, 64, 0], "K; 0 is all"),
+    "top_k": ([1, 4, 8, 16, 32, 64, 0], "K; 0 keeps every token"),
     "mbits": ([1.0, 10.0, 100.0], "Mbit/s"),
-    "delay_ms": (1.0, "of the link, each way"),
-    "num_timed": (16, "inputs decoded over the link; 0 is none"),
-    "batch": (16, "of what is not timed"),
+    "delay_ms": (1.0, "delay of the link, each way"),
+    "num_timed": (16, "inputs to decode over the link; may be 0"),
+    "batch": (16, "batch size of untimed decodes"),
     "seed": 0,
   },
 )

@@ -1,1 +1,1 @@
-"""What programs take on devices that are not there: compiled ahead, and modelled."""
+"""Modelled times of programs that are compiled for absent devices."""

@@ -1,4 +1,4 @@
-r"""Models a pair's pieces on a device that is not there, from the compiled programs.
+r"""Models the times of a pair on an absent device, from compiled programs.
 
   python -m lab model --topology v4:1x1x1 --output runs/model_v4
   python -m lab model --topology cpu --target base --drafts small \
@@ -6,14 +6,13 @@ r"""Models a pair's pieces on a device that is not there, from the compiled prog
   python -m lab model --topology v5e:1x1 --target xl \
     --drafts int8 int4 int4/32 --widths 1 2 8 --batches 1 --output runs/model_xl
 
-Nothing runs on the device. A TPU's own compiler (`pip install libtpu`, of the version
-that jax's extra `tpu` names; no TPU is needed) compiles one token, blocks, encoders and
-whole iterations; of the compiled programs are read the bytes that they move, the
-operations that they do and the compiler's estimate of its cycles. With the device's
-published bandwidth, peak and clock these give seconds, hence c, table 2 of the paper
-and the gamma that would pay. `cpu`: this machine's, whose pieces are also timed. Each
-cell is kept in DIR/cells.jsonl as soon as it is compiled: a run that was stopped goes
-on.
+Nothing runs on the device. The TPU compiler (`pip install libtpu`, in the version of
+jax's extra `tpu`; no TPU is needed) compiles single tokens, blocks, encoders and whole
+iterations. The text of a compiled program gives the bytes moved, the operations and the
+compiler's estimate of cycles. The published bandwidth, peak and clock of the device
+turn the counts into seconds. The seconds give c, table 2 of the paper and the best
+gamma. `cpu` models the CPU of this machine and also times the pieces. Every cell is
+written to DIR/cells.jsonl after compilation, so a stopped run can continue.
 """
 
 import argparse
@@ -36,9 +35,10 @@ from specdec_t5x.network.config import DTYPES
 from specdec_t5x.network.sizes import SIZES
 from specdec_t5x.t5x_bridge.topologies import described
 
-CPU, REFUSED = "cpu", "refused"
+CPU = "cpu"
+REFUSED = "refused"
 _CLONE = pathlib.Path(__file__).parents[2]
-# The sources that make the pieces and read what they were compiled to.
+# The sources that build the pieces and read the compiled programs.
 READERS = (
   "lab/model/pieces.py",
   "lab/model/work.py",
@@ -47,19 +47,20 @@ READERS = (
 
 
 def make(args: argparse.Namespace) -> Table:
-  """Compiles what the flags ask for and returns the tables."""
+  """Compiles the pieces that the flags name and returns the tables."""
   if min(args.widths) != 1 or min(args.batches) != 1:
     raise ValueError(
-      "Expected width 1, which blocks are compared with, and batch 1, the paper's, got "
-      f"--widths {args.widths} and --batches {args.batches}."
+      "Expected width 1 (the unit of c) and batch 1 (the paper's), got --widths "
+      f"{args.widths} and --batches {args.batches}. Add 1 to --widths and --batches."
     )
-  # Compiling for others is no reason to wake this machine's accelerator.
+  # Compiling for another device must not initialize an accelerator of this machine.
   jax.config.update("jax_platforms", "cpu")
   is_cpu = args.topology == CPU
   target = jax.devices("cpu")[0] if is_cpu else described(args.topology)[0]
   cells = Cells(args.output)
   model = _device(args.topology, cells)
-  found, refused = {}, {}
+  costs = {}
+  refused = {}
   for piece in _pieces(args):
     key = {**_compilers(args.topology), **vars(piece)}
 
@@ -70,21 +71,21 @@ def make(args: argparse.Namespace) -> Table:
     if REFUSED in (cost or {}):
       refused[piece] = cost[REFUSED]
     elif cost is not None:
-      found[piece] = Cost(**cost)
-  seconds = timed.measure(found, args.runs, cells) if is_cpu else {}
-  return tables.table(args, model, found, seconds, refused)
+      costs[piece] = Cost(**cost)
+  seconds = timed.measure(costs, args.runs, cells) if is_cpu else {}
+  return tables.table(args, model, costs, seconds, refused)
 
 
 def _pieces(args) -> Iterator[Piece]:
-  """Yields what is compiled: first what c and table 2 need."""
+  """Yields the pieces to compile; the pieces for c and table 2 come first."""
   lengths = {"input_length": args.input_length, "max_length": args.output_length}
   dtype = args.dtype or ("float32" if args.topology == CPU else "bfloat16")
-  # Elsewhere no product is our own kernels', which codes would be laid out for.
+  # On other devices XLA multiplies, so codes keep the layout without native kernels.
   products = "auto" if args.topology == CPU else "xla"
-  how = {"dtype": dtype, "products": products, **lengths}
+  settings = {"dtype": dtype, "products": products, **lengths}
 
-  def piece(*what, **more):
-    return Piece(*what, **how, **more)
+  def piece(*shape, **options):
+    return Piece(*shape, **settings, **options)
 
   for batch in sorted(args.batches):
     for width in sorted({1, 2} & {*args.widths}):
@@ -104,7 +105,7 @@ def _pieces(args) -> Iterator[Piece]:
 
 
 def _compiled(piece, device):
-  """Returns a piece's cost, or why the compiler refuses it: too large, in the end."""
+  """Returns the cost of a piece, or the compiler's error if memory is exhausted."""
   print(piece, file=sys.stderr, flush=True)
   try:
     return dataclasses.asdict(compiled(piece, device))
@@ -115,7 +116,7 @@ def _compiled(piece, device):
 
 
 def _compilers(topology):
-  """Returns what a compiled program depends on, beside the piece."""
+  """Returns the topology, sources and versions that determine compiled programs."""
   versions = {name: metadata.version(name) for name in ("jax", "jaxlib")}
   if topology != CPU:
     versions["libtpu"] = metadata.version("libtpu")
@@ -137,20 +138,20 @@ COMMAND = Command(
   __doc__,
   make,
   {
-    "topology": ("v4:1x1x1", "of one device, or cpu"),
+    "topology": ("v4:1x1x1", "topology of a single device, or cpu"),
     "target": ("xxl", "", SIZES),
     "drafts": (
       ["small", "base", "large"],
       "sizes, or the target's own weights rounded",
       (*SIZES, *ROUNDED),
     ),
-    "widths": ([1, 2, 4, 6, 8, 16], "of blocks"),
+    "widths": ([1, 2, 4, 6, 8, 16], "widths of blocks"),
     "batches": [1, 4, 16, 64],
-    "gamma": (7, "of whole iterations"),
+    "gamma": (7, "draft length of whole iterations"),
     "input_length": (128, "tokens"),
     "output_length": (128, "tokens"),
     "dtype": (str, "(bfloat16; cpu: float32)", DTYPES),
-    "runs": (9, "of each piece that is timed"),
+    "runs": (9, "repetitions of a timed piece"),
     "recorded": False,
   },
 )

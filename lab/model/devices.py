@@ -1,11 +1,11 @@
-"""Devices as a model sees them: what they move and compute in a second.
+"""Devices of the model: bandwidth, peak and clock.
 
-Of TPUs, what is published of a chip: bandwidth and peak (bfloat16) on Google Cloud's
-pages "TPU v4", "TPU v5e", "TPU v5p" and "TPU v6e" (docs.cloud.google.com/tpu/docs). The
-clock is the peak over what a chip's matrix units do in a cycle, 2 n^2 each: 8 units of
-n = 128 in a v4 and a v5p, 4 of 128 in a v5e; of a v6e, whose page has said 2 and 4
-units of 256 in turn, 4. (For the v4 that gives the 1.05 GHz of Jouppi et al. 2023,
-"TPU v4", table 4.)
+Bandwidth and peak (bfloat16) of TPU chips are published on Google Cloud's pages
+"TPU v4", "TPU v5e", "TPU v5p" and "TPU v6e" (docs.cloud.google.com/tpu/docs). The clock
+is the peak over the operations of the matrix units in a cycle. A unit of size n does
+2 n^2 operations. A v4 and a v5p have 8 units of n = 128, a v5e 4 units of 128, a v6e 4
+units of 256 (Google's page has said 2 and 4 at different times). (The v4's clock agrees
+with the 1.05 GHz of Jouppi et al. 2023, "TPU v4", table 4.)
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from specdec_t5x.bench.timed import alternate
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-  """A device of a model.
+  """The speed of a device.
 
   Attributes:
-    name: of its kind.
-    bandwidth: of its large memory, bytes a second.
-    peak: operations a second.
-    clock: cycles a second, of the compiler's estimates; 0 where it makes none.
+    name: name of the kind of device.
+    bandwidth: bytes per second of the large memory.
+    peak: operations per second.
+    clock: cycles per second of the compiler's estimates; 0 without estimates.
   """
 
   name: str
@@ -35,20 +35,23 @@ class Device:
   clock: float = 0.0
 
 
-# By the first part of a topology's name.
+# TPUs by the first part of a topology's name.
 TPUS = {
   "v4": Device("TPU v4", 1228e9, 275e12, 1.05e9),
   "v5e": Device("TPU v5e", 819e9, 197e12, 1.5e9),
   "v5p": Device("TPU v5p", 2765e9, 459e12, 1.75e9),
   "v6e": Device("TPU v6e", 1640e9, 918e12, 1.75e9),
 }
-_READ, _SIDE, _RUNS = 2**30, 4096, 7  # Bytes; a square's side.
+_READ = 2**30  # Bytes.
+_SIDE = 4096  # Rows and columns of the matrices.
+_RUNS = 7
 
 
 def measured(dtype: str) -> Device:
-  """Returns the device that programs run on: what it reads and multiplies, measured.
+  """Measures the bandwidth and peak of JAX's default device.
 
-  The best of a few runs of a sum over a gigabyte, and of a product of 4096 squared.
+  The bandwidth is the best of a few sums over a gigabyte. The peak is the best of a few
+  products of 4096 x 4096 matrices.
   """
   square = jnp.ones((_SIDE, _SIDE), dtype)
   product = jax.jit(jnp.dot)

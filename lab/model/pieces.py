@@ -1,7 +1,7 @@
 """The pieces of a decode as programs, compiled for a device from shapes alone.
 
-A piece that is repeated is compiled as the loop that repeats it (`bench.iteration`):
-what a compiler does once, such as laying out weights, is then not in a repetition.
+A repeated piece is compiled inside a loop (`bench.iteration`). Work that happens once,
+such as laying out weights, is then not part of a repetition.
 """
 
 import dataclasses
@@ -27,20 +27,20 @@ from specdec_t5x.network.transformer import Transformer
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-  """What is compiled.
+  """A part of a decode to compile.
 
   Attributes:
-    kind: "call": a network on `width` tokens a row; "encoder": reading the inputs;
+    kind: "call": a network on `width` tokens a row; "encoder": encoding the inputs;
       "iteration": a turn of the speculative loop that drafts `width` tokens.
-    size: of the network, or of the target; one of `network.sizes.SIZES`.
-    width: tokens; an encoder has none.
-    batch: rows.
-    draft: of an iteration, a size or one of `ROUNDED`; of a call, one of these whose
-      call it is, not the network's own.
-    dtype: of parameters and activations.
+    size: size of the network or of the target, from `network.sizes.SIZES`.
+    width: tokens; 0 for an encoder.
+    batch: batch rows.
+    draft: the draft of an iteration: a size, or a name in `ROUNDED`. For a call, a
+      name in `ROUNDED` means a call of the rounded network instead of `size`.
+    dtype: dtype of parameters and activations.
     input_length: tokens of an input.
     max_length: the most tokens of an output.
-    products: of few rows on CPU, see `network.config`.
+    products: how CPUs multiply few rows, see `network.config`.
   """
 
   kind: str
@@ -55,20 +55,20 @@ class Piece:
 
   @property
   def network(self) -> str:
-    """What a call is of: a size, or one of `ROUNDED`."""
+    """The called network: a size, or a name in `ROUNDED`."""
     return self.draft if self.kind == "call" and self.draft else self.size
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-  """What a turn of a piece does, read off the compiled program.
+  """The work of a turn of a piece, read from the compiled program.
 
   Attributes:
     moved, operations, cycles: see `lab.model.work.Work`.
-    flops: floating-point operations, as XLA counts them, loops within a turn once; of
-      a CPU before its compiler replaces products.
-    held: bytes of arguments and of what lives besides them.
-    compiling: seconds.
+    flops: floating-point operations in XLA's count. Loops inside a turn count once. For
+      a CPU, products are counted before the compiler replaces them by kernels.
+    held: bytes of arguments and temporary buffers.
+    compiling: seconds of compilation.
   """
 
   moved: int
@@ -79,22 +79,22 @@ class Cost:
   compiling: float
 
   def roofline(self, device: Device) -> float:
-    """Returns the seconds that moving the bytes takes, or computing, if longer."""
+    """Returns the larger of the seconds for moving bytes and the seconds for FLOPs."""
     return max(self.moved / device.bandwidth, self.flops / device.peak)
 
   def by_cycles(self, device: Device) -> float:
-    """Returns the seconds that the compiler expects its operations to take."""
+    """Returns the compiler's estimate in seconds."""
     return self.cycles / device.clock if device.clock else 0.0
 
   def seconds(self, device: Device) -> float:
-    """Returns the longer of both: what is fetched ahead hides behind operations."""
+    """Returns the larger of roofline and estimate; prefetching overlaps with work."""
     return max(self.roofline(device), self.by_cycles(device))
 
 
 def compiled(piece: Piece, device: Any) -> Cost:
-  """Compiles a piece for a device, which need not be there."""
+  """Compiles a piece for a device; the device may be absent."""
   place = SingleDeviceSharding(device)
-  # As codes are kept there, whatever this machine keeps them in.
+  # Accelerators keep 4-bit codes as int4, even if this machine keeps them as int8.
   in_four = device.platform != "cpu" and ROUNDED.get(piece.draft, (0,))[0] == 4
 
   def kept(dtype):
@@ -106,19 +106,19 @@ def compiled(piece: Piece, device: Any) -> Cost:
   run, arguments = program(piece)
   traced = run.trace(*jax.tree.map(shaped, jax.eval_shape(arguments)))
   begin = time.perf_counter()
-  made = traced.lower(lowering_platforms=(device.platform,)).compile()
+  executable = traced.lower(lowering_platforms=(device.platform,)).compile()
   seconds = time.perf_counter() - begin
-  read = Program.read(made.as_text())
-  found = work.total(read) if piece.kind == "encoder" else work.turn(read)
-  memory = made.memory_analysis()
-  flops = made.cost_analysis()["flops"]
+  parsed = Program.read(executable.as_text())
+  counted = work.total(parsed) if piece.kind == "encoder" else work.turn(parsed)
+  memory = executable.memory_analysis()
+  flops = executable.cost_analysis()["flops"]
   if device.platform == "cpu":
-    # Its compiler calls kernels whose work it does not count, and so do we.
+    # XLA does not count the work of native kernels, so count XLA's own products.
     as_xla = dataclasses.replace(piece, products="xla")
     run, arguments = program(as_xla)
     flops = run.lower(*jax.eval_shape(arguments)).cost_analysis()["flops"]
   return Cost(
-    **dataclasses.asdict(found),
+    **dataclasses.asdict(counted),
     flops=float(flops),
     held=memory.argument_size_in_bytes + memory.temp_size_in_bytes,
     compiling=seconds,
@@ -128,13 +128,16 @@ def compiled(piece: Piece, device: Any) -> Cost:
 def program(
   piece: Piece, params: Any = None
 ) -> tuple[Callable[..., Any], Callable[[], tuple]]:
-  """Returns a piece's program, and what makes its arguments: real, or for shapes."""
+  """Returns the program of a piece, and a function that makes the arguments.
+
+  `jax.eval_shape` of the function gives the shapes alone.
+  """
   make = (lambda network: random_params(network, 0)) if params is None else None
   return _PROGRAMS[piece.kind](piece, make or (lambda network: params))
 
 
 def words(piece: Piece) -> str:
-  """Returns what a piece is, but for its batch."""
+  """Returns a description of a piece without the batch size."""
   if piece.kind == "encoder":
     return f"{piece.size}, encoder"
   if piece.kind == "iteration":
@@ -149,7 +152,7 @@ def _network(piece, size):
 
 
 def _decoder(piece):
-  """Returns what drafts; where there is no draft, what decodes in blocks."""
+  """Returns the decoder of a piece; a decoder of blocks without a draft."""
   draft = piece.draft or None
   if draft and draft not in ROUNDED:
     draft = _network(piece, draft)
@@ -178,8 +181,8 @@ def _call(piece, weights):
   decoder = _decoder(piece)
   start = _from_state(_start(piece, decoder))
 
-  def prepare(*given):
-    how, state = start(*given)
+  def prepare(*arguments):
+    how, state = start(*arguments)
     extend = decoder.drafter.extend(how.context) if piece.draft else how.extend
     return extend, state
 
@@ -198,7 +201,7 @@ def _start(piece, decoder):
 
 
 def _from_state(prepare):
-  """Returns `prepare` for a state whose arrays are given; nothing is encoded then."""
+  """Returns `prepare` with the state's arrays as an argument, so nothing is encoded."""
 
   def start(arrays, *args):
     how, state = prepare(*args)
@@ -216,10 +219,10 @@ def _arguments(piece, decoder, weights):
     derived = decoder.derived(GREEDY).items()
     params |= {name: derive(params["target"]) for name, derive in derived}
     keys = row_keys(jax.random.key(0), piece.batch)
-    given = params, _inputs(piece), keys
-    # As a list: shapes alone are no state.
-    state = jax.jit(lambda *args: jax.tree.leaves(prepare(*args)[1]))(*given)
-    return jnp.int32(1), state, *given
+    arguments = params, _inputs(piece), keys
+    # A list, because a state can't be built from shapes alone.
+    state = jax.jit(lambda *args: jax.tree.leaves(prepare(*args)[1]))(*arguments)
+    return jnp.int32(1), state, *arguments
 
   return make
 

@@ -1,4 +1,4 @@
-"""What follows from the pieces' costs: c, the paper's table 2, and what pays."""
+"""Tables from the costs of pieces: c, the paper's table 2, and advice."""
 
 import dataclasses
 import functools
@@ -16,19 +16,20 @@ from specdec_t5x.bench.table import Table, declared, listed, render
 
 # The paper's names of its drafts.
 _NAMES = {"small": "T5-small", "base": "T5-base", "large": "T5-large"}
-# Of a piece's cost on a device: seconds.
+# (cost of a piece, device) -> seconds.
 Estimate = Callable[[Cost, Device], float]
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """Seconds of a pair's pieces on a device.
+  """The modelled seconds of a pair's pieces on a device.
 
   Attributes:
-    device: what it is modelled on.
-    costs: by piece.
+    device: the modelled device.
+    costs: costs by piece.
     target: size of the target.
-    timed: pieces that were run, beside products: theirs is the device then.
+    timed: measurements by piece. A measured piece uses the device that its products
+      measured instead of `device`.
   """
 
   device: Device
@@ -37,14 +38,14 @@ class Model:
   timed: Mapping[Piece, Measured] = dataclasses.field(default_factory=dict)
 
   def seconds(self, piece: Piece, of: Estimate = Cost.seconds) -> float:
-    """Returns one of `Cost`'s estimates of a piece."""
-    found = self.timed.get(piece)
+    """Returns an estimate of `Cost` for a piece."""
+    measured = self.timed.get(piece)
     return of(
-      self.costs[piece], found.device(self.device.name) if found else self.device
+      self.costs[piece], measured.device(self.device.name) if measured else self.device
     )
 
   def calls(self, size: str, batch: int) -> dict[int, Piece]:
-    """Returns a network's calls by width."""
+    """Returns the calls of a network by width."""
     calls = sorted(self.costs, key=lambda piece: piece.width)
     return {
       piece.width: piece
@@ -53,23 +54,24 @@ class Model:
     }
 
   def call(self, size: str, width: float, batch: int, least: int = 1) -> float | None:
-    """Returns the seconds of a call; None where it can't be said.
+    """Returns the seconds of a call; None beyond the largest compiled width.
 
-    Between two widths that were compiled it is interpolated.
+    Seconds between compiled widths are interpolated. Narrower calls than `least` are
+    ignored.
     """
-    known = {
+    by_width = {
       w: self.seconds(piece)
       for w, piece in self.calls(size, batch).items()
       if w >= least
     }
-    if not known or width > max(known):
+    if not by_width or width > max(by_width):
       return None
-    return float(np.interp(width, list(known), list(known.values())))
+    return float(np.interp(width, list(by_width), list(by_width.values())))
 
   def speed(
     self, draft: str, gamma: int, alpha: float, batch: int = 1, least: int = 1
   ) -> float | None:
-    """Returns theorem 3.8 with the modelled cost of a block; None: not compiled."""
+    """Returns theorem 3.8 with the modelled cost of a block; None if not compiled."""
     token = self.call(self.target, 1, batch, least)
     step = self.call(draft, 1, batch, least)
     block = self.call(self.target, gamma + 1, batch, least)
@@ -80,19 +82,20 @@ class Model:
   def best(
     self, draft: str, alpha: float, batch: int, least: int = 1
   ) -> tuple[int, float] | tuple[None, None]:
-    """Returns the gamma of the largest speed-up, 0 where none is above 1, and that.
+    """Returns the best gamma and the speed-up.
 
-    None where what it takes was not compiled.
+    Returns (0, 1.0) if no speed-up is above 1, and (None, None) if a needed piece is
+    not compiled.
     """
     widest = max(self.calls(self.target, batch), default=1)
     speeds = {g: self.speed(draft, g, alpha, batch, least) for g in range(1, widest)}
-    known = {gamma: speed for gamma, speed in speeds.items() if speed is not None}
-    if not known:
+    compiled = {gamma: speed for gamma, speed in speeds.items() if speed is not None}
+    if not compiled:
       return None, None
-    return max([(0, 1.0), *known.items()], key=lambda pair: pair[1])
+    return max([(0, 1.0), *compiled.items()], key=lambda pair: pair[1])
 
   def c(self, draft: str, of: Estimate, width: int = 1) -> float | None:
-    """Returns the ratio of two calls by one of `Cost`'s estimates; None where not."""
+    """Returns the time of a draft's call over a target's call; None if unknown."""
     step, token = (self.calls(s, 1).get(width) for s in (draft, self.target))
     if step is None or token is None or not self.seconds(token, of):
       return None
@@ -106,14 +109,15 @@ def table(
   timed: Mapping[Piece, Measured],
   refused: Mapping[Piece, str],
 ) -> Table:
-  """Returns what the command prints: pieces, c, advice and table 2."""
+  """Returns the tables of the command: pieces, c, advice and table 2."""
   model = Model(device, costs, args.target, timed)
   refusals = {_named(piece): why for piece, why in refused.items()}
-  more, said = declared("model.timed", "lab") if timed else {}, vars(device)
+  extra = declared("model.timed", "lab") if timed else {}
+  facts = vars(device)
   notes = [
-    *more.get("notes", ()),
+    *extra.get("notes", ()),
     *(f"Not compiled: {name}: {why}" for name, why in refusals.items()),
-    listed(said),
+    listed(facts),
   ]
   pieces = [_piece_row(model, piece) for piece in costs]
   words = {"device": device.name}
@@ -124,9 +128,9 @@ def table(
     words,
     notes=notes,
     settings={name: value for name, value in vars(args).items() if name != "recorded"},
-    facts={"device": said, "refused": refusals},
+    facts={"device": facts, "refused": refusals},
     before=(
-      of("model.pieces", pieces, words, f" | {more['columns']}" if more else ""),
+      of("model.pieces", pieces, words, f" | {extra['columns']}" if extra else ""),
       of("model.c", _c_rows(model, args.drafts)),
       of("model.advice", list(_advice(model, args))),
     ),
@@ -139,7 +143,8 @@ def _named(piece):
 
 
 def _piece_row(model: Model, piece: Piece) -> dict:
-  cost, found = model.costs[piece], model.timed.get(piece)
+  cost = model.costs[piece]
+  measured = model.timed.get(piece)
   modelled = model.seconds(piece)
   token = model.call(piece.network, 1, piece.batch)
   row = {
@@ -154,10 +159,10 @@ def _piece_row(model: Model, piece: Piece) -> dict:
     "over": modelled / token if piece.kind == "call" and token else None,
     "held": cost.held / 1e9,
   }
-  if found is not None:
-    row |= {"bandwidth": found.bandwidth / 1e9, "peak": found.peak / 1e9}
-    row["measured"] = 1e3 * found.seconds
-    row["ratio"] = modelled / found.seconds
+  if measured is not None:
+    row |= {"bandwidth": measured.bandwidth / 1e9, "peak": measured.peak / 1e9}
+    row["measured"] = 1e3 * measured.seconds
+    row["ratio"] = modelled / measured.seconds
   return row
 
 
@@ -190,31 +195,32 @@ def _speed_rows(model: Model, drafts) -> list[dict]:
   rows = []
   for printed in _printed() if model.target == "xxl" else ():
     if (draft := sizes.get(printed["draft"])) is not None:
-      at = draft, printed["gamma"], printed["alpha"]
+      gamma = printed["gamma"]
+      alpha = printed["alpha"]
       c = model.c(draft, Cost.seconds)
       row = {
         **printed,
         "temperature": f"{printed['temperature']:g}",
         "paper_c": printed["c"],
         "c": c,
-        "theorem": float(theory.walltime_improvement(at[2], at[1], c)) if c else None,
-        "with_block": model.speed(*at),
-        "as_two": model.speed(*at, least=2),
+        "theorem": float(theory.walltime_improvement(alpha, gamma, c)) if c else None,
+        "with_block": model.speed(draft, gamma, alpha),
+        "as_two": model.speed(draft, gamma, alpha, least=2),
       }
       rows.append(row)
   return rows
 
 
 def _advice(model: Model, args) -> Iterator[dict]:
-  """Yields the best gamma by draft, alpha (the paper's of EnDe) and batch."""
-  known = [
+  """Yields the best gamma by draft, alpha (from the paper's EnDe rows) and batch."""
+  cases = [
     (draft, row["alpha"], batch)
     for draft in args.drafts
     for row in _printed()
     if row["draft"] == _NAMES.get(draft) and row["task"] == "ende"
     for batch in sorted(args.batches)
   ]
-  for draft, alpha, batch in known:
+  for draft, alpha, batch in cases:
     token = model.call(args.target, 1, batch)
     if token is not None:
 

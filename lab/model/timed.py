@@ -1,4 +1,4 @@
-"""The same pieces, run: how good a model is where there is a device to ask."""
+"""Measured times of the pieces, to compare a model with a real device."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,22 +16,22 @@ from specdec_t5x.bench.timed import Program, alternate, repeated, slopes
 from specdec_t5x.network.products import multiply
 from specdec_t5x.network.sizes import t5_1_1
 
-# Repetitions of a piece that are timed beside each other.
+# The two counts of repetitions; their difference gives the time of a repetition.
 _COUNTS = 2, 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-  """A piece that was run, and what products alone did in turn with it.
+  """Measurements of a piece and of products in turn with the piece.
 
-  What else the machine did, it did to both.
+  Other load on the machine slows piece and products alike.
 
   Attributes:
-    seconds: of a turn, the median.
-    bandwidth: bytes of matrices a second that products of one row read, of the
-      network's sizes: on a CPU less than a sum reads.
-    peak: operations a second of products of as many rows as the piece has: fewer than
-      those of large products.
+    seconds: median seconds of a turn.
+    bandwidth: bytes per second of matrices in products of a single row, with the
+      network's sizes. On a CPU a sum reads more.
+    peak: operations per second of products with the piece's number of rows. Large
+      products do more.
   """
 
   seconds: float
@@ -39,53 +39,54 @@ class Measured:
   peak: float
 
   def device(self, name: str) -> Device:
-    """Returns the device as products found it."""
+    """Returns a device with the bandwidth and peak of the products."""
     return Device(name, self.bandwidth, self.peak)
 
 
 def measure(
   costs: Mapping[Piece, Cost], runs: int, cells: Cells
 ) -> dict[Piece, Measured]:
-  """Returns what a turn of each piece takes on this machine.
+  """Measures a turn of every piece on the current machine.
 
   Raises:
-    ValueError: where the machine is too busy to tell a turn's time from noise.
+    ValueError: if the machine is so busy that a turn is lost in noise.
   """
-  found = {}
+  measured = {}
   for piece, cost in costs.items():
     key = {"beside its products": dataclasses.asdict(piece), "runs": runs, **machine()}
 
     def run(piece=piece, cost=cost):
       return _beside_products(piece, cost, runs)
 
-    found[piece] = Measured(**cells.get(key, lambda run=run: vars(run())))
-  return found
+    measured[piece] = Measured(**cells.get(key, lambda run=run: vars(run())))
+  return measured
 
 
 def seconds(piece: Piece, runs: int, params: Any = None) -> float:
-  """Returns the seconds of a turn of a piece, the median."""
+  """Returns the median seconds of a turn of a piece."""
   return float(np.median(_in_turn(piece, runs, params)["it"]))
 
 
 def _beside_products(piece, cost, runs):
   row, many = (_products(piece, cost.moved, rows) for rows in (1, _rows(piece)))
-  found = _in_turn(piece, runs, None, row=row[0], many=many[0])
-  seconds = {name: float(np.median(times)) for name, times in found.items()}
+  turns = _in_turn(piece, runs, None, row=row[0], many=many[0])
+  seconds = {name: float(np.median(times)) for name, times in turns.items()}
   if min(seconds.values()) <= 0:
     raise ValueError(
       f"The time of {piece} is lost in noise: {_COUNTS[1]} repetitions took no longer "
-      f"than {_COUNTS[0]}. Leave all cores to the measurement, or raise --runs; what "
-      "is measured is kept."
+      f"than {_COUNTS[0]}. Leave every core to the measurement, or raise --runs. "
+      "Finished measurements are kept."
     )
-  moved, flops = row[1], many[2]
+  moved = row[1]
+  flops = many[2]
   return Measured(seconds["it"], moved / seconds["row"], flops / seconds["many"])
 
 
 def _products(piece, moved, rows) -> tuple[Program, int, int]:
-  """Returns products of feed-forward layers that read so many bytes.
+  """Returns a program of feed-forward products that reads about `moved` bytes.
 
   Returns:
-    The program, the bytes of matrices that it reads, and its operations.
+    The program, the bytes of the matrices, and the number of operations.
   """
   config = t5_1_1(piece.size, piece.dtype)
   shape = config.emb_dim, config.mlp_dim
@@ -105,20 +106,20 @@ def _products(piece, moved, rows) -> tuple[Program, int, int]:
 
 
 def _rows(piece):
-  """Returns the rows of a piece's products; of an iteration, of its block's."""
+  """Returns the rows of a piece's products; an iteration has the rows of its block."""
   width = {"encoder": piece.input_length, "iteration": piece.width + 1}
   return piece.batch * width.get(piece.kind, piece.width)
 
 
 def _in_turn(piece, runs, params, **others) -> dict[str, np.ndarray]:
-  """Returns seconds of a turn of the piece, "it", and of others that run beside it."""
+  """Returns seconds of a turn of the piece ("it") and of programs in turn with it."""
   run, arguments = program(piece, params)
-  given = jax.block_until_ready(arguments())
+  inputs = jax.block_until_ready(arguments())
   if piece.kind == "encoder":
-    timed = alternate({"it": lambda _: run(*given), **others}, range(runs))
+    timed = alternate({"it": lambda _: run(*inputs), **others}, range(runs))
     return {name: each.seconds for name, each in timed.items()}
-  # The first argument is what `pieces` leaves for the number of repetitions.
-  loops = repeated({"it": (run, given[1:], _COUNTS)})
+  # The first argument is the number of repetitions.
+  loops = repeated({"it": (run, inputs[1:], _COUNTS)})
   timed = alternate({**loops, **others}, range(runs))
-  found = slopes({key: timed[key] for key in loops})
-  return {**found, **{name: timed[name].seconds for name in others}}
+  turns = slopes({key: timed[key] for key in loops})
+  return {**turns, **{name: timed[name].seconds for name in others}}

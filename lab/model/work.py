@@ -1,9 +1,9 @@
-"""What the operations of a compiled program move, counted in its HLO text.
+"""Counts the bytes that a compiled program moves, from the HLO text.
 
-A shape may say where an array lies: `S(n)`, n > 0, is on the chip (a TPU's VMEM, CMEM
-or SMEM), everything else is in the device's large memory. A TPU pads the last two axes,
-in the order of the layout, to whole tiles: `T(8,128)`. `E(4)`: a number takes so many
-bits.
+A shape may name the memory of an array: `S(n)`, n > 0, is on the chip (a TPU's VMEM,
+CMEM or SMEM), everything else is in the device's large memory. A TPU pads the last two
+axes, in the order of the layout, to whole tiles: `T(8,128)`. `E(4)` gives the bits of a
+number.
 """
 
 import dataclasses
@@ -19,24 +19,24 @@ _ON_CHIP = re.compile(r"S\([1-9]\d*\)")
 _TILE = re.compile(r":T\(([\d,]+)\)")
 _ELEMENT = re.compile(r"E\((\d+)\)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-# Names for what other operations made, and what ends an asynchronous one.
+# Operations that only name the results of other operations.
 _FREE = {
   *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all"),
   *("partition-id", "replica-id", "opt-barrier", "optimization-barrier"),
 }
-# Reading a part of their first operand.
+# Operations that read a part of the first operand.
 _PARTIAL = ("dynamic-slice", "slice", "gather", "slice-start")
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-  """What a piece of a program does.
+  """The work of a piece of a program.
 
   Attributes:
-    moved: bytes from and to the device's large memory, tiles' padding included.
-    operations: that are started one after the other, scalars' left out.
-    cycles: the TPU compiler's own estimate of what its operations take in its clock;
-      waiting for what was fetched ahead is not in it. 0 where it gives none.
+    moved: bytes from and to the device's large memory, with the padding of tiles.
+    operations: number of operations started in sequence, without scalar operations.
+    cycles: the TPU compiler's estimate of the cycles of its operations, without waiting
+      for prefetched data. 0 without an estimate.
   """
 
   moved: int = 0
@@ -48,19 +48,20 @@ class Work:
     return Work(*(a + b for a, b in pairs))
 
   def times(self, count: int) -> "Work":
-    """Returns the work of so many turns."""
+    """Returns the work of `count` turns."""
     return Work(*(count * each for each in dataclasses.astuple(self)))
 
 
 def total(program: Program) -> Work:
-  """Returns the work of the whole program; loops of unknown length turn once."""
+  """Returns the work of the whole program; loops of unknown length count as a turn."""
   return _work(program, program.entry)
 
 
 def turn(program: Program) -> Work:
-  """Returns the work of a turn of the longest loop whose turns nobody knows.
+  """Returns the work of a turn of the heaviest loop of unknown length.
 
-  That is the decoding loop, or the one that repeats a part; loops in it unrolled.
+  The heaviest loop is the decoding loop, or the loop that repeats a part. Inner loops
+  are unrolled.
   """
   turns = (_work(program, body) for body in program.open_loops())
   return max(turns, key=lambda work: work.moved)
@@ -72,47 +73,47 @@ def _work(program: Program, name: str) -> Work:
   return sum((_of(program, each, shapes) for each in operations), Work())
 
 
-def _of(program: Program, each: Operation, shapes: Mapping[str, str]) -> Work:
-  if each.opcode in _FREE or each.opcode.endswith("-done"):
+def _of(program: Program, operation: Operation, shapes: Mapping[str, str]) -> Work:
+  if operation.opcode in _FREE or operation.opcode.endswith("-done"):
     return Work()
-  if each.opcode in ("while", "call"):
-    return _work(program, each.body).times(program.turns(each) or 1)
-  if each.opcode == "conditional":
-    branches = (_work(program, callee) for callee in each.callees)
-    return max(branches, key=lambda work: work.moved)  # The dearest.
-  found = _CYCLES.search(each.rest)
+  if operation.opcode in ("while", "call"):
+    return _work(program, operation.body).times(program.turns(operation) or 1)
+  if operation.opcode == "conditional":
+    branches = (_work(program, callee) for callee in operation.callees)
+    return max(branches, key=lambda work: work.moved)  # The most expensive branch.
+  cycles = _CYCLES.search(operation.rest)
   return Work(
-    moved=_moved(program, each, shapes),
-    operations=int(any(array.dims for array in _arrays(each.shape))),
-    cycles=int(found.group(1)) if found else 0,
+    moved=_moved(program, operation, shapes),
+    operations=int(any(array.dims for array in _arrays(operation.shape))),
+    cycles=int(cycles.group(1)) if cycles else 0,
   )
 
 
-def _moved(program: Program, each, shapes) -> int:
-  if each.opcode in ("copy-start", "slice-start"):
-    # (to, from, ..) or ((from), to, ..): the smaller one is what is moved.
-    ends = [shape for shape in _arrays(each.shape) if shape.dims]
+def _moved(program: Program, operation, shapes) -> int:
+  if operation.opcode in ("copy-start", "slice-start"):
+    # (to, from, ..) or ((from), to, ..): the smaller array is moved.
+    ends = [shape for shape in _arrays(operation.shape) if shape.dims]
     least = min(shape.padded for shape in ends)
     return sum(least for shape in ends if not shape.on_chip)
-  if each.opcode == "custom-call" and "ConcatBitcast" in each.rest:
+  if operation.opcode == "custom-call" and "ConcatBitcast" in operation.rest:
     return 0
   reads = (
-    _read(program, each, place, shapes.get(operand, ""))
-    for place, operand in enumerate(each.operands)
+    _read(program, operation, place, shapes.get(operand, ""))
+    for place, operand in enumerate(operation.operands)
   )
-  return sum(reads) + _written(program, each)
+  return sum(reads) + _written(program, operation)
 
 
-def _read(program: Program, each: Operation, place: int, shape: str) -> int:
-  """Returns the bytes that an operation reads of an operand in the large memory."""
-  if each.opcode in _PARTIAL and place == 0:
-    return _bytes(each.shape) if _bytes(shape) else 0
-  if each.opcode == "dynamic-update-slice" and place == 0:
+def _read(program: Program, operation: Operation, place: int, shape: str) -> int:
+  """Returns the bytes that an operation reads of an operand in large memory."""
+  if operation.opcode in _PARTIAL and place == 0:
+    return _bytes(operation.shape) if _bytes(shape) else 0
+  if operation.opcode == "dynamic-update-slice" and place == 0:
     return 0  # In place.
-  if each.opcode != "fusion":
+  if operation.opcode != "fusion":
     return _bytes(shape)
   return min(
-    _bytes(shape), _read_inside(program, each.body, place, bool(_bytes(shape)))
+    _bytes(shape), _read_inside(program, operation.body, place, bool(_bytes(shape)))
   )
 
 
@@ -120,39 +121,39 @@ def _read_inside(program: Program, name: str, place: int, in_memory: bool) -> in
   operations = program.computations[name]
   mark = f"{place})"
   parameter = next(
-    each
-    for each in operations
-    if each.opcode == "parameter" and each.rest.startswith(mark)
+    operation
+    for operation in operations
+    if operation.opcode == "parameter" and operation.rest.startswith(mark)
   )
-  whole = _bytes(parameter.shape, anywhere=True) if in_memory else 0
-  read = 0
-  for each in operations:
-    for at, operand in enumerate(each.operands):
+  full = _bytes(parameter.shape, anywhere=True) if in_memory else 0
+  total = 0
+  for operation in operations:
+    for at, operand in enumerate(operation.operands):
       if operand != parameter.name:
         continue
-      if each.opcode in _PARTIAL and at == 0:
-        read += _bytes(each.shape, anywhere=True) if in_memory else 0
-      elif each.opcode == "fusion":
-        read += _read_inside(program, each.body, at, in_memory)
-      elif each.opcode != "dynamic-update-slice" or at:
-        return whole
-  return min(whole, read)
+      if operation.opcode in _PARTIAL and at == 0:
+        total += _bytes(operation.shape, anywhere=True) if in_memory else 0
+      elif operation.opcode == "fusion":
+        total += _read_inside(program, operation.body, at, in_memory)
+      elif operation.opcode != "dynamic-update-slice" or at:
+        return full
+  return min(full, total)
 
 
 def _written(program: Program, each: Operation) -> int:
-  """Returns the bytes that it writes to the large memory."""
-  whole = _bytes(each.shape)
-  if not whole:
+  """Returns the bytes that an operation writes to the large memory."""
+  full = _bytes(each.shape)
+  if not full:
     return 0
   if each.opcode == "fusion":
-    return min(whole, _updated(program, each.body))
+    return min(full, _updated(program, each.body))
   if each.opcode == "dynamic-update-slice":
-    return 0  # What it writes was counted as what it reads.
-  return whole
+    return 0  # `_read` counted the bytes of the update.
+  return full
 
 
 def _updated(program: Program, name: str) -> int:
-  """Returns the bytes that a fusion writes: of an update in place, the update's."""
+  """Returns the bytes that a fusion writes; an in-place update writes the update."""
   operations = {each.name: each for each in program.computations[name]}
   root = next(each for each in operations.values() if each.is_root)
   ends = [operations[n] for n in root.operands] if root.opcode == "tuple" else [root]
@@ -181,7 +182,7 @@ class _Array:
 
   @property
   def padded(self) -> int:
-    """Bytes, with what fills its tiles."""
+    """The bytes with the padding of tiles."""
     dims = list(self.dims)
     minor = [int(n) for n in self.layout.split(":")[0].split(",") if n.isdigit()]
     tile = _TILE.search(self.layout)
@@ -204,7 +205,7 @@ def _arrays(shape: str) -> tuple[_Array, ...]:
 
 
 def _bits(kind: str, layout: str) -> int:
-  """Returns the bits of a number: at least 8, but where a layout packs smaller ones.
+  """Returns the bits of a number: at least 8 unless the layout packs smaller numbers.
 
   >>> _bits("s4", "1,0"), _bits("s4", "1,0:T(64,128)(8,1)E(4)"), _bits("bf16", "0")
   (8, 4, 16)
@@ -216,6 +217,6 @@ def _bits(kind: str, layout: str) -> int:
 
 
 def _bytes(shape: str, anywhere: bool = False) -> int:
-  """Returns the bytes of arrays in the large memory, or anywhere; scalars' are none."""
+  """Returns the bytes of arrays in large memory, or anywhere; scalars count as 0."""
   arrays = (a for a in _arrays(shape) if a.dims)
   return sum(a.padded for a in arrays if anywhere or not a.on_chip)

@@ -1,1 +1,1 @@
-"""How much alpha a draft gains that learns while it serves."""
+"""The gain in alpha of a draft that learns while serving requests."""

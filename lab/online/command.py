@@ -1,15 +1,14 @@
-r"""Alpha over requests while the draft learns, and the texts' domain changes.
+r"""Measures alpha over requests while the draft learns and the domain changes.
 
   python -m lab online --target DIR --draft DIR --vocabulary FILE \
     --domain captions=FILE --domain short=FILE --domain news=FILE \
     --prefix "translate English to German: " --output DIR
 
-Serves the first requests of each file, an input a line, one domain after the other,
-with a draft that learns by each loss, and with one that does not, the control. Alpha,
-accepted tokens over tried ones, is that of requests as they are served, before anything
-was learned from them. Each way's numbers are kept as soon as it has served all. Seconds
-are of all of a domain, on this machine as it then is; leave all cores to it where they
-matter.
+Serves the first requests of every file, an input a line, domain after domain. A draft
+learns by each loss; the control does not learn. Alpha, accepted tokens over tried
+tokens, is measured before the draft learns from a request. The counts of a loss are
+saved after the last request. Seconds are of a whole domain and depend on the load of
+this machine; leave every core to the measurement if seconds matter.
 """
 
 import argparse
@@ -44,14 +43,16 @@ _OF_STEPS = "optimizer", "learning_rate"
 
 
 def make(args: argparse.Namespace) -> Table:
-  """Serves all domains with each way to learn, and with none."""
+  """Serves every domain without learning, then with each loss."""
   domains, eos_id = _read(args)
   models = [api.load_model(path) for path in (args.target, args.draft)]
-  cells, found = Cells(args.output), {}
+  cells = Cells(args.output)
+  results = {}
   for loss in (None, *args.losses):
     serve = functools.partial(_serve, args, models, domains, eos_id, loss)
-    found[loss or CONTROL] = cells.get(_key(args, models, domains, loss), serve)
-  rows = [row for way in found for row in _rows(args, way, found[way], found[CONTROL])]
+    results[loss or CONTROL] = cells.get(_key(args, models, domains, loss), serve)
+  control = results[CONTROL]
+  rows = [row for way in results for row in _rows(args, way, results[way], control)]
   times = [
     {
       "domain": domain,
@@ -59,7 +60,7 @@ def make(args: argparse.Namespace) -> Table:
       "requests": len(counts["outputs"]),
       **{name: counts[name] for name in ("serving", "learning")},
     }
-    for way, of_domains in found.items()
+    for way, of_domains in results.items()
     for domain, counts in of_domains.items()
   ]
   settings = ("gamma", "temperature", "interval", "kept"), _OF_STEPS
@@ -69,14 +70,12 @@ def make(args: argparse.Namespace) -> Table:
 
 
 def _read(args) -> tuple[dict[str, list[list[int]]], int]:
-  """Returns by domain the tokens of its requests, and the end of sequence."""
-  found = {}
+  """Returns the token ids of the requests by domain, and the EOS id."""
+  requests = {}
   for domain in args.domain:
     name, _, path = domain.partition("=")
     if not path or not pathlib.Path(path).is_file():
-      raise ValueError(
-        f"--domain {domain}: expected NAME=FILE, of a file that is there."
-      )
+      raise ValueError(f"--domain {domain}: expected NAME=FILE, of a file that exists.")
     lines = [args.prefix + x for x in pathlib.Path(path).read_text().splitlines() if x]
     ids, eos_id = jobs.encoded(args.vocabulary, lines, prompts=False)
     ids = [x for x in ids if len(x) <= args.input_length][: args.requests]
@@ -85,8 +84,8 @@ def _read(args) -> tuple[dict[str, list[list[int]]], int]:
         f"--domain {domain}: expected --requests={args.requests} lines of at most "
         f"--input-length={args.input_length} tokens, got {len(ids)}. Lower --requests."
       )
-    found[name] = ids
-  return found, eos_id
+    requests[name] = ids
+  return requests, eos_id
 
 
 def _online(args, loss: str | None) -> Online:
@@ -96,7 +95,7 @@ def _online(args, loss: str | None) -> Online:
 
 
 def _key(args, models, domains, loss):
-  # A control serves as many at once: the interval counts for it, too.
+  # The control's key has the interval too: the interval is the batch size.
   names = "interval", "gamma", "temperature", "input_length", "max_length"
   return {
     "models": [fingerprint(model.params) for model in models],
@@ -110,9 +109,10 @@ def _key(args, models, domains, loss):
 
 
 class _Clocked(Learner):
-  """A learner whose seconds are counted; the control's learns nothing."""
+  """A learner with a clock; the control's learner learns nothing."""
 
-  learns, seconds = True, 0.0
+  learns = True
+  seconds = 0.0
 
   def learn(self, served):
     start = time.perf_counter()
@@ -122,7 +122,7 @@ class _Clocked(Learner):
 
 
 def _serve(args, models, domains, eos_id, loss) -> dict[str, dict]:
-  """Returns each domain's counts, a number a request, and its seconds."""
+  """Returns the counts per request and the seconds of each domain."""
   target, draft = models
   learner = _Clocked(draft.network, draft.params, _online(args, loss))
   learner.learns = loss is not None
@@ -132,30 +132,32 @@ def _serve(args, models, domains, eos_id, loss) -> dict[str, dict]:
   sampling = Sampling(args.temperature)
   decoder.check(sampling, args.max_length, 1)
   run = api.compiled(decoder, sampling, args.max_length, eos_id)
-  found = {}
+  counts = {}
   for name, ids in domains.items():
-    learner.seconds, start = 0.0, time.perf_counter()
+    learner.seconds = 0.0
+    start = time.perf_counter()
     decodes = serving.decodes(run, params, learner, ids, args.input_length, 0)
     decodes = tqdm(decodes, name, file=sys.stderr)
-    served = [(each.statistics, np.asarray(each.tokens)) for each in decodes]
+    served = [(decode.statistics, np.asarray(decode.tokens)) for decode in decodes]
     seconds = time.perf_counter() - start
     columns = {
       column: np.concatenate([getattr(info, column) for info, _ in served]).tolist()
       for column in COUNTED
     }
-    found[name] = {
+    counts[name] = {
       **columns,
-      # Whether two ways have the same outputs is told by these.
+      # Fingerprints, to compare outputs with the control's.
       "outputs": [fingerprint([row])[:16] for _, rows in served for row in rows],
       "serving": seconds - learner.seconds,
       "learning": learner.seconds,
     }
-  return found
+  return counts
 
 
 def _rows(args, way: str, found, control) -> Iterator[dict]:
-  """Yields a row for each window of each domain."""
-  setting, is_control = Setting(args.gamma, args.temperature), way == CONTROL
+  """Yields a row per window of each domain."""
+  setting = Setting(args.gamma, args.temperature)
+  is_control = way == CONTROL
   for domain, counts in found.items():
     for first in range(0, len(counts["outputs"]), args.window):
       window = slice(first, first + args.window)
@@ -179,7 +181,7 @@ def _rows(args, way: str, found, control) -> Iterator[dict]:
 
 
 def draw(table: Table) -> Any:
-  """Returns the figure: alpha over requests, a curve a way."""
+  """Returns the figure: alpha over requests, a curve per loss."""
   figure, (axis,) = plotting.new_figure(7, 4)
   requests = table.settings["requests"]
   domains = list(dict.fromkeys(row["domain"] for row in table.rows))
@@ -207,21 +209,21 @@ COMMAND = Command(
     "prefix": ("", "before each line"),
     "domain": (
       [str],
-      "texts in the order that they are served, an input a line; several",
+      "texts in the order of serving, an input a line; may be repeated",
       REQUIRED,
       {"action": "extend", "metavar": "NAME=FILE"},
     ),
-    "requests": (2000, "of each domain"),
-    "losses": (_LOSSES[:2], "by which the draft learns", _LOSSES),
-    "interval": (Online.interval, "requests a step"),
-    "kept": (Online.kept, "tokens of a distribution"),
+    "requests": (2000, "requests per domain"),
+    "losses": (_LOSSES[:2], "losses to compare", _LOSSES),
+    "interval": (Online.interval, "requests per step"),
+    "kept": (Online.kept, "kept tokens of a distribution"),
     "optimizer": ("adamw", "", OPTIMIZERS),
     "learning_rate": (1e-3, "constant"),
     "gamma": DEFAULT_GAMMA,
     "temperature": 0.0,
-    "input_length": (64, "longer lines are left out"),
+    "input_length": (64, "longer lines are skipped"),
     "max_length": 64,
-    "window": (500, "requests a row"),
+    "window": (500, "requests per row"),
   },
   draw=draw,
 )

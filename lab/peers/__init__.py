@@ -1,6 +1,6 @@
-"""Other decoders with our weights, to measure side by side.
+"""Decoders of other libraries with our weights, for comparisons.
 
-Their packages are optional: ask `importable` before importing a module of this room.
+The packages are optional: call `importable` before importing a module of this folder.
 """
 
 import importlib.util
@@ -8,13 +8,13 @@ import importlib.util
 HUGGING_FACE = ("torch", "transformers")
 CTRANSLATE2 = ("ctranslate2", "transformers", "torch")
 UPSTREAM = ("t5x.examples.t5.network",)
-# The last one decides whether Hugging Face adapts its threshold in its own schedule.
+# Hugging Face's default schedule adapts its threshold only if scikit-learn is there.
 PACKAGES = ("torch", "transformers", "ctranslate2", "scikit-learn")
 
 
 def importable(modules: tuple[str, ...]) -> bool:
-  """Returns whether all of `modules` are installed; imports their parents alone."""
+  """Returns whether every module is installed; imports only parent packages."""
   try:
     return all(importlib.util.find_spec(name) is not None for name in modules)
-  except ModuleNotFoundError:  # A parent package is missing: find_spec imports those.
+  except ModuleNotFoundError:  # `find_spec` imports parents; a parent is missing.
     return False

@@ -1,8 +1,8 @@
 """CTranslate2's greedy decoding with our weights, in float32 or in 8 bits.
 
-A token's text is its number here, so no tokenizer is needed. The converter takes a
-network of transformers', which in 5.x calls all embeddings of T5 tied; from that the
-converter concludes that logits are scaled, so it is set here.
+The text of a token is the token id, so no tokenizer is needed. The converter takes a
+transformers network. transformers 5.x marks the embeddings of every T5 as tied, and the
+converter then scales logits, so `tie_word_embeddings` is set from our configuration.
 """
 
 import os
@@ -22,7 +22,7 @@ UNKNOWN = 2
 
 
 def greedy(model: Model, kind: str, max_length: int, eos_id: int) -> Program:
-  """Returns greedy decoding on all cores."""
+  """Returns greedy decoding on every core."""
   with tempfile.TemporaryDirectory() as folder:
     _write(model, eos_id, kind, folder)
     threads = {"inter_threads": 1, "intra_threads": os.cpu_count()}
@@ -30,31 +30,32 @@ def greedy(model: Model, kind: str, max_length: int, eos_id: int) -> Program:
 
   def run(ids: np.ndarray) -> np.ndarray:
     tokens = [str(token) for token in ids[0, : np.count_nonzero(ids)]]
-    found = translator.translate_batch(
+    results = translator.translate_batch(
       [tokens],
       beam_size=1,
       max_decoding_length=max_length,
-      min_decoding_length=0,  # Else no output ends at once.
-      # Else it leaves the end of sequence out, and refuses outputs without one.
+      min_decoding_length=0,  # With the default, no output can be EOS alone.
+      # Without the flag, CTranslate2 drops EOS and refuses outputs without EOS.
       return_end_token=True,
     )
-    return np.array([[int(token) for token in found[0].hypotheses[0]]])
+    return np.array([[int(token) for token in results[0].hypotheses[0]]])
 
   return run
 
 
 def _write(model: Model, eos_id: int, kind: str, folder: str) -> None:
-  """Writes the network as CTranslate2 has it."""
+  """Writes the network in CTranslate2's format."""
   config = model.network.config
   network = export.to_torch(model)
   network.config.tie_word_embeddings = config.logits_via_embedding
-  network.config.num_layers = config.num_encoder_layers  # `export` says the decoder's.
+  network.config.num_layers = config.num_encoder_layers  # `export` set the decoder's.
   loader = converters.T5Loader()
   with torch.no_grad():
     spec = loader.get_model_spec(network)
   loader.set_vocabulary(spec, [str(token) for token in range(config.vocab_size)])
   spec.config.bos_token = spec.config.decoder_start_token = str(START_TOKEN)
-  spec.config.eos_token, spec.config.unk_token = str(eos_id), str(UNKNOWN)
+  spec.config.eos_token = str(eos_id)
+  spec.config.unk_token = str(UNKNOWN)
   spec.validate()
   spec.optimize(quantization=kind)
   spec.save(folder)

@@ -1,4 +1,4 @@
-"""Our parameters in a network of Hugging Face transformers."""
+"""Converts our parameters to a Hugging Face transformers network."""
 
 import os
 import tempfile
@@ -13,39 +13,40 @@ from specdec_t5x.hugging_face import export
 
 
 def to_torch(model: Model, device: str = "cpu") -> Any:
-  """Returns transformers' network with our parameters, in float32.
+  """Returns a transformers network with our parameters, in float32.
 
-  Torch is told to use all cores, here and in all that follows.
+  Sets torch's number of threads to the number of cores, for the whole process.
 
   Raises:
-    ValueError: where transformers has no such network, or ours is not in float32.
+    ValueError: if transformers has no such network, or the dtype is not float32.
   """
   config = model.network.config
   if config.dtype != "float32":
     raise ValueError(
-      f"Peers decode in float32, got a network in {config.dtype!r}. Load it as float32."
+      f"Peers decode in float32, got a network in {config.dtype!r}. Load the "
+      "parameters in float32."
     )
-  # All cores, as XLA does; torch's own choice is one thread a physical core.
+  # XLA uses every core; torch's default is a thread per physical core.
   torch.set_num_threads(os.cpu_count() or 1)
   with tempfile.TemporaryDirectory() as folder:
     export.write(folder, config, model.params)
     theirs = transformers.AutoConfig.from_pretrained(folder)
     if theirs.dense_act_fn == "gelu_new":
-      theirs.dense_act_fn = "gelu_pytorch_tanh"  # The same formula as one kernel.
+      theirs.dense_act_fn = "gelu_pytorch_tanh"  # A single kernel for an equal formula.
     network = transformers.AutoModelForSeq2SeqLM.from_pretrained(
       folder, config=theirs, attn_implementation="sdpa"
     )
-  # The stacks have configurations of their own by now. This one is left to `generate`,
-  # which makes as many layers of decoder cache as it has encoder layers.
+  # Encoder and decoder have their own configurations now. Only `generate` still reads
+  # this configuration: `num_layers`, the encoder's, sizes the decoder cache.
   network.config.num_layers = config.num_decoder_layers
   return network.eval().to(device)
 
 
 def torch_device() -> str:
-  """Returns torch's name of the kind of device that JAX computes on.
+  """Returns torch's name of JAX's default device.
 
   Raises:
-    ValueError: where torch can't use it.
+    ValueError: if torch can't use the device.
   """
   backend = jax.default_backend()
   if backend == "cpu":

@@ -1,18 +1,19 @@
 """Hugging Face transformers with our weights: plain and assisted greedy decoding.
 
-What favours the peer is set: no padding and no mask of the input (our programs pad to
-one shape), scaled-dot-product attention, GELU as one kernel, all cores, no gradients.
+The settings favour the peer: no padding and no mask of the input (our programs pad to a
+fixed shape), scaled-dot-product attention, GELU as a single kernel, every core, no
+gradients.
 
-Two defects of transformers 5.23 with encoder-decoders are worked around from outside:
+The module works around two defects of transformers 5.23 with encoder-decoders:
 
-1. `generate` makes as many layers of decoder cache as the encoder has; `export` sets
-   the number that it reads.
+1. `generate` sizes the decoder cache by the number of encoder layers; `export` sets the
+   number to the decoder's.
 2. Without a `decoder_attention_mask`, the draft of assisted generation reads the whole
-   output again at each call of the target, and adds it to a cache that has it already.
-   So it drafts from a text that is not there (outputs are right all the same, for the
-   target judges them), and its work grows with the square of the output. With a mask,
-   of ones, it reads what is new (`assisted`), and a call of the target yields as many
-   tokens as ours does: on a Multi30k pair at gamma 7, 3.25 and not 3.11.
+   output again at each call of the target, and appends the tokens to a cache that
+   already has them. The draft then continues a wrong text, and its work grows with the
+   square of the output. (Outputs stay right, because the target judges.) With a mask of
+   ones the draft reads only new tokens (`assisted`), and tokens per call equal ours: on
+   a Multi30k pair at gamma 7, 3.25 instead of 3.11.
 """
 
 from collections.abc import Callable
@@ -33,13 +34,14 @@ Program = Callable[[np.ndarray], np.ndarray]
 def plain(
   network: Any, max_length: int, eos_id: int, copied: int | None = None
 ) -> Program:
-  """Returns greedy decoding, one token a call.
+  """Returns greedy decoding, a token per call.
 
   Args:
     network: from `export.to_torch`.
     max_length: most tokens of an output.
-    eos_id: the token that ends one.
-    copied: most tokens that are copied as a draft from the output ("prompt lookup").
+    eos_id: the EOS id.
+    copied: most tokens that "prompt lookup" copies from the output as a draft; None
+      drafts nothing.
   """
   settings = _settings(max_length, eos_id)
   settings.prompt_lookup_num_tokens = copied
@@ -58,27 +60,28 @@ def assisted(
 
   Args:
     target: from `export.to_torch`.
-    draft: from `export.to_torch`, for this program alone: it holds settings of it.
+    draft: from `export.to_torch`; the call stores settings in the draft, so no other
+      program may use the draft.
     max_length: as for `plain`.
     eos_id: as for `plain`.
-    gamma: tokens drafted a call of the target; None for the library's own defaults (20,
-      and fewer where the draft gives its token less probability than a threshold).
-    mask: whether the call has the mask without which the draft's cache is wrong.
+    gamma: tokens drafted per call of the target; None for the library's defaults (20,
+      and fewer if a drafted token's probability is below a threshold).
+    mask: whether to pass the decoder mask; without the mask the draft's cache is wrong.
   """
-  # The library reads these from the draft and ignores them in a call of the target.
+  # The library reads the settings from the draft, not from the call of the target.
   if gamma is not None:
     draft.generation_config = GenerationConfig(
       num_assistant_tokens=gamma,
       num_assistant_tokens_schedule="constant",
       assistant_confidence_threshold=0.0,
     )
-  more = {"assistant_model": draft}
+  options = {"assistant_model": draft}
   if mask:
-    # Of the start token; the library lets it grow with the output.
+    # The mask of the start token; the library extends the mask with the output.
     ones = torch.ones((1, 1), dtype=torch.long, device=target.device)
-    more["decoder_attention_mask"] = ones
+    options["decoder_attention_mask"] = ones
   settings = _settings(max_length, eos_id)
-  return lambda ids: _generate(target, ids, settings, **more)
+  return lambda ids: _generate(target, ids, settings, **options)
 
 
 def _generate(network, ids, settings, **kwargs):

@@ -1,14 +1,14 @@
-r"""Every way to speculate beside other libraries' decoding with the same weights.
+r"""Compares every way to speculate with other libraries, with the same weights.
 
   python -m lab methods --output DIR          # the demo pair, all drafts
   python -m lab methods --target DIR --draft small=DIR --vocabulary FILE --inputs FILE \
     --prefix "translate English to German: " --output DIR
 
-Takes the flags of `python -m specdec_t5x.bench methods` and decodes by all its ways. At
-temperature 0 the peers that are installed decode in turn with them: Hugging Face and
-CTranslate2 (the extra `peers`), and upstream T5X (in place of t5x_runtime,
-requirements/t5x-upstream.txt). Leave all cores to it: torch's threads wait for each
-other, so one busy core slows torch down far more than XLA.
+Takes the flags of `python -m specdec_t5x.bench methods` and decodes with the same
+methods. At temperature 0 the installed peers decode in turn with our methods: Hugging
+Face and CTranslate2 (the extra `peers`), and upstream T5X (in place of t5x_runtime,
+requirements/t5x-upstream.txt). Leave every core to the measurement: torch's threads
+wait for each other, so a busy core slows torch down far more than XLA.
 """
 
 import argparse
@@ -24,32 +24,32 @@ from specdec_t5x.bench.study import Study
 from specdec_t5x.bench.table import Table, declared, listed
 from specdec_t5x.network.functional import is_decoder_only
 
-# A peer tells of no calls.
+# Peers do not report their calls.
 _SHOWN = ("milliseconds", "speed", "in_all", "identical")
 _WITH_A_DRAFT = (programs.HF_GAMMA, programs.HF_DEFAULT, programs.HF_NO_MASK)
 
 
 def make(args: argparse.Namespace) -> Table:
-  """Decodes every input by every way and by the peers that are installed."""
+  """Decodes every input with every method and with the installed peers."""
   table = methods.make(args, installed)
   notes = list(declared("methods", "lab")["notes"])
   if 0.0 in args.temperatures:
     ran = {row["draft"] for row in table.rows}
     missing = ", ".join(name for name in programs.PROGRAMS if name not in ran)
-    notes.append(listed({"peers that are not here": missing or None}))
-  made = environment((*PACKAGES, *PEERS))
-  return dataclasses.replace(table, notes=(*table.notes, *notes), made=made)
+    notes.append(listed({"missing peers": missing or None}))
+  packages = environment((*PACKAGES, *PEERS))
+  return dataclasses.replace(table, notes=(*table.notes, *notes), made=packages)
 
 
 def installed(study: Study, args: argparse.Namespace) -> dict[str, Way]:
-  """Returns the installed peers, by name; none without a draft model or an encoder."""
+  """Returns the installed peers by name; {} without a draft model or an encoder."""
   draft = study.first_model
   if draft is None or is_decoder_only(study.target.network):
     return {}
-  found = programs.programs(study, draft.model, args.gamma)
+  decoders = programs.programs(study, draft.model, args.gamma)
   return {
     name: Way(program=program, columns=_columns(name), shown=_SHOWN)
-    for name, program in found.items()
+    for name, program in decoders.items()
   }
 
 

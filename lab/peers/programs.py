@@ -1,4 +1,4 @@
-"""Peers' greedy decoding with our weights, as programs of an input's number."""
+"""Greedy decoding of peers with our weights, as programs of an input's index."""
 
 import types
 from typing import Any
@@ -28,38 +28,44 @@ PROGRAMS = (
 
 
 def programs(study: Study, draft: Model, gamma: int) -> dict[str, Program]:
-  """Returns those that are installed, by name.
+  """Returns the programs of the installed peers by name.
 
   Args:
     study: the target and the inputs.
-    draft: of Hugging Face's assisted generation.
-    gamma: tokens that it drafts a call of the target.
+    draft: the draft of Hugging Face's assisted generation.
+    gamma: drafted tokens per call of the target.
 
   Raises:
-    ValueError: where the weights have no counterpart in a peer, or torch can't use the
-      device that JAX uses.
+    ValueError: if a peer has no counterpart of the network, or torch can't use JAX's
+      device.
   """
-  limits, found = (study.job.max_length, study.eos_id), {}
+  max_length = study.job.max_length
+  eos_id = study.eos_id
+  decoders = {}
   if importable(peers.HUGGING_FACE):
-    found |= _hugging_face(study.target, draft, gamma, limits)
+    decoders |= _hugging_face(study.target, draft, gamma, (max_length, eos_id))
   if importable(peers.CTRANSLATE2):
-    found |= _ctranslate2(study.target, limits)
-  # Made before the clock starts, as JAX's own are. Peers pad with 0.
+    decoders |= _ctranslate2(study.target, (max_length, eos_id))
+  # Convert before the clock starts, as for JAX. Peers pad with 0.
   inputs = [without_padding(row) for row in study.inputs]
   ids = [np.asarray(row) for row in inputs]
-  runs = {name: lambda n, run=run: run(ids[n]) for name, run in found.items()}
+  runs = {name: lambda n, run=run: run(ids[n]) for name, run in decoders.items()}
   if importable(peers.UPSTREAM):
     params = jax.device_put(study.target.params)
-    run = upstream.greedy(study.target.network.config, params, *limits)
-    runs[UPSTREAM] = lambda number: run(inputs[number])
+    decode = upstream.greedy(study.target.network.config, params, max_length, eos_id)
+
+    def run(number):
+      return decode(inputs[number])
+
+    runs[UPSTREAM] = run
   return {
-    name: lambda number, run=run: _as_ours(run(number), *limits)
+    name: lambda number, run=run: _as_ours(run(number), max_length, eos_id)
     for name, run in runs.items()
   }
 
 
 def _as_ours(output: Any, max_length: int, eos_id: int) -> Any:
-  """Returns a peer's tokens as ours are; of its calls nothing is known."""
+  """Returns a peer's output in our form; counts of calls are 0."""
   row = np.asarray(output)[0].tolist()
   row = row[: row.index(eos_id) + 1] if eos_id in row else row
   tokens = np.zeros((1, max_length), np.int32)
@@ -77,15 +83,15 @@ def _hugging_face(target, draft, gamma, limits) -> dict[str, Program]:
 
   settings = {HF_GAMMA: (gamma, True), HF_DEFAULT: (None, True)}
   settings[HF_NO_MASK] = gamma, False
-  theirs = to_torch(target)
-  # A draft holds the settings of its calls, so each program has its own.
+  network = to_torch(target)
+  # The draft stores the settings of a program, so every program has its own draft.
   assisted = {
-    name: hugging_face.assisted(theirs, to_torch(draft), *limits, *each)
+    name: hugging_face.assisted(network, to_torch(draft), *limits, *each)
     for name, each in settings.items()
   }
 
   def plain(*copied):
-    return hugging_face.plain(theirs, *limits, *copied)
+    return hugging_face.plain(network, *limits, *copied)
 
   return {HF_PLAIN: plain(), HF_LOOKUP: plain(gamma), **assisted}
 

@@ -1,7 +1,7 @@
-"""Upstream T5X's own decoding with our parameters: `temperature_sample` at T = 0.
+"""Upstream T5X's decoding with our parameters: `temperature_sample` at T = 0.
 
-Upstream's network, model and sampler, as `python -m t5x.infer` calls them. Where `t5x`
-is this repository's runtime there is no such network.
+Calls upstream's network, model and sampler like `python -m t5x.infer`. The `t5x` of
+this repository (t5x_runtime) has no such network.
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ def greedy(config: T5Config, params: Any, max_length: int, eos_id: int):
     importlib.import_module(f"t5x.{name}")
     for name in ("decoding", "models", "examples.t5.network")
   )
-  known = [field.name for field in dataclasses.fields(network.T5Config)]
-  theirs = network.T5Config(**{name: getattr(config, name) for name in known})
-  module = network.Transformer(theirs)
-  # No vocabularies and no optimizer: this call needs neither.
+  names = [field.name for field in dataclasses.fields(network.T5Config)]
+  upstream_config = network.T5Config(**{name: getattr(config, name) for name in names})
+  module = network.Transformer(upstream_config)
+  # `predict_batch_with_aux` needs no vocabularies and no optimizer.
   model = models.EncoderDecoderModel(
     module, None, None, None, decode_fn=decoding.temperature_sample
   )

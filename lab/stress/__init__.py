@@ -1,1 +1,1 @@
-"""Tools that stress the commands for hours: docs/results/reliability.md."""
+"""Stress tests of the commands, for hours: docs/results/reliability.md."""

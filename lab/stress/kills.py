@@ -1,17 +1,17 @@
-"""Kills `python -m t5x.infer` at random moments and compares what is left in the end.
+"""Kills `python -m t5x.infer` at random moments and compares the final results.
 
   python -m lab.stress.kills --output=DIR --kills=30 --seed=0 -- \
     --gin_file=configs/spec_ende.gin --gin_file=PAIR.gin \
     --gin.infer.checkpoint_period=1 --gin.BATCH_SIZE=16
 
-Runs the job once undisturbed, into DIR/whole. Then into DIR/killed-0: starts it, kills
-it by SIGKILL, starts it again, and after so many kills lets it end. Moments are drawn
-from the seed: after a delay, or microseconds after a file of one kind appears in the
-output directory, so that start-up, decoding, writing and merging are all hit. A job
-that ends before its kills are used up goes on in DIR/killed-1, and so on. Flags after
-`--` are t5x.infer's, but INFER_OUTPUT_DIR; small chunks give many moments. Works with
-either provider of t5x. Exits with 0 where the results are equal byte for byte, with 1
-where they are not or a run fails.
+Runs the job once undisturbed, into DIR/whole. Then starts the job in DIR/killed-0,
+kills the process by SIGKILL, restarts the job, and after the last kill lets the job
+finish. The seed draws the moments of the kills: after a delay, or microseconds after a
+file of some kind appears in the output directory. So kills hit start-up, decoding,
+writing and merging. If the job ends before the last kill, the remaining kills happen in
+DIR/killed-1, and so on. Flags after `--` are t5x.infer's, without INFER_OUTPUT_DIR;
+small chunks give many moments. Works with t5x_runtime and upstream T5X. Exits with 0 if
+the results are equal byte for byte, and with 1 if results differ or a run fails.
 """
 
 import argparse
@@ -35,18 +35,21 @@ from tests import processes
 from tests.e2e import runs
 
 SUMMARY = "speculation.json"
-WINDOW = (1e-5, 5e-3)  # seconds; a kill comes so long after the file it waits for
+WINDOW = (1e-5, 5e-3)  # Range of seconds between the awaited file and the kill.
 PHASES = ("start-up", "decoding", "writing", "merging", "cleaning up")
 
 
 class Watch:
-  """Tells at once which files appear or change in a folder and those below (inotify).
+  """A watch on new and changed files in a folder and its subfolders (inotify).
 
   Args:
-    folder: to watch; it exists.
+    folder: an existing folder.
   """
 
-  CREATED, CHANGED, MOVED_HERE, IS_FOLDER = 0x100, 0x2, 0x80, 0x40000000
+  CREATED = 0x100
+  CHANGED = 0x2
+  MOVED_HERE = 0x80
+  IS_FOLDER = 0x40000000
 
   def __init__(self, folder: pathlib.Path):
     self._libc = ctypes.CDLL(None, use_errno=True)
@@ -61,14 +64,15 @@ class Watch:
     self._folders[number] = folder
 
   def names(self, timeout: float) -> list[str]:
-    """Returns names of files that are new or changed, once there are any.
+    """Waits for new or changed files and returns their names.
 
     Args:
-      timeout: seconds after which none are returned.
+      timeout: seconds to wait at most; then returns [].
     """
     if not select.select([self._queue], [], [], timeout)[0]:
       return []
-    data, names = os.read(self._queue, 1 << 16), []
+    data = os.read(self._queue, 1 << 16)
+    names = []
     while data:
       number, mask, _, length = struct.unpack_from("iIII", data)
       name = os.fsdecode(data[16 : 16 + length].rstrip(b"\0"))
@@ -85,17 +89,17 @@ class Watch:
 
 
 def is_marker(name: str) -> bool:
-  """Whether a file is a whole chunk's marker."""
+  """Returns whether a file is the marker of a complete chunk."""
   return is_chunk(name) and name.endswith(".COMPLETED") and not name.startswith(".")
 
 
 def is_chunk(name: str) -> bool:
-  """Whether a file is a chunk, its marker, or either before it is whole."""
+  """Returns whether a file is a complete or partial chunk or chunk marker."""
   return "-chunk" in name
 
 
 def is_merging(name: str) -> bool:
-  """Whether a file is the merged one, the summary, or either before it is whole."""
+  """Returns whether a file is the complete or partial merged result or summary."""
   if name.startswith(SUMMARY):
     return True
   others = (".COMPLETED", ".lock")
@@ -103,12 +107,12 @@ def is_merging(name: str) -> bool:
 
 
 def is_end(name: str) -> bool:
-  """Whether a file is the task's marker, or that before it is whole."""
+  """Returns whether a file is the task's complete or partial marker."""
   return name.endswith(".COMPLETED") and not is_chunk(name)
 
 
 def phase_of(names: Sequence[str]) -> str:
-  """Returns what a run did when it was killed, by the files it had written."""
+  """Returns the phase of a killed run from the names of written files."""
   if any(map(is_end, names)):
     return "cleaning up"
   if any(map(is_merging, names)):
@@ -121,11 +125,11 @@ def phase_of(names: Sequence[str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Moment:
-  """When to kill: some time after so many files of a kind.
+  """The moment of a kill: a delay after `count` files of a kind.
 
   Attributes:
-    count: of files; 0 is the start of the run.
-    is_kind: whether a name is of the kind. Whatever comes later is, too.
+    count: number of files; 0 is the start of the run.
+    is_kind: returns whether a name is of the kind. The task's marker always counts.
     delay: seconds.
   """
 
@@ -134,7 +138,7 @@ class Moment:
   delay: float
 
   def has_come(self, names: Sequence[str]) -> bool:
-    """Whether the run that has written `names` is to be killed after the delay."""
+    """Returns whether a run that has written `names` is due for the delay and kill."""
     kinds = (self.is_kind, is_end)
     return len({n for n in names if any(kind(n) for kind in kinds)}) >= self.count
 
@@ -144,9 +148,9 @@ class Whole:
   """The undisturbed run.
 
   Attributes:
-    output: its directory.
-    start_up: seconds until it began to decode.
-    chunk: seconds a chunk.
+    output: the output directory.
+    start_up: seconds until decoding began.
+    chunk: seconds per chunk.
   """
 
   output: pathlib.Path
@@ -156,16 +160,16 @@ class Whole:
 
 @dataclasses.dataclass
 class Outcome:
-  """What became of one output directory.
+  """The outcome of a killed job, compared with the undisturbed run.
 
   Attributes:
-    kills: phases that were hit.
-    error: a run's that failed by itself.
-    lines: of the result.
-    missing: lines of the undisturbed result that are not in this one.
-    extra: lines of this one that are not in the undisturbed result, or too often.
-    identical: whether the two are equal byte for byte.
-    same_statistics: whether the summaries' statistics are equal.
+    kills: phases of the kills.
+    error: last line of the log if a run failed without a kill.
+    lines: lines of the result.
+    missing: number of lines that only the undisturbed result has.
+    extra: number of lines that the undisturbed result does not have.
+    identical: whether the results are equal byte for byte.
+    same_statistics: whether the statistics of the summaries are equal.
     left_over: files that an undisturbed run does not leave.
   """
 
@@ -180,24 +184,25 @@ class Outcome:
 
   @property
   def good(self) -> bool:
-    """Whether a kill left no trace."""
+    """Whether the kills left no trace."""
     return self.identical and self.same_statistics and not self.left_over
 
 
 class Killer:
-  """Starts a job and kills it.
+  """A starter and killer of jobs.
 
   Args:
-    flags: of t5x.infer, but INFER_OUTPUT_DIR.
-    folder: for all output directories and compiled programs.
-    seed: of the moments.
+    flags: flags of t5x.infer, without INFER_OUTPUT_DIR.
+    folder: parent of the output directories and compiled programs.
+    seed: seed of the moments.
   """
 
   def __init__(self, flags: Sequence[str], folder: pathlib.Path, seed: int):
-    self._flags, self._folder = list(flags), folder
+    self._flags = list(flags)
+    self._folder = folder
     self._random = random.Random(seed)
     self._environment = {
-      # Not of the suite's: a kill must not leave half a program for other tests.
+      # A private cache: a kill must not leave half a program for other tests.
       "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
       "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
@@ -205,10 +210,13 @@ class Killer:
 
   @property
   def whole(self) -> Whole:
-    """The undisturbed run, which is made when it is first asked for."""
+    """The undisturbed run, made on first use."""
     if self._whole is None:
-      output, began = self._folder / "whole", time.monotonic()
-      process, watch, start_up = self._start(output), Watch(output), 0.0
+      output = self._folder / "whole"
+      began = time.monotonic()
+      process = self._start(output)
+      watch = Watch(output)
+      start_up = 0.0
       names = []
       while process.poll() is None:
         names += watch.names(timeout=0.1)
@@ -223,17 +231,20 @@ class Killer:
     return self._whole
 
   def run(self, name: str, phases: Sequence[str]) -> Outcome:
-    """Kills a job in the given phases, in order, lets it end, and compares.
+    """Kills a job in the given phases in order, lets the job end, and compares.
 
     Args:
-      name: of its output directory.
-      phases: to aim at, of PHASES; what is hit may be another. Those that are left when
-        the job has ended are not used.
+      name: name of the output directory.
+      phases: phases from PHASES to aim at. A kill may hit another phase. After the end
+        of the job the remaining phases are unused.
     """
-    whole, output, outcome = self.whole, self._folder / name, Outcome()
+    whole = self.whole
+    output = self._folder / name
+    outcome = Outcome()
     for phase in [*phases, None]:
       process = self._start(output)
-      watch, names = Watch(output), []
+      watch = Watch(output)
+      names = []
       if phase is not None:
         self._wait(process, watch, self._drawn(phase), names)
         if process.poll() is None:
@@ -263,24 +274,25 @@ class Killer:
       )
 
   def _wait(self, process, watch: Watch, moment: Moment, names: list[str]) -> None:
-    """Waits for a moment, or for the job's end; adds to `names` what is written."""
+    """Waits for the moment or the end of the job; appends written files to `names`."""
     while process.poll() is None and not moment.has_come(names):
       names += watch.names(timeout=0.1)
     time.sleep(moment.delay)
 
   def _drawn(self, phase: str) -> Moment:
-    """Returns a moment that is likely to be in `phase`."""
-    draw, whole = self._random, self.whole
+    """Draws a moment that probably lies in `phase`."""
+    draw = self._random
+    undisturbed = self.whole
     if phase == "start-up":
-      return Moment(0, is_end, draw.uniform(0, whole.start_up))
+      return Moment(0, is_end, draw.uniform(0, undisturbed.start_up))
     if phase == "decoding":
 
       def is_step(name):
         return is_marker(name) or name == "model-info.txt"
 
-      return Moment(draw.randint(1, 3), is_step, draw.uniform(0, whole.chunk))
-    # Two names a file, one while it is written: two chunks and their markers, or the
-    # result and its summary, or the task's marker.
+      return Moment(draw.randint(1, 3), is_step, draw.uniform(0, undisturbed.chunk))
+    # A file has two names, a temporary and a final name. 8 names are two chunks with
+    # markers, 4 names are the result and the summary, 2 names are the task's marker.
     kind, most = {
       "writing": (lambda name: is_chunk(name) or is_merging(name), 8),
       "merging": (is_merging, 4),
@@ -300,23 +312,25 @@ def _last_line(output: pathlib.Path) -> str:
 
 
 def _compared(outcome: Outcome, output, whole) -> Outcome:
-  """Fills in how the files of `output` differ from those of `whole`."""
+  """Fills `outcome` with the differences between the folders `output` and `whole`."""
 
   def names(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
   outcome.left_over = sorted(names(output) - names(whole))
   (expected,) = whole.glob("*.jsonl-?????-of-?????")
-  found = output / expected.name
-  content = found.read_bytes() if found.exists() else b""
+  path = output / expected.name
+  content = path.read_bytes() if path.exists() else b""
   outcome.identical = content == expected.read_bytes()
 
   def count(text):
     return collections.Counter(text.splitlines(keepends=True))
 
-  ours, theirs = count(content), count(expected.read_bytes())
+  ours = count(content)
+  theirs = count(expected.read_bytes())
   outcome.lines = ours.total()
-  outcome.missing, outcome.extra = (theirs - ours).total(), (ours - theirs).total()
+  outcome.missing = (theirs - ours).total()
+  outcome.extra = (ours - theirs).total()
   outcome.same_statistics = _statistics(output) == _statistics(whole)
   return outcome
 
@@ -327,14 +341,14 @@ def _statistics(output: pathlib.Path):
 
 
 def aims(count: int, draw: random.Random) -> list[str]:
-  """Returns phases to aim at: a quarter of them merging, which come last."""
+  """Draws phases to aim at; the last quarter is merging, then cleaning up."""
   late = count // 4
   early = draw.choices(PHASES[:3], weights=(1, 1, 2), k=count - late - 1)
   return [*early, *["merging"] * late, "cleaning up"]
 
 
 def main() -> None:
-  """The command."""
+  """Runs the command."""
   head, _, detail = __doc__.partition("\n\n")
   parser = argparse.ArgumentParser(
     prog="python -m lab.stress.kills",
@@ -344,11 +358,12 @@ def main() -> None:
   parser.add_argument("--output", type=pathlib.Path, required=True)
   parser.add_argument("--kills", type=int, default=30)
   parser.add_argument("--seed", type=int, default=0)
-  parser.add_argument("flags", nargs="+", help="of t5x.infer")
+  parser.add_argument("flags", nargs="+", help="flags of t5x.infer")
   args = parser.parse_args()
   draw = random.Random(args.seed)
   killer = Killer(args.flags, args.output.absolute(), draw.randrange(2**32))
-  outcomes, left = [], args.kills
+  outcomes = []
+  left = args.kills
   while left > 0:
     outcome = killer.run(f"killed-{len(outcomes)}", aims(left, draw))
     print(json.dumps(dataclasses.asdict(outcome)), flush=True)
@@ -359,7 +374,7 @@ def main() -> None:
   hit = collections.Counter(phase for outcome in outcomes for phase in outcome.kills)
   good = sum(outcome.good for outcome in outcomes)
   print(f"{hit.total()} kills: " + ", ".join(f"{n} {p}" for p, n in hit.items()))
-  print(f"{good} of {len(outcomes)} results equal that of the undisturbed run")
+  print(f"{good} of {len(outcomes)} results equal the undisturbed result")
   sys.exit(good < len(outcomes))
 
 

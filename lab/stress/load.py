@@ -1,13 +1,13 @@
-"""Decoding for an hour under changing settings: no recompiles, no growth, no mistake.
+"""Decodes for an hour with changing settings; checks outputs, compilation and memory.
 
   python -m lab.stress.load --minutes 60 --demo runs/demo/ende --output load.json
 
-One process restores a pair once and then serves requests, each through the function
-that `t5x.infer` runs on a chunk of examples (`utils.get_infer_fn`), compiled for each
-gamma, temperature and batch size. A request decodes a random number of random inputs
-of the test set with a random setting. Greedy outputs must be those of plain decoding,
-sampled ones must keep what their counts promise and come again with the same key.
-Results: docs/results/reliability.md. It is no timing.
+A single process restores a pair and then serves requests. A request runs the function
+of `t5x.infer` for a chunk of examples (`utils.get_infer_fn`), compiled for every gamma,
+temperature and batch size. A request decodes a random number of random inputs of the
+test set with a random setting. Greedy outputs must equal plain decoding. Sampled
+outputs must agree with their counts, and a repeated key must give the same outputs.
+Results: docs/results/reliability.md. The times are no benchmark.
 """
 
 import argparse
@@ -39,14 +39,14 @@ from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 from tests.contract import conftest
 
-# Features of the examples, [examples, length] each.
+# Features of the examples by name, [examples, length].
 Features = Mapping[str, np.ndarray]
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _TRACED = "/jax/core/compile/jaxpr_trace_duration"
 _PLAIN_BATCH = 16
 _LENGTHS = {"inputs": 80, "targets": 80}
-# Memory is flat if it ends less than this above where it began.
+# Memory is flat if the growth is at most 2% or 20 MiB, the larger of the two.
 _SLACK = 0.02
 _SLACK_BYTES = 20 * memory.MIB
 
@@ -58,7 +58,7 @@ SETTINGS = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """Which examples to decode how, and the number that the random key comes from."""
+  """Examples to decode, the setting, and the number that seeds the random key."""
 
   setting: Setting
   examples: tuple[int, ...]
@@ -67,7 +67,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-  """What the process held after so many seconds."""
+  """The resources of the process after some seconds."""
 
   seconds: float
   resident: int
@@ -77,17 +77,17 @@ class Sample:
 
 @dataclasses.dataclass
 class Report:
-  """What came of the load.
+  """The results of the load.
 
   Attributes:
-    requests: how many were served after the warm-up.
-    greedy: outputs compared with plain decoding.
-    sampled: outputs whose counts were checked.
-    replays: requests that were repeated and compared.
+    requests: number of requests after the warm-up.
+    greedy: number of outputs compared with plain decoding.
+    sampled: number of sampled outputs with checked counts.
+    replays: number of repeated and compared requests.
     compilations: XLA programs compiled after the warm-up.
     traces: functions traced after the warm-up.
-    mistakes: what was wrong, in words.
-    samples: of memory, the first one right after the warm-up.
+    mistakes: descriptions of mistakes.
+    samples: resources over time, the first sample right after the warm-up.
   """
 
   requests: int = 0
@@ -100,19 +100,19 @@ class Report:
   samples: list[Sample] = dataclasses.field(default_factory=list)
 
   def quarters(self) -> tuple[float, ...]:
-    """Returns the median of resident memory in each quarter of the samples."""
+    """Returns the median of resident memory by quarter of the samples."""
     held = np.array_split([sample.resident for sample in self.samples], 4)
     return tuple(statistics.median(quarter.tolist()) for quarter in held)
 
   @property
   def is_flat(self) -> bool:
-    """Whether memory ends where it began, but for `_SLACK`."""
+    """Whether memory grew by no more than the slack between first and last quarter."""
     first, *_, last = self.quarters()
     return last - first <= max(_SLACK * first, _SLACK_BYTES)
 
 
 class Service:
-  """A pair restored once, and `t5x.infer`'s function of each setting."""
+  """A restored pair with `t5x.infer`'s function for each setting."""
 
   def __init__(
     self,
@@ -122,16 +122,17 @@ class Service:
     features: Features,
     settings: Sequence[Setting] = SETTINGS,
   ):
-    """Restores the pair; nothing is compiled yet.
+    """Restores the pair without compiling.
 
     Args:
-      target: its checkpoint.
-      draft: its checkpoint.
-      vocabulary: of inputs and outputs.
-      features: what `EncDecFeatureConverter` makes of the test set.
-      settings: what may be asked for.
+      target: the target's checkpoint.
+      draft: the draft's checkpoint.
+      vocabulary: the vocabulary of inputs and outputs.
+      features: the test set, converted by `EncDecFeatureConverter`.
+      settings: the possible settings of requests.
     """
-    self.features, self.settings = features, tuple(settings)
+    self.features = features
+    self.settings = tuple(settings)
     networks = [Checkpoint.open(path).network() for path in (target, draft)]
     network, draft_network = networks
 
@@ -174,35 +175,36 @@ class Service:
     return len(next(iter(self.features.values())))
 
   def plain_outputs(self) -> np.ndarray:
-    """Returns each example's greedy output, decoded one token a call [examples, T]."""
+    """Returns the greedy outputs of plain decoding [examples, T]."""
     return _run(self._plain, self.state, self.features, 0)[0]
 
   def serve(self, request: Request) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Returns the tokens of a request's examples [n, T], and their statistics [n]."""
+    """Returns the tokens [n, T] and the statistics [n] of a request's examples."""
     rows = list(request.examples)
     features = {name: column[rows] for name, column in self.features.items()}
     return _run(self._infer[request.setting], self.state, features, request.number)
 
 
 class Load:
-  """Random requests to a service, each judged; see the head of this file."""
+  """A load of random requests with checked outputs."""
 
   def __init__(self, service: Service, seed: int = 0, replays: float = 0.03):
-    """Prepares it.
+    """Seeds the requests.
 
     Args:
-      service: what serves the requests.
-      seed: fixes the requests.
-      replays: how often a setting's first request comes again.
+      service: the service of the requests.
+      seed: seed of the requests.
+      replays: probability that a setting's first request is repeated.
     """
-    self._service, self._replays = service, replays
+    self._service = service
+    self._replays = replays
     self._random = np.random.default_rng(seed)
     self._number = 0
     self._expected = None
     self._first: dict[Setting, tuple[Request, np.ndarray]] = {}
 
   def warm_up(self) -> None:
-    """Compiles everything, and decodes the test set with the target alone."""
+    """Compiles every setting, and decodes the test set with the target alone."""
     self._expected = self._service.plain_outputs()
     for setting in self._service.settings:
       request = self._draw(setting)
@@ -210,12 +212,12 @@ class Load:
       self._service.serve(self._draw(setting))
 
   def run(self, seconds: float = 0.0, requests: int = 0, every: float = 60.0) -> Report:
-    """Serves requests for so long, and so many at least; `warm_up` comes first.
+    """Serves requests until both minima are reached; call `warm_up` first.
 
     Args:
-      seconds: the least time.
-      requests: the least number of requests.
-      every: seconds between two looks at memory, printed.
+      seconds: minimum time.
+      requests: minimum number of requests.
+      every: seconds between two printed samples of memory.
     """
     report = Report()
     before = _compiled()
@@ -239,7 +241,7 @@ class Load:
       request, before = self._first[setting]
       report.replays += 1
       if not np.array_equal(self._service.serve(request)[0], before):
-        report.mistakes.append(f"{request} gave other tokens when it came again")
+        report.mistakes.append(f"{request} gave different tokens when repeated")
       return
     request = self._draw(setting)
     tokens, aux = self._service.serve(request)
@@ -250,32 +252,32 @@ class Load:
     report.greedy += len(tokens)
     wrong = (tokens != self._expected[list(request.examples)]).any(axis=1)
     report.mistakes += [
-      f"{setting} of example {request.examples[row]} is not the plain output: "
-      f"{tokens[row].tolist()}"
+      f"{setting}, example {request.examples[row]}: {tokens[row].tolist()} is not the "
+      "plain output"
       for row in np.flatnonzero(wrong)
     ]
 
   def _draw(self, setting: Setting) -> Request:
-    # Up to two batches, the last one full or not.
+    # Up to two batches; the last batch may be partial.
     count = self._random.integers(1, 2 * setting.batch_size + 1)
     examples = self._random.choice(self._service.size, count)
     self._number += 1
     return Request(setting, tuple(examples.tolist()), self._number)
 
 
-_seen = collections.Counter()  # Events of JAX's, by their names.
+_seen = collections.Counter()  # JAX's events by name.
 jax.monitoring.register_event_duration_secs_listener(
   lambda event, *_, **kwargs: _seen.update([event])
 )
 
 
 def _compiled() -> np.ndarray:
-  """Returns how often JAX has compiled and traced so far."""
+  """Returns the number of compilations and traces so far."""
   return np.array([_seen[_COMPILED], _seen[_TRACED]])
 
 
 def _run(infer, state, features: Features, number: int):
-  """Runs T5X's function as `t5x.infer` does on a chunk; outputs in their order."""
+  """Runs T5X's function like `t5x.infer` on a chunk; keeps the order of examples."""
   examples = tf.data.Dataset.from_tensor_slices(dict(features))
   key = jax.random.fold_in(jax.random.PRNGKey(0), number)
   numbered, aux = infer(examples.enumerate(), state, rng=key)
@@ -301,12 +303,12 @@ def _say(report: Report) -> None:
 
 
 def demo_service(folder: pathlib.Path) -> Service:
-  """Returns the service of the pair that `make demo` left in `folder`.
+  """Returns the service of the pair that `make demo` wrote to `folder`.
 
   Raises:
-    ValueError: where the folder lacks a part of the pair.
+    ValueError: if the folder lacks a part of the pair.
   """
-  from t5x.inference_data import ChunkedExamples  # Of t5x_runtime alone.
+  from t5x.inference_data import ChunkedExamples  # Only t5x_runtime has the module.
 
   vocabulary = vocabularies.sentencepiece_vocabulary(
     str(folder / "vocabulary.model"), extra_ids=0
@@ -329,7 +331,7 @@ def _latest(folder: pathlib.Path) -> str:
 
 
 def main() -> None:
-  """Parses the command line, runs the load, prints and writes what came of it."""
+  """Parses the command line, runs the load, prints and writes the report."""
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
   parser.add_argument("--minutes", type=float, default=60.0)
   parser.add_argument("--demo", type=pathlib.Path, default="runs/demo/ende")

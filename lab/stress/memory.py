@@ -1,4 +1,4 @@
-"""This process's resident memory, as Linux counts it."""
+"""Resident memory of this process in Linux's count."""
 
 import pathlib
 
@@ -8,17 +8,17 @@ MIB = 2**20
 
 
 def resident() -> int:
-  """Returns the bytes that this process holds in memory now."""
+  """Returns the resident bytes of this process."""
   return _read("VmRSS")
 
 
 def peak() -> int:
-  """Returns the most bytes that this process has held since `forget_peak`."""
+  """Returns the peak of resident bytes since `forget_peak`."""
   return _read("VmHWM")
 
 
 def forget_peak() -> None:
-  """Sets the peak to what is held now."""
+  """Resets the peak to the current resident bytes."""
   _CLEAR.write_text("5")
 
 

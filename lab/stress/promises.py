@@ -1,4 +1,4 @@
-"""What holds of every output of a speculative decode, whatever it was drawn."""
+"""Invariants of every output of a speculative decode, greedy or sampled."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """What is compiled: length of a draft, temperature, inputs a batch."""
+  """The settings of a compiled program: draft length, temperature, batch size."""
 
   gamma: int
   temperature: float
@@ -18,12 +18,12 @@ class Setting:
 def broken_promises(
   setting: Setting, tokens: np.ndarray, aux: Mapping[str, np.ndarray], vocab_size: int
 ) -> list[str]:
-  """Returns what is wrong with the outputs of one request, in words.
+  """Returns descriptions of the broken invariants of a request's outputs.
 
   Args:
-    setting: of the request.
-    tokens: the outputs [n, T].
-    aux: their statistics [n].
+    setting: setting of the request.
+    tokens: outputs [n, T].
+    aux: statistics of the outputs [n].
     vocab_size: rows of the network's output layer.
   """
   room = tokens.shape[1]
@@ -41,20 +41,20 @@ def broken_promises(
   )
   mass = aux["acceptance_mass"]
   promises = {
-    "tokens are of the vocabulary": ((tokens >= 0) & (tokens < vocab_size)).all(),
-    "nothing follows the end": not tokens[np.arange(room) >= lengths[:, None]].any(),
+    "tokens are in the vocabulary": ((tokens >= 0) & (tokens < vocab_size)).all(),
+    "nothing follows EOS": not tokens[np.arange(room) >= lengths[:, None]].any(),
     "tokens are counted": (emitted == lengths).all(),
     "scores are log-probabilities": (np.isfinite(aux["scores"])).all()
     and (aux["scores"] <= 1e-5).all(),
     "each call emits": (calls >= 1).all() and (calls <= emitted).all(),
-    "a call emits what it accepts and one": (emitted <= accepted + calls).all(),
-    "accepted were emitted": (accepted <= emitted).all(),
-    "accepted were tried": (accepted <= tried).all(),
-    "one a call was rejected": (tried <= accepted + calls).all(),
-    "tried were drafted": (tried <= drafted).all(),
-    "drafts have gamma tokens": (drafted <= setting.gamma * calls).all(),
+    "a call emits accepted tokens and one more": (emitted <= accepted + calls).all(),
+    "accepted tokens are emitted": (accepted <= emitted).all(),
+    "accepted tokens are tried": (accepted <= tried).all(),
+    "a call rejects at most one token": (tried <= accepted + calls).all(),
+    "tried tokens are drafted": (tried <= drafted).all(),
+    "drafts have at most gamma tokens": (drafted <= setting.gamma * calls).all(),
     "mass is a probability": (mass >= 0).all() and (mass <= tried + 1e-3).all(),
   }
   return [
-    f"{setting}: not so: {promise}" for promise, kept in promises.items() if not kept
+    f"{setting}: broken: {promise}" for promise, kept in promises.items() if not kept
   ]

@@ -1,12 +1,12 @@
-"""How much memory restoring a large checkpoint takes, and what each device then holds.
+"""Measures the memory for restoring a large checkpoint, per process and per device.
 
   python -m lab.stress.restore --folder DIR --output restore.json
 
-Makes a target of random parameters, 1.0e9 by default, in T5X's format and in Orbax's,
-and a small draft; restores both in a fresh process, through the manager that the gin
-files name, for each format, number of (virtual CPU) devices and dtype; and removes what
-it made. Memory is what Linux counts (`memory`), over what the process held before.
-Results: docs/results/reliability.md. It is no timing.
+Makes a target with random parameters, 1.0e9 by default, and a small draft in the
+formats of T5X and Orbax. Restores the pair in a fresh process for every format, number
+of (virtual CPU) devices and dtype, with the checkpoint manager of the gin files. Then
+removes the checkpoints. Memory is the growth of the process's resident memory
+(`memory`). Results: docs/results/reliability.md. The times are no benchmark.
 """
 
 import argparse
@@ -48,14 +48,15 @@ STEP = 7
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """One restoring.
+  """A pair to restore.
 
   Attributes:
     target: the target's checkpoint.
-    draft: the draft's.
+    draft: the draft's checkpoint.
     devices: size of the mesh's 'model' axis.
-    dtype: wanted.
-    draft_sharding: of `T5Config`; a small draft's heads may not divide.
+    dtype: dtype to restore to.
+    draft_sharding: the draft's `T5Config.sharding`; the number of a small draft's heads
+      may not be divisible by the devices.
   """
 
   target: str
@@ -67,16 +68,16 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """What a restoring took, in bytes.
+  """The memory of a restored pair, in bytes.
 
   Attributes:
-    parameters: of target and draft, each counted once, in the wanted dtype.
-    held: on all devices; one that several hold whole counts as often.
-    largest_device: the most that one device holds.
-    peak: the most that the process held meanwhile, over what it held before.
-    after: what it holds in the end, over what it held before.
+    parameters: bytes of target and draft without copies, in the dtype of the job.
+    held: bytes over the devices; a parameter counts once per device that has a copy.
+    largest_device: bytes on the device with the most bytes.
+    peak: peak of resident memory minus resident memory before.
+    after: resident memory after restoring minus resident memory before.
     undivided: parameters that the mesh should divide but a device holds whole.
-    wrong: parameters whose values are not those that were written.
+    wrong: parameters with different values than the written values.
   """
 
   parameters: int
@@ -89,20 +90,20 @@ class Outcome:
 
 
 def billion(layers: int = 8) -> T5Config:
-  """Returns T5 1.1 XL's widths with few layers: 1.04e9 parameters with 8 a stack."""
+  """Returns T5 1.1 XL with few layers: 1.04e9 parameters with 8 layers per stack."""
   return dataclasses.replace(
     t5_1_1("xl"), num_encoder_layers=layers, num_decoder_layers=layers
   )
 
 
 def values(name: str, shape: tuple[int, ...]) -> np.ndarray:
-  """Returns a parameter's values, which its name alone decides."""
+  """Returns values of a parameter, seeded by the parameter's name."""
   rng = np.random.default_rng(zlib.crc32(name.encode()))
   return rng.random(shape, np.float32) - np.float32(0.5)
 
 
 def write(folder: pathlib.Path, config: T5Config, layout: str) -> str:
-  """Writes the checkpoint of a network in a format; returns its path."""
+  """Writes a checkpoint of a network in a format and returns the path."""
   network = Transformer(config)
   shapes = flat_shapes(abstract_state(network).params)
   flat = {name: jnp.asarray(values(name, shape)) for name, shape in shapes.items()}
@@ -112,7 +113,7 @@ def write(folder: pathlib.Path, config: T5Config, layout: str) -> str:
 
 
 def measure(job: Job) -> Outcome:
-  """Restores a pair and returns what it took; in a process that did nothing before."""
+  """Restores a pair and measures memory; needs a fresh process."""
   partitioner = partitioning.PjitPartitioner(num_partitions=job.devices)
   shapes, axes = _state_of(job, partitioner)
   manager = CheckpointManager(
@@ -122,7 +123,8 @@ def measure(job: Job) -> Outcome:
   memory.forget_peak()
   before = memory.resident()
   restored = jax.block_until_ready(manager.restore(job.target))
-  peak, after = memory.peak() - before, memory.resident() - before
+  peak = memory.peak() - before
+  after = memory.resident() - before
   flat = traverse_util.flatten_dict(unfreeze(restored.params), sep="/")
   specs = traverse_util.flatten_dict(unfreeze(axes.params), sep="/")
   held = collections.Counter()
@@ -150,7 +152,7 @@ def measure(job: Job) -> Outcome:
 
 
 def _state_of(job, partitioner):
-  """Returns the pair's state as shapes, and its axes on the mesh."""
+  """Returns the shapes of the pair's state, and the axes on the mesh."""
   target, draft = (Checkpoint.open(path).settings() for path in (job.target, job.draft))
   draft = dataclasses.replace(draft, sharding=job.draft_sharding)
   vocabulary = seqio.PassThroughVocabulary(size=target.vocab_size)
@@ -169,7 +171,7 @@ def _is_right(name, array) -> bool:
 
 
 def measure_apart(*jobs: Job) -> Outcome:
-  """`measure` of the last job in a process of its own, which does the others first."""
+  """Runs the jobs in order in a separate process and returns the last outcome."""
   arguments = json.dumps([dataclasses.asdict(job) for job in jobs])
   devices = max(job.devices for job in jobs)
   return Outcome(**on_devices(devices, "-m", "lab.stress.restore", "--jobs", arguments))
@@ -178,7 +180,7 @@ def measure_apart(*jobs: Job) -> Outcome:
 def make_pair(
   folder: pathlib.Path, target: T5Config, draft: T5Config
 ) -> dict[str, tuple[str, str]]:
-  """Writes both in both formats; returns (target, draft) by format."""
+  """Writes the pair in every format and returns (target, draft) paths by format."""
   networks = {"target": target, "draft": draft}
   return {
     layout: tuple(
@@ -189,7 +191,7 @@ def make_pair(
 
 
 def table_row(layout: str, job: Job, outcome: Outcome) -> str:
-  """Returns a line of docs/results/reliability.md's table."""
+  """Returns a row of the table in docs/results/reliability.md."""
 
   def mib(count):
     return f"{count / memory.MIB:,.0f}"
@@ -201,13 +203,13 @@ def table_row(layout: str, job: Job, outcome: Outcome) -> str:
 
 
 def main() -> None:
-  """Parses the command line; makes, measures, prints and writes."""
+  """Parses the command line; makes the pair, measures, prints and writes."""
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-  parser.add_argument("--folder", type=pathlib.Path, help="an empty one, for 10 GB")
-  parser.add_argument("--layers", type=int, default=8, help="8 are 1.0e9 parameters")
+  parser.add_argument("--folder", type=pathlib.Path, help="an empty folder with 10 GB")
+  parser.add_argument("--layers", type=int, default=8, help="8 give 1.0e9 parameters")
   parser.add_argument("--devices", type=int, nargs="+", default=[1, 8])
   parser.add_argument("--output", type=pathlib.Path, help="a JSON file")
-  parser.add_argument("--keep", action="store_true", help="leave the checkpoints")
+  parser.add_argument("--keep", action="store_true", help="keep the checkpoints")
   parser.add_argument("--jobs", help=argparse.SUPPRESS)
   args = parser.parse_args()
   if args.jobs:
@@ -215,7 +217,9 @@ def main() -> None:
     print(json.dumps(dataclasses.asdict(last)))
     return
   if args.folder is None or (args.folder.is_dir() and any(args.folder.iterdir())):
-    raise ValueError(f"--folder must be empty or new, got {args.folder}.")
+    raise ValueError(
+      f"--folder must be empty or new, got {args.folder}. Choose another folder."
+    )
   pairs = make_pair(args.folder, billion(args.layers), t5_1_1("small"))
   results = []
   for layout, devices, dtype in itertools.product(FORMATS, args.devices, DTYPES):

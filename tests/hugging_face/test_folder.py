@@ -1,4 +1,4 @@
-"""Hugging Face's folders as this library reads and writes them, without torch."""
+"""Reading and writing Hugging Face folders without torch."""
 
 import warnings
 
@@ -30,7 +30,7 @@ def to_t5x(source, made, *flags):
 
 
 def to_theirs(made, back, *flags):
-  """The other way, of what `to_t5x` made."""
+  """Converts the result of `to_t5x` back to a Hugging Face folder."""
   return to_t5x(f"{made}/checkpoint_0", back, "--to-hugging-face", *flags)
 
 
@@ -44,27 +44,28 @@ def arrays_of(path):
 
 
 @pytest.mark.parametrize("how", ["t5x", "orbax"])
-def test_a_folder_becomes_a_checkpoint_and_a_folder_again(how, theirs, tmp_path):
-  made, back = tmp_path / "ours", tmp_path / "back"
+def test_a_folder_converts_to_a_checkpoint_and_back(how, theirs, tmp_path):
+  made = tmp_path / "ours"
+  back = tmp_path / "back"
   assert to_t5x(theirs, made, f"--format={how}") == 0
   paths = str(theirs), f"{made}/checkpoint_0"
-  read, kept = map(specdec_t5x.load_model, paths)
-  assert read.network.config == kept.network.config == tiny.TARGET
-  chex.assert_trees_all_equal(read.params, kept.params)
+  loaded, converted = map(specdec_t5x.load_model, paths)
+  assert loaded.network.config == converted.network.config == tiny.TARGET
+  chex.assert_trees_all_equal(loaded.params, converted.params)
   assert to_theirs(made, back) == 0
   chex.assert_trees_all_equal(arrays_of(theirs), arrays_of(back))
 
 
-def test_what_is_rounded_is_read_in_the_file_s_16_bits(tmp_path):
-  """Float32 takes twice the memory, and gives the same codes."""
+def test_rounding_reads_weights_in_the_dtype_of_the_file(tmp_path):
+  """Rounding reads bfloat16 files in bfloat16; float32 gives equal codes."""
   narrow = jax.tree.map(lambda x: x.astype("bfloat16"), tiny.drawn(tiny.TARGET))
   wide = jax.tree.map(lambda x: x.astype("float32"), narrow)
-  made = []
+  loaded = []
   for name, params in {"narrow": narrow, "wide": wide}.items():
     export.write(str(tmp_path / name), tiny.TARGET, params)
-    made.append(specdec_t5x.load_model(str(tmp_path / name), weights="int8").params)
-  chex.assert_trees_all_equal(*made)
-  found = [params["token_embedder"]["embedding"].dtype for params in made]
+    loaded.append(specdec_t5x.load_model(str(tmp_path / name), weights="int8").params)
+  chex.assert_trees_all_equal(*loaded)
+  found = [params["token_embedder"]["embedding"].dtype for params in loaded]
   assert found == ["bfloat16", "float32"]
 
 
@@ -77,7 +78,7 @@ def test_an_output_folder_is_never_overwritten(theirs, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", [*names.ALIASES, "lm_head.weight"])
-def test_the_embedding_may_have_another_name(name, theirs):
+def test_the_embedding_may_have_an_alias(name, theirs):
   found = arrays_of(theirs)
   embedding = found.pop("shared.weight")
   expected = found.setdefault(name, embedding)
@@ -87,11 +88,12 @@ def test_the_embedding_may_have_another_name(name, theirs):
   np.testing.assert_array_equal(found, expected)
 
 
-def test_logits_go_by_what_is_in_the_file(theirs):
+def test_the_file_and_the_configuration_decide_the_logits(theirs):
   arrays = arrays_of(theirs)
-  head, shared = arrays.pop("lm_head.weight"), arrays["shared.weight"]
+  head = arrays.pop("lm_head.weight")
+  shared = arrays["shared.weight"]
   root = np.float32(tiny.TARGET.emb_dim**-0.5)
-  # Tied in config.json, head in the file -> tied here, and the projection.
+  # (tied in config.json, head in the file, tied in our network, projection).
   cases = [
     (False, head, False, head.T),
     (False, shared, False, shared.T),
@@ -102,8 +104,8 @@ def test_logits_go_by_what_is_in_the_file(theirs):
   ]
   for tied, in_file, embeds, expected in cases:
     folders.set_config(theirs, tie_word_embeddings=tied)
-    known = {} if in_file is None else {"lm_head.weight": in_file}
-    folders.replace_arrays(theirs, arrays | known)
+    head_array = {} if in_file is None else {"lm_head.weight": in_file}
+    folders.replace_arrays(theirs, arrays | head_array)
     found = folder.Folder.open(str(theirs))
     assert found.config.logits_via_embedding == embeds
     assert (names.LOGITS in found.shapes) == (not embeds)
@@ -111,26 +113,30 @@ def test_logits_go_by_what_is_in_the_file(theirs):
       np.testing.assert_allclose(found.read(names.LOGITS), expected, rtol=1e-6)
 
 
-def test_an_untied_folder_without_a_projection_says_what_is_used(theirs):
-  """transformers 5 takes the embedding, too; 4 would have drawn one at random."""
+def test_an_untied_folder_without_a_projection_warns(theirs):
+  """The warning names the embedding, which transformers 5 also uses.
+
+  transformers 4 would draw a random projection.
+  """
   with warnings.catch_warnings():
     warnings.simplefilter("error")
     folder.Folder.open(str(theirs))
     folders.set_arrays(theirs, lambda arrays: arrays.pop("lm_head.weight"))
-    says = "no lm_head.weight.* logits come from shared.weight, as in tr"
-    with pytest.raises(UserWarning, match=says):
+    message = "no lm_head.weight.* logits come from shared.weight, as in tr"
+    with pytest.raises(UserWarning, match=message):
       folder.Folder.open(str(theirs))
     folders.set_config(theirs, tie_word_embeddings=True)
     folder.Folder.open(str(theirs))
 
 
 @pytest.mark.parametrize("convert_to", [to_t5x, to_theirs])
-def test_a_conversion_that_fails_leaves_nothing(convert_to, theirs, tmp_path, capsys):
-  source, made = theirs, tmp_path / "made"
+def test_a_failed_conversion_leaves_no_files(convert_to, theirs, tmp_path, capsys):
+  source = theirs
+  made = tmp_path / "made"
   if convert_to is to_theirs:
     source = tmp_path / "ours"
     assert to_t5x(theirs, source) == 0
-  # All programs are compiled by then, and none is kept by halves.
+  # The first conversion compiles the programs, so the failing run caches no program.
   assert convert_to(source, tmp_path / "first") == 0
   before = commands.contents(tmp_path)
   with files_of_at_most(500):
@@ -140,7 +146,7 @@ def test_a_conversion_that_fails_leaves_nothing(convert_to, theirs, tmp_path, ca
   assert convert_to(source, made) == 0
 
 
-def test_a_vocabulary_that_is_not_there_is_said_before_anything_is_written(
+def test_a_missing_vocabulary_is_named_before_anything_is_written(
   theirs, tmp_path, capsys
 ):
   made = tmp_path / "ours"
@@ -151,8 +157,8 @@ def test_a_vocabulary_that_is_not_there_is_said_before_anything_is_written(
   assert commands.contents(tmp_path) == before
 
 
-def test_a_network_keeps_its_activation(theirs):
-  """Parameters of GELU and SiLU have one shape; config.json tells them apart."""
+def test_the_configuration_gives_the_activation(theirs):
+  """config.json gives the activation, because GELU and SiLU have equal shapes."""
   folders.set_config(theirs, feed_forward_proj="gated-silu")
   settings = Checkpoint.open(str(theirs)).settings()
   assert settings.mlp_activations == ("silu", "linear")

@@ -1,4 +1,4 @@
-"""What a folder says of generating is followed, named or refused."""
+"""Generation settings of a folder are applied, named or refused."""
 
 import dataclasses
 import json
@@ -21,13 +21,13 @@ LENGTH = 10
 
 @pytest.fixture
 def theirs(tmp_path):
-  """A folder of a network whose outputs differ, and say many tokens."""
+  """Returns a folder with a network that gives different outputs with many tokens."""
   params = networks.drawn(tiny.TARGET, seed=3)
   export.write(str(tmp_path / folders.NAME), tiny.TARGET, params)
   return tmp_path / folders.NAME
 
 
-def says(folder, name=generation.GENERATION, **fields):
+def set_fields(folder, name=generation.GENERATION, **fields):
   (folder / name).write_text(
     json.dumps(json.loads((folder / name).read_text()) | fields)
     if (folder / name).exists()
@@ -42,7 +42,7 @@ def decoded(folder, draft=None, inputs=IDS, **words):
 
 
 def endless(folder):
-  says(folder, eos_token_id=tiny.VOCAB_SIZE - 1)
+  set_fields(folder, eos_token_id=tiny.VOCAB_SIZE - 1)
   return decoded(folder)
 
 
@@ -51,7 +51,7 @@ def until(row, ends):
   return row[: place + 1]
 
 
-# What the two files say, and the end tokens that follow; 1 is the vocabulary's.
+# (generation_config.json, config.json, end tokens); the vocabulary's EOS is 1.
 ENDS = {
   "one": ({"eos_token_id": 7}, {}, (7,)),
   "several": ({"eos_token_id": [1, 7]}, {"eos_token_id": 3}, (1, 7)),
@@ -63,18 +63,18 @@ ENDS = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_end_tokens_are_the_folders(how, theirs):
+def test_end_tokens_come_from_the_folder(how, theirs):
   own, config, expected = ENDS[how]
-  says(theirs, **own)
-  says(theirs, generation.CONFIG, **config)
+  set_fields(theirs, **own)
+  set_fields(theirs, generation.CONFIG, **config)
   assert generation.read(theirs).eos_ids == expected
 
 
 @pytest.mark.parametrize("ends", [(30,), (21, 30, 53), (1, 57, 25)])
 @pytest.mark.parametrize("draft", [None, "quantized", "copy"])
-def test_outputs_end_with_the_folders_end_tokens(ends, draft, theirs):
+def test_outputs_end_at_the_folder_s_end_tokens(ends, draft, theirs):
   rows = endless(theirs)
-  says(theirs, eos_token_id=list(ends))
+  set_fields(theirs, eos_token_id=list(ends))
   expected = [until(row, ends) for row in rows]
   assert any(len(row) < LENGTH for row in expected)
   assert decoded(theirs, draft) == expected
@@ -83,8 +83,8 @@ def test_outputs_end_with_the_folders_end_tokens(ends, draft, theirs):
 
 @pytest.mark.parametrize("start", [5, 9, 63])
 @pytest.mark.parametrize("name", [generation.GENERATION, generation.CONFIG])
-def test_decoding_starts_from_the_folders_token(start, name, theirs):
-  says(theirs, name, decoder_start_token_id=start)
+def test_decoding_starts_from_the_folder_s_start_token(start, name, theirs):
+  set_fields(theirs, name, decoder_start_token_id=start)
   model = specdec_t5x.load_model(str(theirs))
   assert model.network.config.start_token == start
   variables = {"params": model.params}
@@ -93,12 +93,12 @@ def test_decoding_starts_from_the_folders_token(start, name, theirs):
   logits = model.network.apply(
     variables, inputs, fed, jnp.ones_like(fed), enable_dropout=False
   )
-  says(theirs, eos_token_id=1)
+  set_fields(theirs, eos_token_id=1)
   first = decoded(theirs, inputs=IDS[:1])[0][0]
   assert first == int(np.argmax(logits[0, 0]))
 
 
-def test_decoding_starts_from_padding_where_no_file_names_a_token(theirs):
+def test_decoding_starts_from_padding_without_a_start_token(theirs):
   path = theirs / generation.CONFIG
   found = json.loads(path.read_text())
   del found["decoder_start_token_id"]
@@ -123,17 +123,17 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("file", [generation.GENERATION, generation.CONFIG])
-def test_settings_of_another_distribution_are_refused(name, file, theirs):
-  says(theirs, file, **{name: REFUSED[name]})
+def test_settings_that_change_the_distribution_are_refused(name, file, theirs):
+  set_fields(theirs, file, **{name: REFUSED[name]})
   model = specdec_t5x.load_model(str(theirs))
   message = rf"/{file} sets {name}=.* Remove {name} from the file"
   with pytest.raises(ValueError, match=message):
     specdec_t5x.generate(IDS, model, None)
 
 
-def test_a_drafts_own_settings_do_not_matter(theirs):
+def test_settings_of_a_draft_are_ignored(theirs):
   target = specdec_t5x.load_model(str(folders.write(theirs.parent / "target")))
-  says(theirs, no_repeat_ngram_size=3, eos_token_id=9)
+  set_fields(theirs, no_repeat_ngram_size=3, eos_token_id=9)
   draft = specdec_t5x.load_model(str(theirs))
   found = specdec_t5x.generate(IDS, target, draft, gamma=3, max_length=LENGTH)
   alone = specdec_t5x.generate(IDS, target, None, max_length=LENGTH)
@@ -142,23 +142,25 @@ def test_a_drafts_own_settings_do_not_matter(theirs):
 
 def test_choices_are_named_and_left_to_the_caller(theirs):
   plain = decoded(theirs)
-  says(theirs, num_beams=4, do_sample=True, temperature=0.7, top_k=10)
+  set_fields(theirs, num_beams=4, do_sample=True, temperature=0.7, top_k=10)
   match = r"do_sample=True, temperature=0.7, top_k=10, num_beams=4 not applied"
   with pytest.warns(UserWarning, match=match):
     assert decoded(theirs) == plain
 
 
 def test_choices_are_named_with_their_files(theirs):
-  says(theirs, num_beams=4)
-  says(theirs, generation.CONFIG, num_beams=2, top_k=10, length_penalty=2.0)
+  set_fields(theirs, num_beams=4)
+  set_fields(theirs, generation.CONFIG, num_beams=2, top_k=10, length_penalty=2.0)
   note = generation.read(theirs).note()
   assert f"{generation.GENERATION}: num_beams=4" in note
   assert f"{generation.CONFIG}: top_k=10, length_penalty=2.0" in note
 
 
-def test_settings_that_mean_nothing_are_not_named(theirs):
-  says(theirs, num_beams=1, do_sample=False, top_k=50, min_length=0, suppress_tokens=[])
-  says(theirs, guidance_scale=1, min_new_tokens=0, min_p=0, repetition_penalty=1)
+def test_settings_without_effect_are_not_named(theirs):
+  set_fields(
+    theirs, num_beams=1, do_sample=False, top_k=50, min_length=0, suppress_tokens=[]
+  )
+  set_fields(theirs, guidance_scale=1, min_new_tokens=0, min_p=0, repetition_penalty=1)
   found = generation.read(theirs)
   assert not found.note()
   found.check()
@@ -176,14 +178,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("how", WRONG)
-def test_an_id_that_is_none_is_refused(how, theirs):
+def test_an_invalid_token_id_is_refused(how, theirs):
   fields, message = WRONG[how]
-  says(theirs, **fields)
+  set_fields(theirs, **fields)
   with pytest.raises(ValueError, match=message):
     specdec_t5x.load_model(str(theirs))
 
 
-def test_token_ids_need_no_vocabulary_where_the_folder_names_an_end(theirs):
+def test_token_ids_need_no_vocabulary_if_the_folder_has_end_tokens(theirs):
   target = specdec_t5x.load_model(str(theirs))
   outputs = specdec_t5x.generate(IDS, target, "quantized", max_length=LENGTH)
   assert all(output.text == "" and output.tokens for output in outputs)
@@ -195,7 +197,7 @@ def test_token_ids_need_no_vocabulary_where_the_folder_names_an_end(theirs):
 @pytest.mark.parametrize(
   "inputs", [[[5, 64]], [[5], [-1]], [[1.5]], ["a", [5]], [None]]
 )
-def test_what_is_no_token_id_is_refused(inputs, theirs):
+def test_invalid_inputs_are_refused(inputs, theirs):
   target = specdec_t5x.load_model(str(theirs))
   with pytest.raises(
     ValueError, match=r"inputs\[\d\] must be a (text|list of token ids)"
@@ -204,8 +206,8 @@ def test_what_is_no_token_id_is_refused(inputs, theirs):
 
 
 @pytest.mark.parametrize("ends", [(1, 6), (25,), (10, 11, 6)])
-def test_a_text_ends_before_the_folders_end_tokens(ends, theirs, tmp_path):
-  """The vocabulary, a file of another place, knows one end token of its own."""
+def test_a_text_ends_before_the_folder_s_end_token(ends, theirs, tmp_path):
+  """The folder's end tokens count, not the EOS of a vocabulary from another place."""
   pieces = tiny.train_vocabulary(tmp_path)
   target = specdec_t5x.load_model(str(theirs))
   target = dataclasses.replace(target, generation=generation.Generation(ends))
@@ -222,7 +224,7 @@ LARGE = {"BPE": made.byte_level, "WordPiece": made.word_piece, "Gemma": made.gem
 
 
 @pytest.mark.parametrize("kind", LARGE)
-def test_a_vocabulary_of_more_tokens_than_rows_is_refused(kind, theirs, tmp_path):
+def test_a_vocabulary_larger_than_the_network_s_is_refused(kind, theirs, tmp_path):
   LARGE[kind](tmp_path / "tokenizer")
   target = specdec_t5x.load_model(str(theirs))
   with pytest.raises(ValueError, match=r"tokens, but the target's vocab_size is 64\."):
@@ -230,8 +232,8 @@ def test_a_vocabulary_of_more_tokens_than_rows_is_refused(kind, theirs, tmp_path
 
 
 @pytest.mark.parametrize("vocabulary", [False, True])
-def test_no_known_end_token_is_refused(vocabulary, theirs, tmp_path):
-  says(theirs, generation.CONFIG, eos_token_id=None)
+def test_decoding_without_an_end_token_is_refused(vocabulary, theirs, tmp_path):
+  set_fields(theirs, generation.CONFIG, eos_token_id=None)
   folders.tokenizer_without_end(theirs)
   target = specdec_t5x.load_model(str(theirs))
   with pytest.raises(ValueError, match=r"No end token is known.*vocabulary"):

@@ -1,4 +1,4 @@
-"""Hugging Face's folders under `python -m t5x.infer`, converted, and in `generate`."""
+"""Hugging Face folders in `python -m t5x.infer`, converted, and in `generate`."""
 
 import dataclasses
 
@@ -14,8 +14,10 @@ from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
 FOLDERS = "configs/pairs/hugging_face.gin"
-SPECULATIVE, PLAIN = "configs/spec_ende.gin", "configs/baseline_ende.gin"
-COUNT, ROOM = 8, 12
+SPECULATIVE = "configs/spec_ende.gin"
+PLAIN = "configs/baseline_ende.gin"
+COUNT = 8
+ROOM = 12
 
 
 GEMMA = GemmaConfig(
@@ -30,7 +32,11 @@ PAIRS = {"T5": (tiny.TARGET, tiny.DRAFT), "T5Gemma": (FIRST, GEMMA)}
   scope="module", params=["T5", pytest.param("T5Gemma", marks=pytest.mark.slow)]
 )
 def pair(tmp_path_factory, request):
-  """Folders of a target and a draft, the texts, and gin files of both kinds."""
+  """Writes folders and checkpoints of a pair, gin files for folders and checkpoints.
+
+  Returns:
+    The root folder and the texts.
+  """
   root = tmp_path_factory.mktemp("theirs")
   pieces = tiny.train_vocabulary(root)
   texts = tiny.sentences(COUNT, seed=5)
@@ -44,10 +50,10 @@ def pair(tmp_path_factory, request):
     assert convert.main([f"--from={folder}", f"--to={root}/ours_{name}"]) == 0
     paths[f"{name.upper()}_CHECKPOINT_PATH"] = folder
   knobs = {"BATCH_SIZE": COUNT, "GAMMA": 3}
-  given = root / "text.en", pieces, 40, ROOM
-  name = f"theirs_{request.param}"  # A task's own.
-  task = runs.translation(name, *given, **paths, **knobs)
-  # The vocabulary is the folder's.
+  name = f"theirs_{request.param}"  # A task name per pair.
+  text = root / "text.en"
+  task = runs.translation(name, text, pieces, 40, ROOM, **paths, **knobs)
+  # The vocabulary comes from the folder.
   lines = [x for x in task.splitlines() if not x.startswith("VOCABULARY_")]
   lines = ["from __gin__ import dynamic_registration", *lines]
   (root / "theirs.gin").write_text("\n".join(lines) + "\n")
@@ -56,8 +62,8 @@ def pair(tmp_path_factory, request):
   return root, texts
 
 
-def test_converted_networks_decode_as_their_folders(pair, tmp_path):
-  """Speculation on folders gives the tokens of the converted target alone."""
+def test_converted_networks_decode_like_their_folders(pair, tmp_path):
+  """Speculative decoding of folders equals plain decoding of the converted target."""
   root, _ = pair
   theirs = SPECULATIVE, FOLDERS, f"{root}/theirs.gin"
   ours = PLAIN, f"{root}/ours_target/target.gin", f"{root}/ours.gin"
@@ -69,7 +75,7 @@ def test_converted_networks_decode_as_their_folders(pair, tmp_path):
 
 
 @runtime_only
-def test_a_folder_s_network_may_have_rounded_weights(pair, tmp_path):
+def test_folders_can_be_decoded_with_rounded_weights(pair, tmp_path):
   root, texts = pair
   files = PLAIN, FOLDERS, f"{root}/theirs.gin"
   runs.completed(*files, WEIGHTS="int8", INFER_OUTPUT_DIR=str(tmp_path))
@@ -82,7 +88,7 @@ def test_a_folder_s_network_may_have_rounded_weights(pair, tmp_path):
 
 
 @runtime_only
-def test_another_feed_forward_layer_than_the_folder_s_is_refused(pair, tmp_path):
+def test_a_different_feed_forward_layer_than_the_folder_s_is_refused(pair, tmp_path):
   root, _ = pair
   gin = tmp_path / "silu.gin"
   is_gemma = "GemmaConfig" in (root / "ours_target" / "target.gin").read_text()
@@ -93,10 +99,9 @@ def test_another_feed_forward_layer_than_the_folder_s_is_refused(pair, tmp_path)
     f"target/{kind}.mlp_activations = ('silu', 'linear')\n"
   )
   files = [f"{root}/ours_{name}/{name}.gin" for name in ("target", "draft")]
-  files = (SPECULATIVE, *files, f"{root}/ours.gin", gin)
   with pytest.raises(SystemExit) as exit_:
     runs.completed(
-      *files,
+      *(SPECULATIVE, *files, f"{root}/ours.gin", gin),
       TARGET_CHECKPOINT_PATH=f"{root}/target",
       INFER_OUTPUT_DIR=str(tmp_path / "out"),
     )

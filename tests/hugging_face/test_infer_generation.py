@@ -1,4 +1,4 @@
-"""`python -m t5x.infer` on folders gives the tokens and texts of `generate`."""
+"""`python -m t5x.infer` gives the tokens and texts of `generate` for folders."""
 
 import dataclasses
 import json
@@ -23,8 +23,11 @@ if not hasattr(t5x, "PROVIDER"):
 from t5x import inference_data
 
 FOLDERS = "configs/pairs/hugging_face.gin"
-SPECULATIVE, PLAIN = "configs/spec_ende.gin", "configs/baseline_ende.gin"
-ROWS, ROOM, COUNT = 352, 12, 8
+SPECULATIVE = "configs/spec_ende.gin"
+PLAIN = "configs/baseline_ende.gin"
+ROWS = 352
+ROOM = 12
+COUNT = 8
 DRAFT_ROWS = ROWS - 12
 TARGET = dataclasses.replace(tiny.TARGET, vocab_size=ROWS)
 TEXTS = [
@@ -51,7 +54,7 @@ BATCH_SIZE = {COUNT}
 
 
 def parameters(tokenizer):
-  """Returns parameters of a target that says the added tokens often."""
+  """Returns parameters of a target that often gives the added tokens."""
   params = flax.core.unfreeze(networks.drawn(TARGET, seed=3))
   added = [tokenizer.token_to_id(token) for token in ("{", "}", "\n")]
   head = params["decoder"]["logits_dense"]
@@ -60,7 +63,7 @@ def parameters(tokenizer):
 
 
 def without_last_rows(params, rows):
-  """Returns parameters of the same network with a vocabulary of fewer rows."""
+  """Returns the parameters cut to a vocabulary of fewer rows."""
   embedding = params["token_embedder"]["embedding"][:rows]
   head = params["decoder"]["logits_dense"]["kernel"][:, :rows]
   decoder = params["decoder"] | {"logits_dense": {"kernel": head}}
@@ -69,7 +72,7 @@ def without_last_rows(params, rows):
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-  """The folder of all files, and those of the target and of a draft of fewer rows."""
+  """Writes a target and a draft with fewer rows; returns the root and the folders."""
   root = tmp_path_factory.mktemp("generation")
   tokenizer = made.byte_level(root / "tokenizer")
   tokenizer.add_tokens(["{", "}", tokenizers.AddedToken("\n", normalized=False)])
@@ -84,7 +87,7 @@ def pair(tmp_path_factory):
 
 
 def run(pair, out, *files, **settings):
-  """Runs the command and returns what it printed."""
+  """Runs the command and returns the printed text."""
   root, paths = pair
   gin = out.parent / "task.gin"
   gin.write_text(TASK.format(name=f"task_{out.parent.name}", root=root))
@@ -96,8 +99,8 @@ def run(pair, out, *files, **settings):
   )
 
 
-# How the command decodes; what generation_config.json says, EOS of the tokenizer among
-# the ends or not; and the settings of it that the command names as not applied.
+# By way of decoding: end tokens and start token in generation_config.json, and settings
+# that the command names as not applied. The tokenizer's EOS is not always an end token.
 HOW = {
   "speculative": ([2, 97, 317], 5, {"temperature": 0.7, "num_beams": 4}),
   "plain": ([323, 2], 9, {"do_sample": True}),
@@ -106,7 +109,7 @@ HOW = {
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_the_command_follows_a_folder_as_generate_does(
+def test_the_command_applies_a_folder_s_settings_like_generate(
   how, pair, tmp_path, monkeypatch
 ):
   root, paths = pair
@@ -146,7 +149,7 @@ def test_the_command_follows_a_folder_as_generate_does(
 
 
 @pytest.mark.parametrize("ends", [[307, 2], [9]])
-def test_an_exported_decode_ends_as_the_folder_says(ends, pair, tmp_path):
+def test_an_exported_decode_has_the_folder_s_end_tokens(ends, pair, tmp_path):
   root, paths = pair
   fields = {"eos_token_id": ends, "decoder_start_token_id": 5}
   made.write_json(root / "target" / generation.GENERATION, fields)

@@ -1,4 +1,4 @@
-"""Folders that transformers writes give torch's logits and outputs here, and back."""
+"""Folders from transformers give torch's logits and outputs, and vice versa."""
 
 import dataclasses
 import functools
@@ -26,7 +26,8 @@ transformers = pytest.importorskip(
 )
 
 READ = tomllib.loads(pathlib.Path(__file__).with_name("kinds.toml").read_text())
-SHAPE, GEMMAS = READ["shape"], READ["gemmas"]
+SHAPE = READ["shape"]
+GEMMAS = READ["gemmas"]
 KINDS = {**READ["kinds"], **GEMMAS}
 LENGTH = 30
 TIED = 0.1
@@ -34,7 +35,7 @@ TIED = 0.1
 
 @functools.cache
 def theirs(kind):
-  """A network of transformers', with random weights that spread the logits."""
+  """Returns a transformers network with random weights that spread the logits."""
   torch.manual_seed(0)
   is_gemma = kind in GEMMAS
   settings = {"vocab_size": 60} if is_gemma else dict(SHAPE)
@@ -53,12 +54,12 @@ def theirs(kind):
     head = torch.randn_like(network.lm_head.weight) / 4
     network.lm_head.weight = torch.nn.Parameter(head)
   else:
-    network.shared.weight.data *= TIED  # Or each token would be followed by itself.
+    network.shared.weight.data *= TIED  # Otherwise every token repeats.
   return network
 
 
 def drawn(network):
-  """A T5Gemma all of whose parameters are random, the norms' too."""
+  """Draws the parameters of a T5Gemma, including the norms, and returns the network."""
   for name, weights in network.named_parameters():
     scale = 0.8 if weights.ndim == 1 else 0.05 if "embed" in name else 0.6
     torch.nn.init.normal_(weights.data, 0.0, scale)
@@ -66,21 +67,24 @@ def drawn(network):
 
 
 def batch(size):
-  # Longer than 128, beyond which all distances share a bucket.
+  # Beyond a distance of 128, every distance shares a bucket.
   draw = np.random.default_rng(0).integers
-  inputs, fed = draw(2, size, (2, 150)), draw(2, size, (2, 140))
-  inputs[1, 100:], fed[:, 0] = 0, 0
+  inputs = draw(2, size, (2, 150))
+  fed = draw(2, size, (2, 140))
+  inputs[1, 100:] = 0
+  fed[:, 0] = 0
   return inputs, fed
 
 
 def their_logits(network, inputs, fed):
-  inputs, fed = torch.tensor(inputs), torch.tensor(fed)
+  inputs = torch.tensor(inputs)
+  fed = torch.tensor(fed)
   if "t5gemma" in network.config.model_type:
-    fed[:, 0] = network.config.bos_token_id  # Where ours, as T5X does, begins with 0.
+    fed[:, 0] = network.config.bos_token_id  # Our networks begin with 0, like T5X.
   with torch.inference_mode():
     mask = (inputs != 0).long()
-    made = network(input_ids=inputs, attention_mask=mask, decoder_input_ids=fed)
-  return made.logits.float().numpy()
+    output = network(input_ids=inputs, attention_mask=mask, decoder_input_ids=fed)
+  return output.logits.float().numpy()
 
 
 def our_logits(model, inputs, fed):
@@ -120,12 +124,12 @@ def assert_same(model, network):
   assert our_outputs(model, model, inputs).tolist() == outputs.tolist()
 
 
-# In one file or in several.
+# Weights in a single file or in several files.
 SHARDS = [(kind, (2**30, 4096)[number % 2]) for number, kind in enumerate(KINDS)]
 
 
 @pytest.mark.parametrize(("kind", "shard_bytes"), SHARDS)
-def test_each_reads_what_the_other_writes(kind, shard_bytes, tmp_path):
+def test_folders_are_read_in_either_direction(kind, shard_bytes, tmp_path):
   theirs(kind).save_pretrained(tmp_path / "theirs")
   model = api.load_model(str(tmp_path / "theirs"))
   assert_same(model, theirs(kind))
@@ -134,9 +138,9 @@ def test_each_reads_what_the_other_writes(kind, shard_bytes, tmp_path):
   back = api.load_model(str(ours))
   assert back.network.config == model.network.config
   chex.assert_trees_all_equal(back.params, model.params)
-  how = {"attn_implementation": "eager"} if kind in GEMMAS else {}
-  read = transformers.AutoModelForSeq2SeqLM.from_pretrained(ours, **how)
-  assert_same_logits(model, read.eval())
+  options = {"attn_implementation": "eager"} if kind in GEMMAS else {}
+  reloaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(ours, **options)
+  assert_same_logits(model, reloaded.eval())
 
 
 @pytest.mark.parametrize("kind", ["T5 1.0", "T5 1.1, Flan"])
@@ -150,7 +154,8 @@ def test_shards_in_bfloat16_are_read(kind, tmp_path):
   assert_same(api.load_model(str(tmp_path)), reread.eval())
 
 
-REACHES, THEIR_NAME = GemmaConfig.reaches, names.their_name
+REACHES = GemmaConfig.reaches
+THEIR_NAME = names.their_name
 IS_TRANSPOSED = names.is_transposed
 
 
@@ -192,12 +197,12 @@ def bias_of_the_other_stack(path):
 )
 def test_a_planted_fault_is_seen(owner, name, fault, kind, tmp_path, monkeypatch):
   if kind == "square":
-    # Heads as wide as the residual stream: no shape tells a matrix from its transpose.
+    # Heads as wide as the residual stream: matrix and transpose have equal shapes.
     monkeypatch.setitem(SHAPE, "d_kv", 16)
     monkeypatch.setitem(SHAPE, "num_heads", 2)
     monkeypatch.setitem(KINDS, kind, KINDS["T5 1.1, Flan"])
   theirs(kind).save_pretrained(tmp_path)
-  jax.clear_caches()  # Of the fault that was planted before.
+  jax.clear_caches()  # Compiled programs may have the previous fault.
   assert_same_logits(api.load_model(str(tmp_path)), theirs(kind))
   monkeypatch.setattr(owner, name, fault)
   jax.clear_caches()
@@ -205,45 +210,47 @@ def test_a_planted_fault_is_seen(owner, name, fault, kind, tmp_path, monkeypatch
     assert_same_logits(api.load_model(str(tmp_path)), theirs(kind))
 
 
-def test_a_setting_is_read_as_transformers_reads_it():
-  """5.x has a setting for the scale; 4.x took tied embeddings for it."""
+def test_the_scale_of_logits_is_read_like_transformers():
+  """transformers 5.x has a setting for the scale; 4.x scales if embeddings are tied."""
   scaled = folder.settings.has_scaled_logits
   for kind in KINDS.keys() - GEMMAS.keys():
-    made = theirs(kind).config.to_dict()
+    settings = theirs(kind).config.to_dict()
     expected = getattr(theirs(kind).config, "scale_decoder_outputs", False)
-    assert scaled(made) == expected
+    assert scaled(settings) == expected
   assert scaled({"model_type": "t5"})
   assert not scaled({"model_type": "t5", "tie_word_embeddings": False})
 
 
-# What a folder's generation_config.json says, for networks of 60 tokens.
+# Settings in generation_config.json for networks of 60 tokens.
 GENERATIONS = {
   "another end": {"eos_token_id": 2},
   "several ends": {"eos_token_id": [1, 17, 40, 9, 33]},
   "another start": {"decoder_start_token_id": 5, "eos_token_id": [12, 3]},
   "another padding": {"pad_token_id": 6, "decoder_start_token_id": 6},
 }
-# Id 0 is read as any other token is.
+# Id 0 is a normal token in inputs.
 INPUTS = [[5, 9, 7, 1], [0, 8, 0, 0, 31, 1], [6, 6, 4, 0], [44]]
 
 
 @pytest.mark.parametrize("how", GENERATIONS)
 @pytest.mark.parametrize("kind", ["T5 1.0", "T5 1.1, Flan", "MADLAD-400", "T5Gemma"])
-def test_greedy_tokens_are_theirs_whatever_the_folder_says(kind, how, tmp_path):
+def test_greedy_tokens_equal_transformers_with_every_setting(kind, how, tmp_path):
   theirs(kind).save_pretrained(tmp_path)
-  says = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0}
-  says |= {} if kind in GEMMAS else {"decoder_start_token_id": 0}
-  (tmp_path / "generation_config.json").write_text(json.dumps(says | GENERATIONS[how]))
+  fields = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0}
+  fields |= {} if kind in GEMMAS else {"decoder_start_token_id": 0}
+  (tmp_path / "generation_config.json").write_text(
+    json.dumps(fields | GENERATIONS[how])
+  )
   settings = {"attn_implementation": "eager"} if kind in GEMMAS else {}
   network = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path, **settings)
   expected = []
   for ids in INPUTS:
-    given = torch.tensor([ids])
-    known = {"attention_mask": torch.ones_like(given), "max_new_tokens": LENGTH}
-    # Its cache has as many layers as the encoder.
-    known["use_cache"] = False
-    (made,) = network.eval().generate(given, do_sample=False, **known)
-    expected.append(made[1:].tolist())
+    inputs = torch.tensor([ids])
+    options = {"attention_mask": torch.ones_like(inputs), "max_new_tokens": LENGTH}
+    # The decoder cache of `generate` has only as many layers as the encoder.
+    options["use_cache"] = False
+    (output,) = network.eval().generate(inputs, do_sample=False, **options)
+    expected.append(output[1:].tolist())
   model = api.load_model(str(tmp_path))
   for draft in (None, model):
     found = api.generate(INPUTS, model, draft, max_length=LENGTH)

@@ -1,4 +1,4 @@
-"""Folders as people publish them: copies named only, leftovers, other files."""
+"""Folders as published on hubs: named copies, leftover arrays, pointers, Flax files."""
 
 import dataclasses
 import functools
@@ -28,7 +28,8 @@ from tests.errors.test_fuzz import assert_read_or_refused
 from tests.t5x_bridge import tiny
 
 TIED = dataclasses.replace(tiny.TARGET, logits_via_embedding=True)
-HEAD, EMBEDDING = "lm_head.weight", "shared.weight"
+HEAD = "lm_head.weight"
+EMBEDDING = "shared.weight"
 
 
 def sharded(folder, config=tiny.TARGET):
@@ -51,7 +52,7 @@ def assert_reads(folder, params):
     (TIED, (HEAD, *names.ALIASES, names.UNUSED)),
   ],
 )
-def test_an_index_may_name_copies_of_what_is_stored(config, copies, tmp_path):
+def test_an_index_may_name_copies_of_stored_arrays(config, copies, tmp_path):
   params = sharded(tmp_path, config)
   folders.set_map(
     tmp_path, lambda files: files.update(dict.fromkeys(copies, files[EMBEDDING]))
@@ -59,7 +60,7 @@ def test_an_index_may_name_copies_of_what_is_stored(config, copies, tmp_path):
   assert_reads(tmp_path, params)
 
 
-def test_an_index_may_name_the_embedding_by_a_copy_alone(tmp_path):
+def test_an_index_may_name_only_an_alias_of_the_embedding(tmp_path):
   params = sharded(tmp_path)
   alias = names.ALIASES[0]
   folders.set_map(tmp_path, lambda files: files.update({alias: files.pop(EMBEDDING)}))
@@ -69,14 +70,14 @@ def test_an_index_may_name_the_embedding_by_a_copy_alone(tmp_path):
 @pytest.mark.parametrize(
   ("stored", "lost"),
   [
-    (HEAD, HEAD),  # Of an untied network.
+    (HEAD, HEAD),  # The network is untied, so the head is needed.
     (EMBEDDING, EMBEDDING),
     (EMBEDDING, names.ALIASES[1]),
     (folders.NORM, folders.NORM),
     (folders.NORM, "classifier.weight"),
   ],
 )
-def test_an_array_that_the_network_needs_must_be_in_a_file(stored, lost, tmp_path):
+def test_a_missing_array_is_named(stored, lost, tmp_path):
   sharded(tmp_path)
   files = json.loads((tmp_path / folders.INDEX).read_text())["weight_map"]
   path = tmp_path / files[stored]
@@ -100,7 +101,7 @@ LEFTOVERS = {
 
 @pytest.mark.parametrize("name", LEFTOVERS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_leftover_zeros_are_left_out_with_a_line(name, dtype, tmp_path, capsys):
+def test_leftover_zeros_are_reported_and_skipped(name, dtype, tmp_path, capsys):
   theirs = folders.write(tmp_path / "theirs")
   leftover = np.zeros(LEFTOVERS[name], dtype)
   folders.set_arrays(theirs, lambda arrays: arrays.update({name: leftover}))
@@ -131,16 +132,16 @@ def test_a_pointer_in_a_folder_is_named(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
-def test_a_pointer_in_a_folder_that_is_converted_is_named(name, tmp_path, capsys):
+def test_a_pointer_in_a_converted_folder_is_named(name, tmp_path, capsys):
   theirs = folders.write(tmp_path / "theirs")
   (theirs / name).touch()
   damage.make_pointer(theirs / name)
   assert convert.main([f"--from={theirs}", f"--to={tmp_path / 'ours'}"]) == 1
-  says = f"{theirs / name} is a pointer of Git LFS"
-  assert says in capsys.readouterr().err
+  message = f"{theirs / name} is a pointer of Git LFS"
+  assert message in capsys.readouterr().err
 
 
-def test_a_pointer_that_is_not_read_does_no_harm(tmp_path):
+def test_an_unused_pointer_is_ignored(tmp_path):
   theirs = folders.write(tmp_path / "theirs")
   for name in ("tf_model.h5", "pytorch_model.bin", "flax_model.msgpack"):
     (theirs / name).touch()
@@ -192,7 +193,7 @@ HUB_NAMES += ["https://huggingface.co/google/mt5-base", "hf://google/ul2"]
 
 
 @pytest.mark.parametrize("name", HUB_NAMES)
-def test_a_name_of_a_hub_is_said_to_be_one(name):
+def test_a_name_on_a_hub_is_recognized(name):
   with pytest.raises(ValueError, match=r"name of a model on a hub\. Nothing is downl"):
     specdec_t5x.load_model(name)
   assert "name of a model on a hub" in hints.how_to_make(name)
@@ -201,7 +202,7 @@ def test_a_name_of_a_hub_is_said_to_be_one(name):
 @pytest.mark.parametrize(
   "name", ["no/checkpoint_1", "/a/t5", "a/b/c", "../t5", "no/t5.model", "tests/t5", "x"]
 )
-def test_a_local_path_is_no_name_of_a_hub(name, monkeypatch):
+def test_a_local_path_is_not_mistaken_for_a_hub_name(name, monkeypatch):
   monkeypatch.chdir(runs.ROOT)
   assert hints.how_to_make(name) == ""
   with pytest.raises(ValueError, match=r"Hugging Face folder \(with config.json\)\.$"):
@@ -217,7 +218,7 @@ def test_a_local_path_is_no_name_of_a_hub(name, monkeypatch):
     ([], "checkpoint_1000.$"),
   ],
 )
-def test_what_a_folder_without_a_configuration_lacks_is_listed(files, lacks, tmp_path):
+def test_the_missing_files_of_a_folder_are_listed(files, lacks, tmp_path):
   for name in files:
     (tmp_path / name).touch()
   with pytest.raises(ValueError, match=f"holds no checkpoint.*{lacks}"):
@@ -225,7 +226,7 @@ def test_what_a_folder_without_a_configuration_lacks_is_listed(files, lacks, tmp
 
 
 def flax_path(name):
-  """Returns the path that transformers' Flax classes have for an array."""
+  """Returns the path of an array in transformers' Flax classes."""
   path = name.replace(".", "/").removesuffix("weight")
   if "shared" in path or "relative" in path:
     return f"{path}embedding"
@@ -237,7 +238,7 @@ def flax_file_of(path):
 
 
 def as_flax(folder, dtype="float32"):
-  """Writes a folder's arrays in Flax's format, in place of safetensors."""
+  """Replaces the safetensors files of a folder by files in Flax's format."""
   index = folder / folders.INDEX
   files = {}
   for path in sorted(folder.glob("*.safetensors")):
@@ -261,7 +262,7 @@ def as_flax(folder, dtype="float32"):
 @pytest.mark.parametrize("shard_bytes", [9000, 2**30])
 @pytest.mark.parametrize("chunk_bytes", [500, 2**30])
 def test_flax_s_format_is_read(dtype, shard_bytes, chunk_bytes, tmp_path, monkeypatch):
-  """An embedding of a gigabyte is in parts."""
+  """Flax's files are read, also with large arrays split into chunks."""
   monkeypatch.setattr(flax.serialization, "MAX_CHUNK_SIZE", chunk_bytes)
   config = dataclasses.replace(
     tiny.TARGET, relpos_per_layer=shard_bytes < 2**30, mlp_activations=("relu",)
@@ -269,10 +270,10 @@ def test_flax_s_format_is_read(dtype, shard_bytes, chunk_bytes, tmp_path, monkey
   params = tiny.drawn(config)
   export.write(str(tmp_path), config, params, shard_bytes=shard_bytes)
   as_flax(tmp_path, dtype)
-  read = specdec_t5x.load_model(str(tmp_path))
-  assert read.network.config == config
+  loaded = specdec_t5x.load_model(str(tmp_path))
+  assert loaded.network.config == config
   narrow = jax.tree.map(lambda x: x.astype(dtype).astype("float32"), params)
-  chex.assert_trees_all_equal(read.params, narrow)
+  chex.assert_trees_all_equal(loaded.params, narrow)
 
 
 def test_flax_s_format_of_a_tied_network_is_read(tmp_path):
@@ -286,7 +287,7 @@ def test_safetensors_are_read_before_flax_s_format(tmp_path):
   assert_reads(tmp_path, params)
 
 
-def test_a_shard_of_flax_s_format_that_lacks_an_array_is_named(tmp_path):
+def test_a_shard_in_flax_s_format_without_an_array_is_named(tmp_path):
   sharded(tmp_path)
   as_flax(tmp_path)
   first = min(tmp_path.glob("flax_model-*"))
@@ -310,7 +311,7 @@ def test_a_shard_of_flax_s_format_that_lacks_an_array_is_named(tmp_path):
     (functools.reduce(lambda tree, _: {"a": tree}, range(40), {}), "is too deep"),
   ],
 )
-def test_what_is_no_network_in_flax_s_format_is_refused(tree, says, tmp_path):
+def test_flax_files_without_a_network_are_refused(tree, says, tmp_path):
   folders.write(tmp_path)
   (tmp_path / folders.WEIGHTS).unlink()
   contents = flax.serialization.msgpack_serialize(tree)

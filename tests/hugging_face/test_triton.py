@@ -1,4 +1,4 @@
-"""triton, which transformers import with torch, is loaded before TensorFlow."""
+"""triton is loaded before TensorFlow; transformers import triton with torch."""
 
 import os
 
@@ -24,24 +24,24 @@ def python(code, *paths):
 
 @pytest.fixture(params=PACKAGES)
 def package(request):
-  """Upstream T5X is not ours to change."""
+  """Returns the name of a package; upstream T5X is skipped."""
   if request.param == "t5x":
     pytest.importorskip("t5x.quiet_start", reason="upstream T5X is active")
   return request.param
 
 
-# Whether a process has mapped triton's library.
+# Code that prints whether the process has mapped triton's library.
 LOADED = "; print('libtriton' in open('/proc/self/maps').read())"
 
 
-def test_triton_is_loaded_with_the_package_and_before_tensorflow_alone(package):
+def test_the_package_loads_triton_unless_tensorflow_is_loaded(package):
   pytest.importorskip("triton", reason="the extra `peers` is not installed")
   assert python(f"import {package}{LOADED}") == "True\n"
   late = f"import sys; sys.modules['tensorflow'] = sys; import {package}{LOADED}"
   assert python(late) == "False\n"
 
 
-def test_a_triton_that_can_not_be_loaded_is_no_obstacle(package, tmp_path):
+def test_a_broken_triton_is_ignored(package, tmp_path):
   folder = tmp_path / "triton" / "_C"
   folder.mkdir(parents=True)
   (tmp_path / "triton" / "__init__.py").touch()
@@ -50,14 +50,14 @@ def test_a_triton_that_can_not_be_loaded_is_no_obstacle(package, tmp_path):
   assert python(f"import {package}; print('alive')", tmp_path) == "alive\n"
 
 
-def test_transformers_t5_is_imported_after_tensorflow(package):
-  """Where triton is imported by neither package, this aborts the process."""
+def test_transformers_t5_works_after_tensorflow(package):
+  """Without the early import of triton, the process would abort."""
   pytest.importorskip("transformers", reason="the extra `peers` is not installed")
   assert python(f"import {package}{T5}") == "4\n"
 
 
-def test_transformers_t5_is_imported_in_this_process():
-  """As all tests that need both are in one process."""
+def test_transformers_t5_works_in_this_process():
+  """The tests of transformers and TensorFlow share this process."""
   transformers = pytest.importorskip(
     "transformers", reason="the extra `peers` is not installed"
   )

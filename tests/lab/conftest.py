@@ -1,4 +1,4 @@
-"""What `tests.bench` has, with lab's commands and their clocks."""
+"""The fixtures of `tests.bench` for lab's commands."""
 
 import functools
 
@@ -12,7 +12,8 @@ from specdec_t5x.bench import timed
 from tests.bench import conftest as bench
 from tests.t5x_bridge import tiny
 
-files, pair = bench.files, bench.pair
+files = bench.files
+pair = bench.pair
 ran = functools.partial(bench.ran, main=main)
 
 
@@ -26,7 +27,7 @@ def counted_clock():
 
 @pytest.fixture(scope="session")
 def domains(files, tmp_path_factory):
-  """Flags of a pair that serves two domains."""
+  """Returns the flags of a pair that serves two domains."""
   root = tmp_path_factory.mktemp("domains")
   for name, seed in (("one", 1), ("two", 2)):
     (root / name).write_text("\n".join(tiny.sentences(6, seed)))
@@ -37,6 +38,6 @@ def domains(files, tmp_path_factory):
 
 @pytest.fixture
 def small_device(monkeypatch):
-  """Measures a device by a sum over a mebibyte and a product of 64 squared."""
+  """Measures a device with a sum over a mebibyte and a product of 64 x 64 matrices."""
   monkeypatch.setattr(devices, "_READ", 2**20)
   monkeypatch.setattr(devices, "_SIDE", 64)

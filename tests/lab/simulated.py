@@ -1,24 +1,26 @@
-"""A two-level hierarchy, simulated in NumPy: the oracle of `lab.hierarchy.planner`.
+"""A NumPy simulation of a two-level hierarchy: the oracle of `lab.hierarchy.planner`.
 
-Shapes: G places of a window, V vocabulary.
+Shapes: G tokens of a window, V vocabulary.
 """
 
 import numpy as np
 
 
 def hierarchy_tokens(p, q, lower, gamma, samples, rng, flush=False):
-  """Simulates windows of a two-level hierarchy whose lower drafts have gamma tokens.
+  """Simulates windows of a two-level hierarchy with lower drafts of gamma tokens.
 
-  At each place the target's distribution is p, the middle network's q and the lowest
-  draft's `lower`, each [G, V]. With `flush` a window ends with the first corrected
-  token. Which of a window's tokens were drafted below and which corrected matters for
-  whether the target accepts them, and is drawn here; a closed form that takes the
-  levels for independent leaves it out. (Globerson et al., arXiv 2510.19705.)
+  p, q and `lower` are the distributions of the target, the middle network and the
+  lowest draft [G, V]. With `flush` a window ends with the first corrected token. The
+  chance that the target accepts a token depends on the token's origin, drafted below or
+  corrected. The simulation draws the origin; a closed form with independent levels
+  ignores the dependence. (Globerson et al., arXiv 2510.19705.)
 
-  Returns tokens a call of the target, and calls of the middle network for it: the mean
-  of each, with its standard error.
+  Returns:
+    (mean, standard error) of the tokens per call of the target, and of the middle
+    network's calls per call of the target.
   """
-  left, tokens = np.zeros(samples, int), np.ones(samples)
+  left = np.zeros(samples, int)
+  tokens = np.ones(samples)
   starts, open_, stands = (np.ones(samples, bool) for _ in range(3))
   calls = np.zeros(samples)
   for i, (target, middle, distribution) in enumerate(zip(p, q, lower, strict=True)):
@@ -33,7 +35,8 @@ def hierarchy_tokens(p, q, lower, gamma, samples, rng, flush=False):
     x = np.where(drafted, x, _draw(middle, samples, rng))
     stands &= open_ & (rng.random(samples) < target[x] / middle[x])
     tokens += stands
-    starts, left = ~passes, left - 1
+    starts = ~passes
+    left = left - 1
     if flush:
       open_ = open_ & (passes | ~drafted)
   return _mean(tokens), _mean(calls)

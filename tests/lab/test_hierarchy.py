@@ -1,4 +1,4 @@
-"""A hierarchy that is planned and decodes."""
+"""The command that plans and measures hierarchies."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from tests.lab.conftest import ran
 
 
 @pytest.mark.usefixtures("counted_clock")
-def test_every_plan_of_a_hierarchy_decodes_and_gives_the_same(pair, tmp_path, capsys):
+def test_every_plan_gives_the_plain_outputs(pair, tmp_path, capsys):
   flags = "--draft=copy --max-length=24 --num-inputs=3 --gamma=2 --levels=2"
   found = ran("hierarchy", tmp_path, *pair, *flags.split())
   assert [row["levels"] for row in found["rows"]] == [0, 1, 2]

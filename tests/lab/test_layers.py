@@ -1,4 +1,4 @@
-"""The search for sublayers to leave out: what it measures, and where it goes on."""
+"""The search for sublayers to skip: alpha, costs, and continued runs."""
 
 import itertools
 
@@ -30,13 +30,14 @@ from tests.lab.conftest import ran
 from tests.t5x_bridge import tiny, tiny_gpt
 
 KEY = jax.random.key(0)
-IDS, ROOM = [[5, 6, 7, 1], [9, 3, 1], [4, 4, 8, 12, 1]], 10
+IDS = [[5, 6, 7, 1], [9, 3, 1], [4, 4, 8, 12, 1]]
+ROOM = 10
 NAMES = tuple(f"{kind}_{i}" for kind in ("self", "cross", "mlp") for i in range(3))
 COSTS = LayerCosts({"self": 0.08, "cross": 0.06, "mlp": 0.12}, 0.2, (1.1, 1.2, 1.3))
 
 
 def alpha_of(skip):
-  """Returns alpha; leaving out 'mlp_1' costs much, unless 'mlp_2' is left out, too."""
+  """Returns alpha; skipping 'mlp_1' without 'mlp_2' costs much."""
   alpha = 0.99 - 0.02 * len(skip) - 0.2 * ("self_0" in skip)
   return alpha - (0.3 if "mlp_1" in skip and "mlp_2" not in skip else 0.0)
 
@@ -47,55 +48,55 @@ def study_of(config, params):
 
 
 @pytest.mark.parametrize("kind", of_layer_skip.TARGETS)
-def test_a_gate_of_zero_is_as_leaving_out(kind):
-  network, cache = (
-    network_for(of_layer_skip.TARGETS[kind]),
-    of_layer_skip.cache_of(kind),
-  )
-  params, skip = of_layer_skip.params(kind)["target"], of_layer_skip.SKIPS[kind]
+def test_a_gate_of_zero_equals_skipping(kind):
+  network = network_for(of_layer_skip.TARGETS[kind])
+  cache = of_layer_skip.cache_of(kind)
+  params = of_layer_skip.params(kind)["target"]
+  skip = of_layer_skip.SKIPS[kind]
   block = jnp.array([[0, 5, 9, 3], [0, 7, 7, 2], [0, 2, 4, 6]])
 
   @jax.jit
   def scored(gates):
     return extend_fn(network, gated(params, gates))(cache, block)[:2]
 
-  whole = dict.fromkeys(network.sublayers, jnp.float32(1))
-  part = whole | dict.fromkeys(skip, jnp.float32(0))
-  for gates, left_out in [(whole, ()), (part, skip)]:
+  full = dict.fromkeys(network.sublayers, jnp.float32(1))
+  part = full | dict.fromkeys(skip, jnp.float32(0))
+  for gates, left_out in [(full, ()), (part, skip)]:
     expected = jax.jit(without_fn(network, params)(left_out))(cache, block)[:2]
     for a, b in zip(scored(gates), expected, strict=True):
       np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
-  assert not np.allclose(scored(whole)[0], scored(part)[0], atol=1e-2)
+  assert not np.allclose(scored(full)[0], scored(part)[0], atol=1e-2)
 
 
-# ---- What is measured. ----
+# ---- Alpha. ----
 
 
 def brute_force(target, skip, sampling, block):
-  """Alpha, one draft after the other, token by token."""
+  """Computes alpha with one draft after the other, token by token."""
   (_, texts, _), *_ = api.padded_batches(IDS, len(IDS))
-  decoder, keys = PlainDecoder(target.network, block=block), row_keys(KEY, len(IDS))
+  decoder = PlainDecoder(target.network, block=block)
+  keys = row_keys(KEY, len(IDS))
 
   @jax.jit
   def decoded(params):
     outputs = decoder.decode({"target": params}, texts, keys, sampling, ROOM, 1).tokens
     plain, state = decoder.prepare({"target": params}, texts, keys, GREEDY, ROOM, 1)
-    read = jnp.concatenate([state.last_tokens()[:, None], outputs[:, :-1]], axis=1)
+    inputs = jnp.concatenate([state.last_tokens()[:, None], outputs[:, :-1]], axis=1)
     begin = state.lengths - 1
-    logits, _, cache = plain.extend(state.target_cache.at(begin), read)
-    return outputs, read, begin, cache, adjusted_probs(logits, sampling)
+    logits, _, cache = plain.extend(state.target_cache.at(begin), inputs)
+    return outputs, inputs, begin, cache, adjusted_probs(logits, sampling)
 
   @jax.jit
   def drafted(params, cache, token):
     logits, _, cache = without_fn(target.network, params)(skip)(cache, token)
     return adjusted_probs(logits, sampling)[:, 0], cache
 
-  outputs, read, begin, cache, p = decoded(target.params)
+  outputs, inputs, begin, cache, p = decoded(target.params)
   betas = []
   for at in range(ROOM):
     if at % block == 0:
       drafting = cache.at(begin + at)
-    q, drafting = drafted(target.params, drafting, read[:, at : at + 1])
+    q, drafting = drafted(target.params, drafting, inputs[:, at : at + 1])
     beta = np.minimum(p[:, at], q).sum(-1)
     betas += beta[np.asarray(outputs[:, at]) > 0].tolist()
   return np.mean(betas)
@@ -105,7 +106,7 @@ def brute_force(target, skip, sampling, block):
   ("config", "sampling", "block"),
   [(tiny.TARGET, GREEDY, 4), (tiny_gpt.TARGET, Sampling(0.9), 3)],
 )
-def test_alpha_is_that_of_drafts_on_the_target_s_cache(config, sampling, block):
+def test_alpha_equals_brute_force_on_the_target_s_cache(config, sampling, block):
   params = jax.tree.map(lambda x: 2 * x, initial_params(network_for(config), 3))
   study = study_of(config, params)
   agreement = Agreement(study, sampling.temperature, block)
@@ -121,26 +122,30 @@ def test_alpha_is_that_of_drafts_on_the_target_s_cache(config, sampling, block):
 # ---- Costs. ----
 
 
-def test_costs_by_weights():
+def test_costs_by_weights_are_shares_of_all_weights():
   found = layers.by_weights(tiny.TARGET, 2)
   counts = {"self": 4 * 16 * 16, "cross": 2 * 16 * 16, "mlp": 3 * 16 * 32}
-  whole = 64 * 16 + 2 * sum(counts.values())
-  assert found.kinds == {kind: count / whole for kind, count in counts.items()}
+  total = 64 * 16 + 2 * sum(counts.values())
+  assert found.kinds == {kind: count / total for kind, count in counts.items()}
   names = network_for(tiny.TARGET).sublayers
   assert found.c(names) == pytest.approx(1)
   assert found.blocks == (1.0, 1.0)
   assert set(layers.by_weights(tiny_gpt.TARGET, 1).kinds) == {"self", "mlp"}
 
 
-def test_parts_are_run_and_costs_follow_from_a_steady_clock(monkeypatch):
-  """A token takes 10, a sublayer 1, 0.5 or 2, the rest 1; a block 10 + gamma."""
-  longest, each = 2, {"self": 1.0, "cross": 0.5, "mlp": 2.0}
+def test_measured_costs_follow_from_the_clock(monkeypatch):
+  """Measured costs equal the costs behind the clock.
+
+  A token takes 10, a sublayer 1, 0.5 or 2, the rest of a draft 1, a block 10 + gamma.
+  """
+  longest = 2
+  sublayer_times = {"self": 1.0, "cross": 0.5, "mlp": 2.0}
 
   def step(without):
-    return 1 + 2 * sum(x for k, x in each.items() if k not in without)
+    return 1 + 2 * sum(x for k, x in sublayer_times.items() if k not in without)
 
   seconds = {"plain": 10.0, "whole": 2 * step(()), "rest": 2 * 1.0}
-  seconds |= {kind: 2 * step((kind,)) for kind in each}
+  seconds |= {kind: 2 * step((kind,)) for kind in sublayer_times}
   seconds |= {gamma: 10 + gamma + gamma * 1.0 for gamma in (1, 2)}
 
   def clock(programs, inputs):
@@ -154,13 +159,13 @@ def test_parts_are_run_and_costs_follow_from_a_steady_clock(monkeypatch):
   monkeypatch.setattr(timed, "alternate", clock)
   study = study_of(tiny.TARGET, initial_params(network_for(tiny.TARGET), 0))
   found = layers.measured(study, 0.0, 1, longest, 3)
-  assert found.kinds == pytest.approx({k: x / 10 for k, x in each.items()})
+  assert found.kinds == pytest.approx({k: x / 10 for k, x in sublayer_times.items()})
   assert found.rest == pytest.approx(0.1)
   np.testing.assert_allclose(found.blocks, [1.1, 1.2])
 
 
-def test_what_is_timed_drafts_gamma_tokens_however_unsure():
-  """By its usual policy, which stops drafts early, a draft would seem to cost less."""
+def test_timed_drafts_always_have_gamma_tokens():
+  """Timed drafts use the fixed policy; drafts that stop early would seem cheaper."""
   study = study_of(tiny.TARGET, None)
   assert layers.skipping(study, 0.0, ["self_0"], 3).decoder.policy == Fixed()
 
@@ -172,7 +177,7 @@ def search(alpha=alpha_of):
   return layer_search.Search(NAMES, alpha, COSTS)
 
 
-def test_optuna_is_no_worse_than_the_knapsack_and_finds_what_goes_together():
+def test_optuna_finds_dependent_sublayers_that_the_knapsack_misses():
   found = search()
   knapsack = found.by_knapsack()
   best = found.by_optuna(40, seed=0)
@@ -189,8 +194,8 @@ def test_optuna_is_no_worse_than_the_knapsack_and_finds_what_goes_together():
   assert found.measured < 80
 
 
-def test_a_search_is_the_same_each_time():
-  """So what was measured before a search was stopped is not measured again."""
+def test_the_search_is_deterministic():
+  """Repeated searches measure the same sets, so a continued search repeats nothing."""
   calls = [], []
   for each in calls:
     found = search(lambda skip, each=each: each.append(skip) or alpha_of(skip))
@@ -200,7 +205,7 @@ def test_a_search_is_the_same_each_time():
   assert calls[0] == calls[1]
 
 
-def test_what_is_missing_is_named(monkeypatch):
+def test_a_missing_optuna_is_named(monkeypatch):
   monkeypatch.setattr(layer_search.importlib.util, "find_spec", lambda name: None)
   with pytest.raises(ValueError, match=r"pip install --editable '\.\[search\]'"):
     layer_search.require_optuna()
@@ -209,7 +214,7 @@ def test_what_is_missing_is_named(monkeypatch):
 # ---- The command. ----
 
 
-def test_the_best_set_is_a_gin_file_and_nothing_is_measured_twice(
+def test_the_command_writes_a_gin_file_and_measures_nothing_twice(
   files, tmp_path, capsys, monkeypatch
 ):
   flags = named({name: files[name] for name in ("target", "vocabulary", "inputs")})

@@ -1,10 +1,10 @@
-"""A draft in another process: bits, alpha and speeds of each number of kept tokens."""
+"""A draft in another process: bits, alpha and speed by number of kept tokens."""
 
 from specdec_t5x.contrib.truncation import probs_bits
 from tests.lab.conftest import ran
 
 
-def test_every_k_of_a_link_has_its_bits_alpha_and_speed(pair, tmp_path):
+def test_every_k_has_bits_alpha_and_speed(pair, tmp_path):
   flags = "--gamma=2 --batch=2 --max-length=12 --num-inputs=2 --num-timed=2"
   flags += " --top-k 2 0 --mbits 100"
   rows = ran("link", tmp_path, *pair, *flags.split())["rows"]
@@ -15,6 +15,6 @@ def test_every_k_of_a_link_has_its_bits_alpha_and_speed(pair, tmp_path):
     assert row["bits"] == bits
     assert 0 <= row["alpha"]["value"] <= 1
     if bits:
-      # A message has 16 bits for each number, and less than 32 bytes around them.
+      # A message has 16 bits per number, and less than 32 bytes of overhead.
       assert 16 * count <= row["received"] <= 16 * count + 32 * 8 / 2
       assert row["speedup_100_mbits"]["median"] > 0

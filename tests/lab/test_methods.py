@@ -1,4 +1,4 @@
-"""Peers beside our ways: which of them decode, and what their rows say."""
+"""The comparison of peers with our methods: installed peers and the rows of peers."""
 
 import pytest
 
@@ -13,7 +13,7 @@ GREEDY = "--temperatures=0", "--sizes=3"
 
 @pytest.fixture
 def echo(monkeypatch):
-  """Leaves one way, and two peers whose programs are plain decoding."""
+  """Patches the methods to a single method, and the peers to two plain decoders."""
 
   def few(study, draft, gamma):
     plain = study.program(study.decode(0.0))
@@ -29,7 +29,7 @@ def echo(monkeypatch):
 
 
 @pytest.mark.usefixtures("echo")
-def test_peers_stand_beside_our_ways_and_the_others_are_named(pair, tmp_path):
+def test_the_table_has_the_installed_peers_and_names_missing_peers(pair, tmp_path):
   pytest.importorskip("matplotlib")
   found = ran("methods", tmp_path, *pair, *FLAGS.split(), *GREEDY, "--chart")
   rows = {row["draft"]: row for row in found["rows"] if row["shape"] == "peer"}
@@ -42,18 +42,18 @@ def test_peers_stand_beside_our_ways_and_the_others_are_named(pair, tmp_path):
   *_, peers, missing = found["notes"]
   assert "lab/peers/hugging_face.py" in peers
   others = [name for name in programs.PROGRAMS if name not in rows]
-  assert missing == f"peers that are not here {', '.join(others)}"
+  assert missing == f"missing peers {', '.join(others)}"
   assert {"torch", "transformers", "ctranslate2"} <= found["environment"].keys()
   assert found["command"].startswith("python -m lab methods ")
   assert (tmp_path / "methods.svg").is_file()
 
 
 @pytest.mark.usefixtures("echo")
-def test_there_are_no_peers_where_tokens_are_drawn(pair, tmp_path):
-  flags = *FLAGS.split(), "--temperatures=1", "--sizes=3"
+def test_sampling_has_no_peers(pair, tmp_path):
+  flags = [*FLAGS.split(), "--temperatures=1", "--sizes=3"]
   found = ran("methods", tmp_path, *pair, *flags)
   assert [row["shape"] for row in found["rows"]] == ["chain"]
-  assert not [note for note in found["notes"] if "not here" in note]
+  assert not [note for note in found["notes"] if "missing peers" in note]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The model of devices that are not there, on a CPU's programs and by hand."""
+"""The model of absent devices, on a CPU's programs and by hand."""
 
 import argparse
 import dataclasses
@@ -28,7 +28,11 @@ def cost(moved=0, cycles=0, flops=0.0):
 
 
 def costs():
-  """XXL: 10 ms a token, 12 on 8; small: 0.2 ms by its bytes, 0.4 by its cycles."""
+  """Returns costs of XXL and small.
+
+  XXL takes 10 ms for a token and 12 ms for 8 tokens. Small takes 0.2 ms for a token by
+  the moved bytes and 0.4 ms by the cycles.
+  """
 
   def call(size, width):
     return Piece("call", size, width)
@@ -49,13 +53,13 @@ def modelled(topology, measured):
   return tables.table(args, DEVICE, costs(), measured, {})
 
 
-def test_a_cost_is_its_bytes_its_operations_or_its_cycles():
+def test_seconds_are_the_maximum_of_bytes_operations_and_cycles():
   assert cost(3_000_000, 2_000_000, 1e9).seconds(DEVICE) == 3e-3
   assert cost(1_000_000, 2_000_000, 1e9).seconds(DEVICE) == 2e-3
   assert cost(1_000_000, 2_000_000, 5e9).seconds(DEVICE) == 5e-3
 
 
-def test_table_2_is_what_theory_says_of_the_modelled_times():
+def test_table_2_follows_from_the_modelled_times():
   table = modelled("v4:1x1x1", {})
   (c,) = json.loads(table.json())["c"]
   assert (c["roofline"], c["cycles"]) == (0.02, None)
@@ -66,22 +70,22 @@ def test_table_2_is_what_theory_says_of_the_modelled_times():
   assert row["theorem"] == theory.walltime_improvement(row["alpha"], 7, 0.04)
   expected = theory.expected_tokens(row["alpha"], 7)
   assert row["with_block"] == pytest.approx(expected * 10 / (7 * 0.4 + 12))
-  # Six tokens lie between the two widths that were compiled.
+  # Six tokens lie between the compiled widths 2 and 8.
   six = next(r for r in table.rows if r["gamma"] == 5)
   block = 10 + 2 * (6 - 2) / 6
   expected = theory.expected_tokens(six["alpha"], 5)
   assert six["with_block"] == pytest.approx(expected * 10 / (5 * 0.4 + block))
 
 
-def test_a_draft_that_does_not_pay_is_advised_against():
+def test_advice_has_gamma_0_for_a_poor_draft():
   model = tables.Model(DEVICE, costs(), "xxl")
   assert model.best("small", 0.01, 1) == (0, 1.0)
-  assert model.best("base", 0.75, 1) == (None, None)  # Not compiled: nobody knows.
+  assert model.best("base", 0.75, 1) == (None, None)  # Not compiled.
   gamma, speed = model.best("small", 0.75, 1)
   assert (gamma, speed) == (5, model.speed("small", 5, 0.75))
 
 
-def test_a_piece_that_was_run_is_modelled_by_what_products_did_beside_it():
+def test_a_measured_piece_is_modelled_by_the_speed_of_its_products():
   token = Piece("call", "xxl", 1)
   slow = Measured(seconds=25e-3, bandwidth=0.5e9, peak=1e9)
   table = modelled("cpu", {token: slow})
@@ -91,7 +95,7 @@ def test_a_piece_that_was_run_is_modelled_by_what_products_did_beside_it():
   assert row["ratio"] == pytest.approx(0.8)
   two = next(r for r in rows if r["piece"] == "xxl, 2 tokens")
   assert (two["modelled"], two["over"]) == pytest.approx((10, 0.5))
-  # Arithmetic binds where bytes do not.
+  # A low peak makes arithmetic the bound.
   busy = dataclasses.replace(slow, peak=1e6)
   model = tables.Model(
     DEVICE, {token: cost(10_000_000, flops=3e4)}, "xxl", {token: busy}
@@ -99,7 +103,7 @@ def test_a_piece_that_was_run_is_modelled_by_what_products_did_beside_it():
   assert model.seconds(token) == pytest.approx(30e-3)
 
 
-def test_what_does_not_fit_is_said_and_the_rest_goes_on(tmp_path, monkeypatch):
+def test_a_piece_too_large_for_memory_is_reported_and_skipped(tmp_path, monkeypatch):
   too_large = "RESOURCE_EXHAUSTED: 17.53G exceeds 15.75G."
 
   def compiled(piece, device):
@@ -129,22 +133,22 @@ def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path):
     *("tiny, a token", "tiny, 4 tokens", "tiny, encoder"),
     *("tiny in int4/32, a token", "tiny with int4/32, iteration of gamma 3"),
   }
-  # Reads at least the projection to logits and its layer's kernels, and not much twice.
+  # A token reads the projection to logits and the kernels of the layer, little twice.
   kernels = 6 * 64 * 64 + 3 * 64 * 128 + 64 * 32_128
   assert 1 < pieces["tiny, a token"]["moved"] / (4 * kernels / 1e6) < 1.5
-  # A byte or half of one, and scales.
+  # A number takes a byte or half a byte, and scales are added.
   rounded = pieces["tiny in int4/32, a token"]["moved"] / (kernels / 1e6)
   assert rounded < 1.5
   assert all(row["measured"] > 0 for row in found["pieces"])
   assert found["environment"]["device"].endswith(", measured, as cpu")
-  # What is kept is not compiled again.
+  # A second run compiles nothing.
   again = ran("model", tmp_path, *flags.split(), "--recorded")
   assert again["pieces"] == found["pieces"]
 
 
 @pytest.mark.parametrize("reader", command.READERS)
-def test_what_is_kept_is_of_the_code_that_reads_programs(reader, tmp_path):
-  digest = environment.code.__wrapped__  # Of files that change.
+def test_cells_depend_on_the_code_that_reads_programs(reader, tmp_path):
+  digest = environment.code.__wrapped__  # Without the cache, because files change.
   for name in command.READERS:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / name, tmp_path / name)
@@ -155,7 +159,7 @@ def test_what_is_kept_is_of_the_code_that_reads_programs(reader, tmp_path):
   assert digest(tmp_path, command.READERS) != before
 
 
-def test_a_time_lost_in_noise_is_said(tmp_path, monkeypatch):
+def test_a_time_lost_in_noise_is_refused(tmp_path, monkeypatch):
   times = {"it": np.array([-1e-5, 1e-4, -1e-4]), "row": np.ones(3), "many": np.ones(3)}
   monkeypatch.setattr(timed, "_in_turn", lambda *_, **__: times)
   token = Piece("call", "tiny", 1)

@@ -1,4 +1,4 @@
-"""A draft that learns while it serves: alpha beside the control's, and the figure."""
+"""A draft that learns while serving: alpha over the control, and the figure."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from lab.online.command import CONTROL
 from tests.lab.conftest import ran
 
 
-def test_each_way_to_learn_has_its_alpha_beside_the_control_s(
+def test_every_loss_has_alpha_and_the_gain_over_the_control(
   domains, tmp_path, monkeypatch
 ):
   pytest.importorskip("matplotlib")
@@ -23,12 +23,12 @@ def test_each_way_to_learn_has_its_alpha_beside_the_control_s(
     for first in (0, 3)
   ]
   first = {way: r["alpha"] for r in reversed(rows) if (way := r["learns"])}
-  # Nothing is learned before the first requests are served.
+  # The draft learns nothing before the end of the first requests.
   assert first[CONTROL] == first["forward_kl"] == first["reverse_kl"]
   for row in rows:
     if row["learns"] != CONTROL:
       assert row["equal"] == "3 of 3"
   assert any(row["over_control"] for row in rows)
-  # What was measured is not measured again.
+  # A second run measures nothing.
   monkeypatch.setattr(command, "_serve", pytest.fail)
   assert ran("online", tmp_path, *domains, *flags)["rows"] == rows

@@ -1,4 +1,4 @@
-"""Programs of peers, of whichever are installed, beside our own greedy decoding."""
+"""Installed peers give the same outputs as our greedy decoding."""
 
 import dataclasses
 import importlib
@@ -27,7 +27,8 @@ SHAPE = {
   "emb_dim": 16,
   "num_heads": 2,
   "num_encoder_layers": 1,
-  "num_decoder_layers": 3,  # More than the encoder's: generate() makes fewer caches.
+  # More layers than the encoder: by default generate() makes too few caches.
+  "num_decoder_layers": 3,
   "head_dim": 8,
   "mlp_dim": 24,
 }
@@ -35,23 +36,25 @@ KINDS = {
   "t5_1_1": T5Config(**SHAPE, mlp_activations=("gelu", "linear")),
   "t5_1_0": T5Config(**SHAPE, mlp_activations=("relu",), logits_via_embedding=True),
 }
-LENGTH, GAMMA = 24, 3
+LENGTH = 24
+GAMMA = 3
 
 
 @pytest.fixture(params=KINDS)
 def study(request):
-  """A target on inputs, the first output of which ends as late as one can."""
+  """Returns a target and inputs; the first output ends as late as possible."""
   network = Transformer(KINDS[request.param])
   target = api.Model(network, random_params(network, 2))
-  # Longer than 128, beyond which all distances share a bucket.
+  # Beyond a distance of 128, every distance shares a bucket.
   inputs = pad_inputs(np.random.default_rng(0).integers(2, 40, (3, 150)).tolist())
   endless = Study(Job("task", "t", {}, None, LENGTH), target, (), inputs, -1)
   output = endless.program(endless.decode(0.0))(0).tokens[0].tolist()
   return dataclasses.replace(endless, eos_id=max({*output}, key=output.index))
 
 
-def test_those_that_are_here_give_our_plain_outputs(study):
-  rng, params = np.random.default_rng(1), study.target.params
+def test_installed_peers_give_our_plain_outputs(study):
+  rng = np.random.default_rng(1)
+  params = study.target.params
 
   def noisy(x):
     return x * (1 + 0.1 * rng.normal(size=x.shape).astype(np.float32))
@@ -68,7 +71,7 @@ def test_those_that_are_here_give_our_plain_outputs(study):
   runs = {PLAIN: study.program(study.decode(0.0)), **theirs}
   cells = compare(runs, range(3), Setting(GAMMA, 0.0))
   assert 2 < (tokens(runs[PLAIN](0)) > 0).sum() < LENGTH
-  cells.pop(programs.CT2["int8"], None)  # Another network, nearly.
+  cells.pop(programs.CT2["int8"], None)  # The int8 network is a slightly different one.
   assert {name: cell.equal for name, cell in cells.items()} == dict.fromkeys(
     cells, "3/3"
   )
@@ -79,14 +82,16 @@ def test_an_assistant_drafts_gamma_tokens(study):
   export, hugging_face = (
     importlib.import_module(f"lab.peers.{name}") for name in ("export", "hugging_face")
   )
-  target, assistant = export.to_torch(study.target), export.to_torch(study.target)
-  calls, drafted = [], []
+  target = export.to_torch(study.target)
+  assistant = export.to_torch(study.target)
+  calls = []
+  drafted = []
   target.register_forward_hook(lambda *_: calls.append(1))
   assistant.register_forward_hook(lambda *_: drafted.append(1))
   program = hugging_face.assisted(target, assistant, LENGTH, 41, GAMMA)
   inputs = np.maximum(study.inputs[0], 0)  # Peers pad with 0.
   assert program(inputs).shape == (1, LENGTH)
-  # It says what the target says: each call keeps all of its draft, and adds a token.
+  # The draft is the target, so a call accepts the whole draft and adds a token.
   assert len(calls) == LENGTH / (GAMMA + 1)
   assert len(drafted) == GAMMA * len(calls)
   low = dataclasses.replace(study.target.network.config, dtype="bfloat16")

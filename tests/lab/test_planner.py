@@ -1,4 +1,4 @@
-"""Plans against brute force, closed forms against simulation."""
+"""Plans equal brute force, and closed forms equal simulations."""
 
 import itertools
 
@@ -14,7 +14,7 @@ GAMMA = 4
 
 
 def measured(seed, names=("a", "b", "c")):
-  """Random costs that rise with the block, and random acceptance."""
+  """Returns random costs that rise with the block, and random acceptance."""
   rng = np.random.default_rng(seed)
   steps = dict(zip(names, rng.uniform(0, 0.5, len(names)), strict=True))
   sizes = np.arange(1, GAMMA + 1)
@@ -29,12 +29,12 @@ def measured(seed, names=("a", "b", "c")):
   return Measured("target", 1.02, drafts, iterations, stand)
 
 
-def best_plan(*given):
-  return min(planner.best_plans(*given), key=lambda plan: plan.seconds)
+def best_plan(*arguments):
+  return min(planner.best_plans(*arguments), key=lambda plan: plan.seconds)
 
 
 def every_plan(names, depth):
-  """All chains of at most `depth` drafts whose windows shrink downwards."""
+  """Yields the chains of at most `depth` drafts with windows that shrink downwards."""
   for levels in range(depth + 1):
     for chosen in itertools.product(names, repeat=levels):
       if any(a == b for a, b in itertools.pairwise(chosen)):
@@ -45,13 +45,13 @@ def every_plan(names, depth):
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
 @pytest.mark.parametrize("seed", range(8))
-def test_the_best_plan_is_that_of_brute_force(seed, depth):
-  known = measured(seed)
-  plans = [planner.plan_of(known, x) for x in every_plan("abc", depth)]
+def test_the_best_plan_equals_brute_force(seed, depth):
+  costs = measured(seed)
+  plans = [planner.plan_of(costs, x) for x in every_plan("abc", depth)]
   least = min(plan.seconds for plan in plans)
-  found = best_plan(known, depth, GAMMA)
+  found = best_plan(costs, depth, GAMMA)
   assert found.seconds == pytest.approx(least, rel=1e-12)
-  levels = [len(plan.levels) for plan in planner.best_plans(known, depth, GAMMA)]
+  levels = [len(plan.levels) for plan in planner.best_plans(costs, depth, GAMMA)]
   assert levels == list(range(depth + 1))
 
 
@@ -60,27 +60,32 @@ def test_deeper_plans_are_sometimes_best_and_sometimes_not():
   assert depths >= {1, 2}
 
 
-def test_one_level_is_the_paper_s_formula():
-  alpha, c = 0.7, 0.1
-  draft, pair = c * np.arange(1, 19), ("t", "d")
+def test_one_level_equals_the_paper_s_formula():
+  alpha = 0.7
+  c = 0.1
+  draft = c * np.arange(1, 19)
+  pair = ("t", "d")
   stand = {pair: planner.survival(alpha, 18)}
-  known = Measured("t", 1.0, {"d": draft}, {pair: 1 + draft}, stand)
-  plan = best_plan(known, 1, 18)
+  costs = Measured("t", 1.0, {"d": draft}, {pair: 1 + draft}, stand)
+  plan = best_plan(costs, 1, 18)
   gamma = int(optimal_gamma(alpha, c))
   assert plan.levels == (("d", gamma),)
   seconds = (1 + c * gamma) / expected_tokens(alpha, gamma)
   assert plan.seconds == pytest.approx(seconds)
 
 
-def test_calls_by_hand():
-  """Of a window of 2, one drafted: one call where it stands, else two."""
+def test_calls_per_window_equal_calls_by_hand():
+  """Windows take the calls that were computed by hand.
+
+  A window of 2 with a drafted token takes one call if the token is accepted, else two.
+  """
   assert planner.calls_per_window([0.75], 1, 2) == pytest.approx(1.25)
   assert planner.calls_per_window([0.0] * 3, 3, 4) == pytest.approx(4)
   assert planner.calls_per_window([1.0] * 3, 3, 8) == pytest.approx(2)
 
 
 def distributions(seed, size=5, places=6):
-  """One probs at all places for each of three models, each nearer to the one above."""
+  """Returns constant distributions p, q and lower; q is near p, lower is near q."""
   rng = np.random.default_rng(seed)
   p = rng.dirichlet(np.ones(size))
   q = 0.7 * p + 0.3 * rng.dirichlet(np.ones(size))
@@ -93,46 +98,50 @@ def distributions(seed, size=5, places=6):
 def test_fixed_windows_follow_the_closed_form(seed, gamma):
   p, q, lower = distributions(seed)
   rng = np.random.default_rng(0)
-  (tokens, of_tokens), (calls, of_calls) = hierarchy_tokens(
+  (tokens, tokens_error), (calls, calls_error) = hierarchy_tokens(
     p, q, lower, gamma, 100_000, rng
   )
   stand = planner.survival(acceptance(p, q)[0], len(p))
   below = planner.survival(acceptance(q, lower)[0], gamma)
   assert tokens == pytest.approx(
-    planner.tokens_per_call(stand, len(p)), abs=4 * of_tokens
+    planner.tokens_per_call(stand, len(p)), abs=4 * tokens_error
   )
   assert calls == pytest.approx(
-    planner.calls_per_window(below, gamma, len(p)), abs=4 * of_calls
+    planner.calls_per_window(below, gamma, len(p)), abs=4 * calls_error
   )
 
 
-def test_levels_are_not_independent_where_a_correction_ends_the_window():
-  """Whether the lowest draft said a token says something of whether it stands."""
+def test_levels_of_flushed_windows_are_dependent():
+  """With flushed windows, the origin of a token and its acceptance are dependent."""
   p, q, lower = distributions(1)
   (tokens, error), _ = hierarchy_tokens(
     p, q, lower, 2, 100_000, np.random.default_rng(0), flush=True
   )
-  alpha, below = acceptance(p, q)[0], acceptance(q, lower)[0]
-  # Of places 0, 3, 6, .. the token is the middle network's own, and ends nothing.
+  alpha = acceptance(p, q)[0]
+  below = acceptance(q, lower)[0]
+  # The tokens at places 2, 5, 8, .. come from the middle network and end no window.
   opens = np.cumprod([1.0, *(below if i % 3 != 2 else 1.0 for i in range(len(p) - 1))])
   independent = 1 + (opens * alpha ** np.arange(1, len(p) + 1)).sum()
   assert abs(tokens - independent) > 4 * error
 
 
-def test_two_levels_by_hand():
-  """Windows of 2, one drafted below: 1.25 iterations of .3 where a draft took .4."""
+def test_two_levels_equal_a_plan_by_hand():
+  """The time of two levels equals the time computed by hand.
+
+  A window of 2 with a lower draft of 1 takes 1.25 iterations of 0.3 instead of 0.4.
+  """
   pairs = {("t", "d"): [1.3, 1.6], ("d", "c"): [0.3, 0.4], ("t", "c"): [1.1, 1.2]}
   stand = {("t", "d"): [0.5, 0.25], ("d", "c"): [0.75, 0.5], ("t", "c"): [0.1, 0.0]}
-  known = Measured("t", 1.0, {"d": [0.2, 0.4], "c": [0.05, 0.1]}, pairs, stand)
-  plan = planner.plan_of(known, (("c", 1), ("d", 2)))
+  costs = Measured("t", 1.0, {"d": [0.2, 0.4], "c": [0.05, 0.1]}, pairs, stand)
+  plan = planner.plan_of(costs, (("c", 1), ("d", 2)))
   assert plan.seconds == pytest.approx((1.6 - 0.4 + 1.25 * 0.3) / 1.75)
 
 
-def test_too_few_costs_are_refused():
+def test_incomplete_measurements_are_refused():
   pair = ("t", "d")
-  with pytest.raises(ValueError, match="Expected drafts of 1 to G tokens of every"):
+  with pytest.raises(ValueError, match="Expected times and acceptance of 1 to G"):
     Measured("t", 1.0, {"d": [0.1]}, {pair: [1.0]}, {pair: [0.5, 0.2]})
-  with pytest.raises(ValueError, match="Expected drafts of 1 to G tokens of every"):
+  with pytest.raises(ValueError, match="Expected times and acceptance of 1 to G"):
     Measured("t", 1.0, {"d": [0.1]}, {}, {pair: [0.5]})
   with pytest.raises(ValueError, match="Expected a depth of at least 0"):
     best_plan(measured(0), -1, GAMMA)

@@ -1,4 +1,4 @@
-"""What operations move, counted by hand in a program's text."""
+"""The bytes that operations move, counted by hand in the text of a program."""
 
 import pytest
 
@@ -7,20 +7,20 @@ from lab.model.work import Work
 from specdec_t5x.analysis.hlo import Program
 from tests.real_data import ROOT
 
-# A TPU's: tiles of 8 x 128, S(1) on the chip; estimates where the compiler gives them.
+# A TPU program: tiles of 8 x 128, S(1) on the chip, some estimates of cycles.
 PROGRAM = Program.read((ROOT / "tests" / "analysis" / "tpu.hlo").read_text())
-ROW = 8 * 256 * 2  # One row of a table in tiles of 8.
+ROW = 8 * 256 * 2  # A row of a table in tiles of 8 rows.
 KERNEL = 256 * 128 * 2  # 100 columns lie in tiles of 128.
 LOOP = 7 * 3 * 4 * 8
 
 
-def test_a_turn_moves_what_is_in_the_large_memory_and_no_more():
+def test_a_turn_counts_bytes_in_large_memory_only():
   turn = work.turn(PROGRAM)
-  # The slice of a table, an update in place, a kernel fetched ahead and one read where
-  # it lies; two operands and a result, seven times.
+  # A slice of a table, an update in place, a prefetched kernel and a kernel in place;
+  # two operands and a result, seven times.
   assert turn.moved == ROW + ROW + KERNEL + KERNEL + LOOP
   assert turn.cycles == 600 + 50 + 9000
-  # Names, scalars and what ends a copy are no operations.
+  # Names, scalars and ends of copies are no operations.
   assert turn.operations == 4 + 7
 
 

@@ -1,4 +1,4 @@
-"""The CUDA kernels, run on a CPU, against plain loops in double precision."""
+"""The CUDA kernels, run on a CPU, give the results of plain loops in float64."""
 
 import os
 import shutil
@@ -28,31 +28,32 @@ def library(tmp_path_factory):
 
 @pytest.fixture(params=SEEDS)
 def turns(request, monkeypatch):
-  """The order in which threads take turns."""
+  """Sets the order in which threads take turns."""
   if request.param is not None:
     monkeypatch.setenv("CUDA_ON_CPU_SEED", str(request.param))
 
 
 # ---- The draft's step. ----
 
-# Width, heads, hidden units, vocabulary, layers, cluster; rows, slots, inputs.
+# (width, heads, hidden units, vocabulary, layers, cluster), (rows, slots, inputs).
 SHAPES = {
   "one_row": ((128, 3, 160, 500, 2, 2), (1, 37, 21)),
   "three_rows": ((256, 2, 90, 333, 2, 4), (3, 20, 70)),
-  # More fragments in a stage than half of the ring has.
+  # A stage has more fragments than half of the ring.
   "large_stages": ((256, 1, 160, 100, 2, 2), (2, 11, 6)),
   "eight_rows": ((128, 1, 40, 64, 1, 4), (8, 9, 5)),
 }
 
 
 class Step:
-  """A small decoder and its caches."""
+  """A small decoder with caches."""
 
   def __init__(self, sizes, lengths, gated=True, seed=0):
     width, heads, mlp, vocab, layers, cluster = sizes
     self.rows, self.slots, self.inputs = lengths
     self.layout = layouts.StepLayout(width, heads, mlp, vocab, layers, cluster)
-    self.gated, random = gated, np.random.default_rng(seed)
+    self.gated = gated
+    random = np.random.default_rng(seed)
     self.params = plain.parameters(random, self.layout, gated)
 
     def cache(n):
@@ -73,7 +74,7 @@ class Step:
     self.scale = 1.0 if gated else width**-0.5
 
   def run(self, library, steps=1):
-    """Returns what the kernel computes; its caches are kept as arrays of bits."""
+    """Runs the kernel and returns the results and the updated caches as float64."""
 
     def as_bits(x):
       return np.array(jnp.asarray(x, jnp.bfloat16)).view(np.uint16)
@@ -90,29 +91,34 @@ class Step:
       "scratch": self.scratch,
     }
     bits = {name: list(map(as_bits, x)) for name, x in self.caches.items()}
-    how = {"steps": steps, "gated": self.gated, "scale": self.scale}
-    found = on_cpu.step(library, self.layout, arrays, bits, **how)
-    found["features"] = found["features"].view(ml_dtypes.bfloat16).astype(np.float64)
-    found |= {
+    settings = {"steps": steps, "gated": self.gated, "scale": self.scale}
+    results = on_cpu.step(library, self.layout, arrays, bits, **settings)
+    results["features"] = (
+      results["features"].view(ml_dtypes.bfloat16).astype(np.float64)
+    )
+    results |= {
       name: [x.view(ml_dtypes.bfloat16).astype(np.float64) for x in buffers]
       for name, buffers in bits.items()
     }
-    return found
+    return results
 
   def errors(self, found, steps=1):
-    """Returns how far logits, features and caches are off, by their norm.
+    """Returns relative errors of logits, features and caches.
 
-    Tokens that follow are the kernel's, so that a near-tie makes no difference.
+    Later steps read the kernel's tokens, so a near-tie makes no difference.
     """
     caches = {name: list(map(np.copy, x)) for name, x in self.caches.items()}
-    tokens, index, errors = self.tokens, self.index.copy(), {}
+    tokens = self.tokens
+    index = self.index.copy()
+    errors = {}
     for i in range(steps):
       logits, features = plain.step(
         self.params, caches, tokens, index, self.mask, self.gated, self.scale
       )
       errors[f"features_{i}"] = _error(found["features"][i], features)
       errors[f"logits_{i}"] = _error(found["logits"][i], logits)
-      tokens, index = found["chosen"][i], index + 1
+      tokens = found["chosen"][i]
+      index = index + 1
       chosen = found["logits"][i][np.arange(self.rows), tokens]
       assert (chosen == found["logits"][i].max(axis=-1)).all()
     for name in ("keys", "values"):
@@ -127,30 +133,32 @@ def _error(ours, theirs):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.usefixtures("turns")
-def test_a_step_is_the_plain_one(library, shape):
+def test_a_step_equals_the_plain_step(library, shape):
   step = Step(*SHAPES[shape])
   errors = step.errors(step.run(library))
   assert all(error < 1e-2 for error in errors.values()), errors
 
 
-def test_a_step_of_t5_1_0_is_the_plain_one(library):
+def test_a_step_of_t5_1_0_equals_the_plain_step(library):
   step = Step(*SHAPES["one_row"], gated=False)
   errors = step.errors(step.run(library))
   assert all(error < 1e-2 for error in errors.values()), errors
 
 
-def test_steps_follow_on_one_another_and_on_other_calls(library):
+def test_consecutive_steps_and_calls_equal_plain_steps(library):
   step = Step(*SHAPES["one_row"])
   for _ in range(2):
     errors = step.errors(step.run(library, steps=3), steps=3)
     assert all(error < 1e-2 for error in errors.values()), errors
 
 
-def test_a_row_of_a_step_has_the_same_bits_alone(library):
+def test_a_row_has_the_same_bits_without_other_rows(library):
   step = Step(*SHAPES["three_rows"])
   together = step.run(library)
   alone = Step(*SHAPES["three_rows"])
-  alone.rows, alone.tokens, alone.index = 1, step.tokens[1:2], step.index[1:2]
+  alone.rows = 1
+  alone.tokens = step.tokens[1:2]
+  alone.index = step.index[1:2]
   alone.mask = step.mask[1:2]
   alone.caches = {k: [x[1:2] for x in v] for k, v in step.caches.items()}
   alone.scratch = np.zeros(layouts.scratch_words(alone.layout, 1), np.uint32)
@@ -162,7 +170,7 @@ def test_a_row_of_a_step_has_the_same_bits_alone(library):
 
 
 def _matrix(random, bits, inputs, outputs):
-  """Returns the weights as they lie, their scales and what they mean."""
+  """Returns the packed weights, the scales, and the weights in float64."""
   if bits == 16:
     values = plain.rounded(random.normal(size=(inputs, outputs)))
     return _bits(values), None, values
@@ -187,45 +195,49 @@ def _floats(bits):
 @pytest.mark.parametrize("bits", [16, 8, 4])
 @pytest.mark.parametrize(("inputs", "cluster"), [(256, 1), (208, 2), (1104, 4)])
 @pytest.mark.usefixtures("turns")
-def test_few_are_the_plain_products_alike_in_any_number(library, bits, inputs, cluster):
+def test_few_gives_the_same_products_for_any_number_of_rows(
+  library, bits, inputs, cluster
+):
   random = np.random.default_rng(inputs + bits)
   matrices = [_matrix(random, bits, inputs, outputs) for outputs in (64, 208)]
-  given = [(w, s, v.shape[1]) for w, s, v in matrices]
+  weights = [(w, s, v.shape[1]) for w, s, v in matrices]
   x = plain.rounded(random.normal(size=(8, inputs)))
-  together = on_cpu.few(library, bits, cluster, _bits(x), given)
+  together = on_cpu.few(library, bits, cluster, _bits(x), weights)
   for ours, (_, _, values) in zip(together, matrices, strict=True):
     assert _error(_floats(ours), x @ values) < 4e-3
   for rows in (1, 3):
-    some = on_cpu.few(library, bits, cluster, _bits(x[:rows]), given)
+    some = on_cpu.few(library, bits, cluster, _bits(x[:rows]), weights)
     for ours, theirs in zip(some, together, strict=True):
       np.testing.assert_array_equal(ours, theirs[:rows])
 
 
-def test_few_norms_gates_and_adds(library):
+def test_few_fuses_norm_gate_and_residual(library):
   random = np.random.default_rng(0)
   weights, _, values = _matrix(random, 16, 320, 64)
-  given = [(weights, None, 64)]
+  matrices = [(weights, None, 64)]
 
   def draw(*shape):
     return plain.rounded(random.normal(size=shape))
 
-  x, scales, residual = draw(2, 320), draw(320), draw(2, 64)
+  x = draw(2, 320)
+  scales = draw(320)
+  residual = draw(2, 64)
   (y,) = on_cpu.few(
-    library, 16, 2, _bits(x), given, _bits(scales), 1, [_bits(residual)]
+    library, 16, 2, _bits(x), matrices, _bits(scales), 1, [_bits(residual)]
   )
   normed = x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-6) * scales
   assert _error(_floats(y), residual + normed @ values) < 6e-3
   other = draw(2, 320)
-  (y,) = on_cpu.few(library, 16, 4, _bits(x), given, _bits(other), 2)
+  (y,) = on_cpu.few(library, 16, 4, _bits(x), matrices, _bits(other), 2)
   assert _error(_floats(y), (plain.gelu(x) * other) @ values) < 6e-3
 
 
-# ---- Faults that are planted, each of which the tests above would find. ----
+# ---- Planted faults. The tests above must find every fault. ----
 
 FAULTS = {
-  # A block overwrites sums that others of its cluster may still read.
+  # A block overwrites sums that the cluster's blocks may still read.
   "a race in a cluster": ("step.cuh", {"stages % 2 * at.partial_size": "0"}),
-  # Sums of other clusters are taken before they are there.
+  # A block reads the sums of other clusters too early.
   "a race between clusters": ("step.cuh", {"if (!is_there) spin(since);": "break;"}),
   "a copy over weights in use": (
     "step.cuh",
@@ -242,7 +254,7 @@ FAULTS = {
   ),
 }
 
-# Ends with 7 where a result is wrong. A kernel that can't go on is aborted.
+# Exits with 7 if a result is wrong. A kernel that can't continue aborts.
 PROGRAM = """
 import ctypes, sys
 import numpy as np
@@ -267,7 +279,7 @@ for shape in ("one_row", "three_rows"):
 
 
 def _endings(library, file):
-  """Yields how the kernels end, with the threads' turns in one order after another."""
+  """Yields the exit codes of the kernels with different orders of the threads."""
   for seed in range(1, 13):
     command = [sys.executable, "-c", PROGRAM, str(library), file]
     environment = os.environ | {"CUDA_ON_CPU_SEED": str(seed), "JAX_PLATFORMS": "cpu"}
@@ -277,14 +289,14 @@ def _endings(library, file):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_found(name, tmp_path):
+def test_every_planted_fault_is_found(name, tmp_path):
   file, changes = FAULTS[name]
   on_cpu.compiled(tmp_path, {file: changes})
   assert any(_endings(tmp_path / "kernels.so", file))
 
 
 @pytest.mark.parametrize("file", ["step.cuh", "few.cuh"])
-def test_without_a_fault_none_is_found(file, tmp_path):
+def test_kernels_without_faults_pass(file, tmp_path):
   on_cpu.compiled(tmp_path)
   ending = next(_endings(tmp_path / "kernels.so", file))
   assert ending == 0
@@ -293,7 +305,7 @@ def test_without_a_fault_none_is_found(file, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="needs nvcc")
 @pytest.mark.parametrize("architecture", ["sm_90", "sm_100"])
-def test_the_kernels_are_compiled(architecture, monkeypatch, tmp_path):
+def test_the_kernels_compile_with_nvcc(architecture, monkeypatch, tmp_path):
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
   path = library_of_kernels.built(architecture)
   assert all(name.encode() in path.read_bytes() for name in library_of_kernels.TARGETS)

@@ -1,4 +1,4 @@
-"""Products of few rows by our kernel for GPUs, in programs on a CPU."""
+"""The CUDA kernel for products of few rows, in programs on a CPU."""
 
 import shutil
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
-  """The kernels are found and count as faster; no choice was made."""
+  """Installs the kernels with times that are faster than XLA's."""
   handlers.install(monkeypatch, tmp_path, seconds=(2.2e-5, 3.1e-5))
   monkeypatch.setattr(few, "tuning", lambda bits, outputs: few.Tuning(2, 1))
 
@@ -32,7 +32,7 @@ def rows(*shape):
 
 
 def decide(matrix):
-  """Chooses the kernel for a matrix's shape."""
+  """Chooses the kernel for the shape of a matrix."""
   key = rounded._few_key(matrix["codes"], matrix["scales"])
   return choice.decide(key, rounded._contest(*matrix.values()), "here")
 
@@ -44,11 +44,11 @@ def is_called(x, *matrices):
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("shape", [(64, 48), (160, 16), (16, 32)])
-def test_few_rows_are_the_kernel_s_alike_in_any_number(gpu, bits, shape):
+def test_few_rows_use_the_kernel_with_the_same_bits_for_any_number(gpu, bits, shape):
   matrix = kernels.matrix(kernels.normal(3, *shape), bits, paired=True)
   assert not is_called(rows(1, shape[0]), matrix)
   assert f"in {bits} bits: our kernel takes 0.022 ms" in decide(matrix)
-  # Rows of several batches are one product.
+  # Leading axes are joined into a single product.
   x = rows(2, 4, shape[0])
   (together,) = rounded.multiply("auto", x, matrix)
   (xlas,) = rounded.multiply("xla", x, matrix)
@@ -64,7 +64,7 @@ def test_few_rows_are_the_kernel_s_alike_in_any_number(gpu, bits, shape):
 
 
 @pytest.mark.parametrize("shape", [(64, 48), (24, 32), (64, 40), (8, 8)])
-def test_pairs_of_columns_are_the_same_codes(shape):
+def test_packed_columns_give_the_same_products(shape):
   matrix = kernels.normal(4, *shape)
   plain, paired = (kernels.matrix(matrix, 4, paired=p) for p in (False, True))
   fits = not (shape[0] % 16 or shape[1] % 16)
@@ -78,12 +78,12 @@ def test_pairs_of_columns_are_the_same_codes(shape):
 @pytest.mark.parametrize(
   ("shape", "bits", "group"), [((64, 40), 8, 0), ((24, 32), 8, 0), ((64, 32), 4, 32)]
 )
-def test_other_matrices_have_no_key(shape, bits, group):
+def test_unsupported_matrices_have_no_key(shape, bits, group):
   matrix = kernels.matrix(kernels.normal(3, *shape), bits, group, paired=True)
   assert rounded._few_key(matrix["codes"], matrix["scales"]) is None
 
 
-def test_several_matrices_are_the_kernel_s_where_all_are(gpu):
+def test_several_matrices_use_the_kernel_if_every_matrix_does(gpu):
   first, second = (kernels.matrix(kernels.normal(i, 64, 16 * i)) for i in (2, 3))
   decide(first)
   assert not is_called(rows(1, 64), first, second)
@@ -103,14 +103,14 @@ T5_1_1 = {"mlp_activations": ("gelu", "linear")}
 
 
 @pytest.mark.parametrize("weights", ["int8", "float32"])
-def test_a_target_in_fewer_bits_decodes_by_it(gpu, weights, capsys):
-  """As WEIGHTS='int8', or as the draft of the target in 4 bits."""
+def test_rounded_weights_decode_with_the_kernel(gpu, weights, capsys):
+  """WEIGHTS='int8' and a 4-bit draft of the target both call the kernel."""
   net = network_for(T5Config(**SIZES, **T5_1_1, weights=weights))
-  whole = networks.sharp(net)
+  unrounded = networks.sharp(net)
   drafter = None
-  params = whole
+  params = unrounded
   if weights == "int8":
-    params = rounded.within(whole, rounded.of_weights(net.config)(whole))
+    params = rounded.within(unrounded, rounded.of_weights(net.config)(unrounded))
   else:
     drafter = Quantized(bits=4, gamma=2)
   decoder, params = build.together(build.Model(net, params), drafter=drafter)
@@ -119,11 +119,11 @@ def test_a_target_in_fewer_bits_decodes_by_it(gpu, weights, capsys):
     assert codes.dtype == jnp.uint8
   inputs = jnp.array([[5, 6, 1], [9, 1, 0]])
   tuning.tuned(tuning.Job(decoder, 2, 3, GREEDY, 5), params)
-  said = capsys.readouterr().err.splitlines()
+  printed = capsys.readouterr().err.splitlines()
   bits = 4 if drafter else 8
   shapes = ["32 x 64", "64 x 32"]
   taken = f"in {bits} bits: our kernel takes 0.022 ms, XLA's 0.031 ms."
-  lines = [line for line in said if " x " in line]
+  lines = [line for line in printed if " x " in line]
   products = "Products of 1 to 8 rows by"
   assert sorted(lines) == [f"{products} {shape} {taken}" for shape in shapes]
 

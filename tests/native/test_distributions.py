@@ -1,4 +1,4 @@
-"""Our own distributions are what float64 says, row by row."""
+"""The native distributions equal float64, row by row."""
 
 import dataclasses
 
@@ -28,14 +28,14 @@ def distributions(logits, sampling):
 
 
 def exactly(row, sampling):
-  """Returns the distribution in float64, of logits that float32 divides."""
+  """Returns the float64 distribution of logits divided by T in float32."""
   row = row / np.float32(sampling.temperature)
   return adjusted(row, dataclasses.replace(sampling, temperature=1.0))
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("size", [1, 16, 257, 32_128])
-def test_a_distribution_is_that_of_float64(size, sampling):
+def test_distributions_equal_float64(size, sampling):
   logits = 4 * normal(0, 3, size)
   exact = [exactly(row, sampling) for row in logits]
   distances = np.abs(distributions(logits, sampling) - exact).sum(axis=1) / 2
@@ -43,26 +43,26 @@ def test_a_distribution_is_that_of_float64(size, sampling):
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_a_row_is_the_same_whatever_stands_beside_it(sampling):
+def test_a_row_does_not_depend_on_other_rows(sampling):
   logits = 4 * normal(0, 19, 3_000)
-  whole = distributions(logits, sampling)
+  together = distributions(logits, sampling)
   np.testing.assert_array_equal(
-    distributions(logits[::-1].copy(), sampling)[::-1], whole
+    distributions(logits[::-1].copy(), sampling)[::-1], together
   )
   np.testing.assert_array_equal(
-    distributions(logits.reshape(19, 1, -1), sampling)[:, 0], whole
+    distributions(logits.reshape(19, 1, -1), sampling)[:, 0], together
   )
-  for row, distribution in zip(logits, whole, strict=True):
+  for row, distribution in zip(logits, together, strict=True):
     np.testing.assert_array_equal(distributions(row, sampling), distribution)
 
 
-def test_what_is_far_below_has_no_mass_at_all():
+def test_logits_far_below_the_maximum_have_zero_probability():
   distribution = distributions(np.array([0, -86, -88, -1e30], np.float32), Sampling())
   assert distribution[1] > 0
   np.testing.assert_array_equal(distribution[2:], 0)
 
 
-def test_vmap_goes_over_rows():
+def test_vmap_maps_over_rows():
   logits = 4 * normal(0, 5, 2, 300)
   run = jax.vmap(lambda x: adjusted_probs(x, Sampling(top_k=9)), in_axes=1, out_axes=1)
   np.testing.assert_array_equal(
@@ -71,7 +71,7 @@ def test_vmap_goes_over_rows():
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_a_distribution_has_the_derivative_of_xlas(sampling, monkeypatch):
+def test_the_gradient_equals_xla(sampling, monkeypatch):
   logits = jnp.asarray(4 * normal(0, 2, 300))
 
   def found():

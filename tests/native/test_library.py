@@ -1,4 +1,4 @@
-"""The kernels' library is whole or built again; what can't be had is said."""
+"""The library of kernels: rebuilding damaged files, and messages about problems."""
 
 import os
 import pathlib
@@ -24,7 +24,7 @@ from tests.kernels import needs_kernels
 
 @pytest.fixture
 def kept(monkeypatch, tmp_path):
-  """A folder where nothing is kept yet."""
+  """Returns an empty cache folder."""
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "kept"))
   library.problem.cache_clear()
   yield tmp_path / "kept"
@@ -33,7 +33,7 @@ def kept(monkeypatch, tmp_path):
 
 @pytest.fixture
 def small(kept, monkeypatch, tmp_path):
-  """The source of a library that is compiled in no time."""
+  """Returns the source of a library that compiles quickly."""
   source = tmp_path / "one.cc"
   source.write_text('extern "C" int specdec_one() { return 1; }\n')
   monkeypatch.setattr(library, "SOURCES", [source])
@@ -74,17 +74,17 @@ def test_one_thread_at_a_time_computes_a_result():
 @pytest.mark.parametrize("damage", [halve, empty, flip_a_bit, lose_the_digest])
 def test_a_damaged_library_is_built_again(damage):
   path = library.built()
-  whole = path.read_bytes()
+  contents = path.read_bytes()
   damage(path)
-  assert library.built().read_bytes() == whole
+  assert library.built().read_bytes() == contents
   time = path.stat().st_mtime_ns
   assert library.built() == path
-  assert path.stat().st_mtime_ns == time  # Once.
+  assert path.stat().st_mtime_ns == time  # Not built again.
 
 
 @needs_kernels
 @pytest.mark.usefixtures("small")
-def test_a_library_is_on_the_disk_before_it_has_its_name(monkeypatch):
+def test_a_library_is_synced_to_disk_before_the_rename(monkeypatch):
   calls = []
 
   def noted(function):
@@ -102,7 +102,7 @@ def test_a_library_is_on_the_disk_before_it_has_its_name(monkeypatch):
 
 
 @needs_kernels
-def test_commands_at_once_that_find_half_a_library_build_it_and_call_it(kept, small):
+def test_simultaneous_commands_rebuild_a_truncated_library(kept, small):
   halve(library.built())
   program = """
 import ctypes, pathlib, sys
@@ -125,12 +125,12 @@ print(ctypes.CDLL(str(library.built())).specdec_one())
   assert list(kept.iterdir()) == [library.built()]
 
 
-# ---- What is said. ----
+# ---- Messages. ----
 
 
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("command", ['g++ "', "g++ \\"])
-def test_a_cxx_that_is_no_command_is_named(command, monkeypatch):
+def test_an_invalid_cxx_is_named(command, monkeypatch):
   monkeypatch.setenv("CXX", command)
   with pytest.warns(UserWarning, match="could not be built: CXX=.* is no command: No "):
     reason = library.problem()
@@ -142,12 +142,12 @@ SIZES = {"vocab_size": 8, "emb_dim": 4, "num_heads": 1, "head_dim": 4, "mlp_dim"
 
 
 @pytest.mark.usefixtures("kept")
-def test_without_a_compiler_products_are_xlas_and_say_so_once(monkeypatch):
+def test_without_a_compiler_xla_multiplies_after_a_single_warning(monkeypatch):
   monkeypatch.setenv("CXX", "no_compiler")
   with pytest.warns(UserWarning, match="without native products: they could not be b"):
     reason = library.problem()
   assert "no_compiler" in reason
-  assert library.problem() == reason  # No second warning, which would be an error.
+  assert library.problem() == reason  # A second warning would be an error.
   assert not library.folder().exists()
   x = np.ones((5, 64), np.float32)
   run = jax.jit(lambda x: products.multiply("auto", x, jnp.ones((64, 7)))[0])
@@ -157,12 +157,12 @@ def test_without_a_compiler_products_are_xlas_and_say_so_once(monkeypatch):
     T5Config(**SIZES, products="native")
 
 
-def test_sixteen_bits_do_without_kernels():
+def test_bfloat16_works_without_kernels():
   assert T5Config(**SIZES, products="auto", dtype="bfloat16").products == "auto"
 
 
 @pytest.mark.usefixtures("kept")
-def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
+def test_the_message_of_a_failing_compiler_is_quoted(monkeypatch, tmp_path):
   script = tmp_path / "cxx"
   script.write_text("#!/bin/sh\necho no such flag >&2\nexit 3\n")
   script.chmod(0o755)
@@ -172,7 +172,7 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
   assert library._first_lines(error.value).endswith("no such flag")
 
 
-def test_without_a_home_the_folder_is_asked_for(kept, monkeypatch):
+def test_without_a_home_the_message_asks_for_a_folder(kept, monkeypatch):
   monkeypatch.delenv("SPECDEC_T5X_CACHE")
   monkeypatch.setenv("XDG_CACHE_HOME", "~no_such_user/cache")
   with pytest.raises(OSError, match="no home folder for ~no_such_user/cache/specdec"):
@@ -182,20 +182,20 @@ def test_without_a_home_the_folder_is_asked_for(kept, monkeypatch):
 
 
 @needs_kernels
-def test_where_nothing_can_be_kept_another_folder_is_asked_for(kept):
+def test_an_unusable_folder_is_reported_with_the_setting(kept):
   kept.write_text("a file where the folder should be")
   with pytest.warns(UserWarning, match=f"{kept}.*SPECDEC_T5X_CACHE names another fold"):
     assert library.problem() is not None
 
 
-# ---- Of how many CPUs. ----
+# ---- The number of CPUs. ----
 
 
 @pytest.mark.skipif(
   not hasattr(os, "sched_setaffinity") or library.cpus() == 1,
   reason="no process can be pinned to fewer CPUs here",
 )
-def test_cpus_are_those_that_this_process_may_use():
+def test_cpus_counts_the_cpus_of_this_process():
   all_of_them = os.sched_getaffinity(0)
   assert library.cpus() == len(all_of_them)
   before = tuning.device()
@@ -208,6 +208,6 @@ def test_cpus_are_those_that_this_process_may_use():
   assert tuning.device() == before
 
 
-def test_cpus_are_all_where_no_process_can_be_pinned(monkeypatch):
+def test_cpus_counts_every_cpu_without_affinity(monkeypatch):
   monkeypatch.delattr(os, "sched_getaffinity", raising=False)
   assert library.cpus() == os.cpu_count()

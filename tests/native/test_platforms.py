@@ -1,4 +1,4 @@
-"""What depends on the device: chosen when a program is compiled."""
+"""Choices that depend on the platform are made when a program is compiled."""
 
 import functools
 
@@ -21,14 +21,14 @@ def lowered(function, *args):
   }
 
 
-def test_argmax_is_the_platform_s_where_it_is_compiled():
-  # Lanes of 128 on a CPU; one reduction over the vocabulary elsewhere.
+def test_argmax_uses_lanes_on_cpu_only():
+  # A CPU program reduces lanes of 128, other platforms the whole vocabulary.
   found = lowered(argmax, jnp.zeros((2, 32_128)))
   assert [name for name, text in found.items() if "2x251x128" in text] == ["cpu"]
 
 
 @needs_kernels
-def test_our_kernels_are_called_on_a_cpu_alone():
+def test_native_kernels_are_called_on_cpu_only():
   row, cache, bias = map(jnp.zeros, ((2, 1, 3, 8), (2, 3, 5, 8), (1, 1, 1, 5)))
   multiply, attend = (
     functools.partial(f, "auto") for f in (products.multiply, products.attend)
@@ -43,7 +43,7 @@ def test_our_kernels_are_called_on_a_cpu_alone():
 
 
 @pytest.mark.parametrize("platform", ["tpu", "gpu"])
-def test_blocks_have_many_widths_on_a_cpu_alone(monkeypatch, platform):
+def test_blocks_have_many_widths_on_cpu_only(monkeypatch, platform):
   assert block_widths(6) == (1, 2, 4, 7)
   monkeypatch.setattr(jax, "default_backend", lambda: platform)
   assert block_widths(6) == (1, 7)

@@ -1,6 +1,6 @@
-"""Kernels end, and give the same bits, however many threads XLA has.
+"""Kernels finish with the same bits for any number of XLA threads.
 
-Parts are up to four times the threads: there may be more than columns, rows or heads.
+There are up to four parts per thread, so parts may outnumber columns, rows or heads.
 """
 
 import functools
@@ -26,9 +26,10 @@ pytestmark = pytest.mark.skipif(
   reason=f"no kernels, or no count of threads: {library.problem()}",
 )
 THREADS = (1, 64, 256)
-# What a process may have: 256 threads reserve 5.5 GiB for stacks, and use 0.2.
-MEMORY, SECONDS = 8 * 2**30, 600
-# Rows, inputs, columns of each matrix; the first three of more parts than columns.
+# Limits of a process. 256 threads reserve 5.5 GiB for stacks and use 0.2 GiB.
+MEMORY = 8 * 2**30
+SECONDS = 600
+# Rows, inputs, columns of the matrices. The first three have more parts than columns.
 PRODUCTS = {
   "T5-small's": (64, 2048, [512]),
   "96 threads'": (128, 1024, [256]),
@@ -37,13 +38,13 @@ PRODUCTS = {
   "large": (8, 1030, [1027]),
   "little": (1, 5, [7]),
 }
-# Batch, queries, heads, slots, width: parts are more than pairs of batch and head.
+# Batch, queries, heads, slots, width. Parts outnumber (batch row, head) pairs.
 ATTENTION = {"one head": (1, 8, 1, 2050, 64), "heads": (2, 3, 8, 600, 64)}
 SAMPLINGS = {"a row": (1, Sampling(0.7)), "rows": (3, Sampling(top_k=40))}
 
 
 def results(choice):
-  """Returns each kernel's results at several sizes, by the kernel's name."""
+  """Returns results of the kernels at several sizes, by name."""
   found = {}
   multiply, attend, normalize = (
     jax.jit(f, static_argnums=0)
@@ -55,7 +56,8 @@ def results(choice):
       found[f"{name}, {i}"] = y
   for name, (batch, queries, heads, slots, width) in ATTENTION.items():
     key, value = (normal(i, batch, heads, slots, width) / 8 for i in range(2))
-    query, bias = normal(2, batch, queries, heads, width), normal(3, 1, heads, 1, slots)
+    query = normal(2, batch, queries, heads, width)
+    bias = normal(3, 1, heads, 1, slots)
     found[name] = attend(choice, query, key, value, bias)
   found["norm"] = normalize(choice, normal(0, 128, 512), normal(1, 512))
   return {name: np.asarray(value) for name, value in found.items()}
@@ -69,8 +71,9 @@ def distributions():
 
 
 def of_few_bits():
-  """Returns products with rounded weights, and those of a head that is screened."""
-  x, weights = normal(0, 3, 330), normal(1, 330, 20_000)
+  """Returns products with rounded weights and with a certified head."""
+  x = normal(0, 3, 330)
+  weights = normal(1, 330, 20_000)
   multiply = jax.jit(rounded.multiply, static_argnums=0)
   found = {
     "head": jax.jit(certified.multiply, static_argnums=0)(
@@ -92,19 +95,20 @@ def save(path):
 
 @functools.cache
 def saved(threads):
-  """Returns the results that a process with so many threads saves."""
+  """Returns the results of a process with `threads` threads."""
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "results.npz")
-    program = "-m", "tests.native.test_threads", path
-    processes.printed(*program, timeout=SECONDS, PJRT_NPROC=str(threads))
+    module = "tests.native.test_threads"
+    settings = {"timeout": SECONDS, "PJRT_NPROC": str(threads)}
+    processes.printed("-m", module, path, **settings)
     with np.load(path) as arrays:
       found = dict(arrays)
-  # Else PJRT_NPROC does not tell XLA, and nothing here is seen.
+  # Fewer threads would mean that XLA ignores PJRT_NPROC and the tests see nothing.
   assert found.pop("threads") > threads
   return found
 
 
-def test_results_are_those_of_xla(monkeypatch):
+def test_results_equal_xla(monkeypatch):
   monkeypatch.setattr(library, "problem", lambda: "not wanted")
   for name, expected in (results("xla") | distributions()).items():
     np.testing.assert_allclose(
@@ -113,7 +117,7 @@ def test_results_are_those_of_xla(monkeypatch):
 
 
 @pytest.mark.parametrize("threads", THREADS[1:])
-def test_bits_are_the_same_with_any_number_of_threads(threads):
+def test_bits_do_not_depend_on_the_number_of_threads(threads):
   for name, few in saved(THREADS[0]).items():
     np.testing.assert_array_equal(saved(threads)[name], few, err_msg=name)
 

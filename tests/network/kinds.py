@@ -1,4 +1,4 @@
-"""A small network of each kind with random parameters, and what it says at once."""
+"""Small networks of every kind with random parameters and teacher-forced logits."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ GPT = GptConfig(**SHAPE, num_layers=2)
 GATED_GPT = dataclasses.replace(
   GPT, mlp_activations=("gelu", "linear"), logits_via_embedding=True
 )
-# A window of 3 that inputs and outputs outgrow.
+# Inputs and outputs are longer than the window of 3.
 GEMMA_2 = GemmaConfig(
   **{**SHAPE, "num_heads": 4, "num_kv_heads": 2, "window": 3},
   **{"num_encoder_layers": 2, "num_decoder_layers": 3},
@@ -42,18 +42,19 @@ GEMMAS = {
 
 
 def each(configs):
-  """A mark: the test is of each of these configurations, by name."""
+  """Returns a mark that parametrizes a test by configurations."""
   return pytest.mark.parametrize("config", configs.values(), ids=configs)
 
 
-ROWS, SLOTS = 3, 20
+ROWS = 3
+SLOTS = 20
 INPUTS = jnp.asarray(np.random.default_rng(0).integers(2, 40, (ROWS, 12)))
 INPUTS = INPUTS * (jnp.arange(12) < jnp.array([[12], [7], [3]]))
 
 
 @functools.cache
 def variables(config):
-  """Random parameters, and their axes; a T5Gemma's axes are not asked for."""
+  """Returns random parameters and axes; a T5Gemma has no axes here."""
   if config.is_gemma:
     return {"params": networks.drawn(config)}
   network = network_for(config)
@@ -65,7 +66,7 @@ def model(config):
 
 
 def forced(config, tokens):
-  """Logits after each token, under teacher forcing; of one program for all lengths."""
+  """Returns teacher-forced logits; tokens are padded to share a compiled program."""
   size = tokens.shape[1]
   tokens = jnp.pad(tokens, ((0, 0), (0, SLOTS - size)))
   return _forced(config, variables(config)["params"], tokens)[:, :size]
@@ -73,20 +74,21 @@ def forced(config, tokens):
 
 @functools.partial(jax.jit, static_argnames="config")
 def _forced(config, params, tokens):
-  network, known = network_for(config), jnp.ones_like(tokens)
+  network = network_for(config)
+  mask = jnp.ones_like(tokens)
   inputs = () if is_decoder_only(network) else (INPUTS,)
-  return network.apply({"params": params}, *inputs, tokens, known, enable_dropout=False)
+  return network.apply({"params": params}, *inputs, tokens, mask, enable_dropout=False)
 
 
 @functools.cache
 def start(config):
-  """`extend` and a cache, after INPUTS where there is an encoder."""
+  """Returns `extend` and a cache; an encoder reads INPUTS."""
   network = network_for(config)
   inputs = INPUTS[:, :0] if is_decoder_only(network) else INPUTS
   return networks.start(network, variables(config)["params"], inputs, SLOTS)
 
 
 def random_tokens(seed, count):
-  """Tokens, among them 0: only where a sequence begins is it the start token."""
+  """Returns random tokens with 0s; 0 is the start token only at the first position."""
   draw = np.random.default_rng(seed).integers
   return jnp.asarray(draw(0, 40, (ROWS, count)), jnp.int32)

@@ -1,4 +1,4 @@
-"""In bfloat16 our own kernels give float32's results, rounded once, in any company."""
+"""The native kernels in bfloat16 give float32 results, rounded once."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,8 @@ from tests.network.test_products import attention, masks
 from tests.training.conftest import params_of
 
 pytestmark = needs_kernels
-NARROW, WIDE = jnp.bfloat16, jnp.float32
+NARROW = jnp.bfloat16
+WIDE = jnp.float32
 
 
 def narrow(x):
@@ -32,7 +33,7 @@ def widened(*arrays):
 
 
 def assert_rounded(found, wide):
-  """Asserts that `found` is what float32 gave, rounded to bfloat16."""
+  """Asserts that `found` is the float32 result rounded to bfloat16."""
   assert found.dtype == NARROW
   np.testing.assert_array_equal(found, wide.astype(NARROW))
 
@@ -42,64 +43,73 @@ def run(function, *args):
 
 
 @pytest.mark.parametrize("inputs", [1, 5, 320])
-def test_a_product_is_float32s_rounded(inputs):
+def test_a_product_is_the_rounded_float32_product(inputs):
   x = narrow(normal(1, 140, inputs))
   kernels = [narrow(normal(column, inputs, column)) for column in (1, 7, 96, 832)]
-  whole = run(products.multiply, x, *kernels)
+  narrow_products = run(products.multiply, x, *kernels)
   wide = run(products.multiply, *widened(x[:128], *kernels))
-  for found, exact, kernel in zip(whole, wide, kernels, strict=True):
+  for found, exact, kernel in zip(narrow_products, wide, kernels, strict=True):
     assert_rounded(found[:128], exact)
     by_rows = run(products.multiply_by_rows, x[:128], kernel.T)
     same = run(products.multiply_by_rows, *widened(x[:128], kernel.T))
     assert_rounded(by_rows, same)
 
 
-def test_more_rows_than_float32s_kernels_take_are_the_same_rows():
-  x, kernel = narrow(normal(2, 300, 64)), narrow(normal(3, 64, 130))
-  (whole,) = run(products.multiply, x, kernel)
+def test_rows_do_not_depend_on_the_number_of_rows():
+  x = narrow(normal(2, 300, 64))
+  kernel = narrow(normal(3, 64, 130))
+  (together,) = run(products.multiply, x, kernel)
   for start, rows in ((0, 1), (7, 6), (100, 128), (11, 289)):
     (part,) = run(products.multiply, x[start : start + rows], kernel)
-    np.testing.assert_array_equal(part, whole[start : start + rows])
+    np.testing.assert_array_equal(part, together[start : start + rows])
 
 
-def test_float32_rows_read_a_bfloat16_matrix_as_it_is():
-  x, kernel = normal(4, 9, 320), narrow(normal(5, 320, 130))
+def test_float32_rows_multiply_a_bfloat16_matrix_without_rounding():
+  x = normal(4, 9, 320)
+  kernel = narrow(normal(5, 320, 130))
   for function, read in (
     (lambda *args: products.multiply(*args)[0], kernel),
     (products.multiply_by_rows, kernel.T),
   ):
-    found, wide = run(function, x, read), run(function, *widened(x, read))
+    found = run(function, x, read)
+    wide = run(function, *widened(x, read))
     assert found.dtype == WIDE
     np.testing.assert_array_equal(found, wide)
 
 
-def test_what_is_no_number_stays_none():
-  x, kernel = normal(5, 6, 64), normal(6, 64, 130)
-  x[1, 3], x[2, 63], x[3, 0], kernel[7, 129] = np.nan, np.inf, -np.inf, np.nan
+def test_nan_and_infinity_are_passed_on():
+  x = normal(5, 6, 64)
+  kernel = normal(6, 64, 130)
+  x[1, 3] = np.nan
+  x[2, 63] = np.inf
+  x[3, 0] = -np.inf
+  kernel[7, 129] = np.nan
   (found,) = run(products.multiply, narrow(x), narrow(kernel))
   expected = x @ kernel
   np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
   np.testing.assert_array_equal(np.isinf(found), np.isinf(expected))
 
 
-def test_a_norm_and_attention_are_float32s_rounded():
-  x, scale = narrow(normal(7, 3, 9, 65)), narrow(normal(8, 65))
+def test_norm_and_attention_are_rounded_float32_results():
+  x = narrow(normal(7, 3, 9, 65))
+  scale = narrow(normal(8, 65))
   wide = run(products.normalize, *widened(x, scale))
   assert_rounded(run(products.normalize, x, scale), wide)
   for width in (4, 6, 64, 65):
-    given = [narrow(y) for y in (*attention(width), masks(2, 3, 4, 21))]
-    wide = run(products.attend, *widened(*given))
-    assert_rounded(run(products.attend, *given), wide)
+    inputs = [narrow(y) for y in (*attention(width), masks(2, 3, 4, 21))]
+    wide = run(products.attend, *widened(*inputs))
+    assert_rounded(run(products.attend, *inputs), wide)
 
 
 @pytest.mark.parametrize(("bits", "group"), KINDS)
-def test_a_rounded_product_is_float32s_rounded(bits, group):
-  x, made = narrow(normal(9, 40, 330)), matrix(normal(1, 330, 70), bits, group)
+def test_a_product_with_rounded_weights_is_the_rounded_float32_product(bits, group):
+  x = narrow(normal(9, 40, 330))
+  unpacked = matrix(normal(1, 330, 70), bits, group)
   packed = matrix(normal(1, 330, 70), bits, group, packed=True)
   (found,) = run(rounded.multiply, x, packed)
   (wide,) = run(rounded.multiply, *widened(x), packed)
   assert_rounded(found, wide)
-  (plain,) = jax.jit(rounded.multiply, static_argnums=0)("xla", *widened(x), made)
+  (plain,) = jax.jit(rounded.multiply, static_argnums=0)("xla", *widened(x), unpacked)
   np.testing.assert_allclose(wide, plain, atol=0.02 * float(jnp.abs(plain).max()))
 
 
@@ -128,13 +138,13 @@ def model(config, dtype, seed=0):
   network = network_for(config)
   params = jax.tree.map(lambda x: x.astype(dtype), networks.sharp(network, seed))
   if rounding := rounded.of_weights(config):
-    made = rounded.within(params, rounding(params))
-    return build.Model(network, made, restore=lambda: params)
+    rounded_params = rounded.within(params, rounding(params))
+    return build.Model(network, rounded_params, restore=lambda: params)
   return build.Model(network, params)
 
 
 def outputs(target, batch, sampling=GREEDY, draft=None, drafter=None, **words):
-  """Returns the outputs of all inputs, decoded in batches of one size."""
+  """Decodes the inputs in batches of a fixed size and returns the outputs."""
   decoder, params = build.together(target, draft, drafter, **words)
   keys = jax.random.split(jax.random.key(0), len(INPUTS))
 
@@ -147,7 +157,7 @@ def outputs(target, batch, sampling=GREEDY, draft=None, drafter=None, **words):
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_outputs_depend_on_neither_drafts_nor_batch(config):
+def test_outputs_depend_on_neither_draft_nor_batch(config):
   target = model(config, NARROW)
   draft = model(CONFIGS["t5 1.1"], NARROW, seed=1)
   expected = outputs(target, 12)
@@ -158,12 +168,12 @@ def test_outputs_depend_on_neither_drafts_nor_batch(config):
     "auto": (draft, None),
     "itself": (None, Quantized(4, 32, gamma=3)),
   }
-  for name, (given, drafter) in drafters.items():
-    found = outputs(target, 12, draft=given, drafter=drafter)
+  for name, (draft_model, drafter) in drafters.items():
+    found = outputs(target, 12, draft=draft_model, drafter=drafter)
     np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
-def test_nor_do_they_with_float32_parameters():
+def test_outputs_depend_on_neither_draft_nor_batch_with_float32_parameters():
   target = model(CONFIGS["t5 1.1"], WIDE)
   expected = outputs(target, 12)
   for batch, drafter in ((1, None), (12, Quantized(4, 32, gamma=3))):
@@ -171,7 +181,7 @@ def test_nor_do_they_with_float32_parameters():
     np.testing.assert_array_equal(found, expected)
 
 
-def test_samples_of_coupled_draws_do_not_depend_on_drafts():
+def test_coupled_samples_do_not_depend_on_drafts():
   target, draft = (model(CONFIGS["t5 1.1"], NARROW, seed) for seed in (0, 1))
   sampling = Sampling(coupled=True)
   expected = outputs(target, 8, sampling)
@@ -180,8 +190,8 @@ def test_samples_of_coupled_draws_do_not_depend_on_drafts():
   np.testing.assert_array_equal(found, expected)
 
 
-def test_xlas_products_are_another_networks():
-  """So the tests above are of our own kernels: XLA's bfloat16 gives other logits."""
+def test_xla_s_products_give_different_logits():
+  """XLA gives different bfloat16 logits, so the tests above see the native kernels."""
   config = CONFIGS["t5 1.1"]
   target = model(config, NARROW)
   other = build.Model(kinds.network_for(_by_xla(config)), target.params)
@@ -194,14 +204,15 @@ def _by_xla(config):
 
 
 def scores(target):
-  inputs, tokens = INPUTS[:4], jnp.ones((4, 3), jnp.int32)
+  inputs = INPUTS[:4]
+  tokens = jnp.ones((4, 3), jnp.int32)
   apply = jax.jit(target.network.apply, static_argnames="enable_dropout")
   params = {"params": target.params}
   return np.asarray(apply(params, inputs, tokens, tokens, enable_dropout=False))
 
 
 @pytest.mark.parametrize("kind", ["parallel", "eagle"])
-def test_layers_that_draft_from_float32_features_work_in_bfloat16(kind):
+def test_drafting_layers_read_float32_features_in_bfloat16(kind):
   target = model(CONFIGS["t5 1.1"], NARROW)
   config = HeadsConfig.of(target.network.config, 3, kind=kind, dtype="bfloat16")
   draft = build.Model(network_for(config), params_of(network_for(config)))

@@ -1,4 +1,4 @@
-"""A certified head: the largest logits are those of the whole product, bit for bit."""
+"""A certified head gives the largest logits of the full product, bit for bit."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ pytestmark = needs_kernels
 
 
 def product(h, kernel, tied=False):
-  """Returns h W by a certified head, or by the whole one of plain weights."""
+  """Returns h W from a certified head (a dict) or from plain weights."""
   if isinstance(kernel, dict):
     return np.asarray(
       jax.jit(certified.multiply, static_argnums=0)("native", h, kernel)
@@ -37,12 +37,13 @@ def product(h, kernel, tied=False):
 
 
 def exact(h, weights, kernel=None, tied=False):
-  """Returns which numbers are the whole product's; checks that the largest are."""
+  """Checks the largest logit of every row and returns which logits are exact."""
   kernel = kernel or screened(weights, tied)
-  found, whole = product(h, kernel), product(h, weights, tied)
-  np.testing.assert_array_equal(found.argmax(axis=1), whole.argmax(axis=1))
-  np.testing.assert_array_equal(found.max(axis=1), whole.max(axis=1))
-  return found == whole
+  found = product(h, kernel)
+  full = product(h, weights, tied)
+  np.testing.assert_array_equal(found.argmax(axis=1), full.argmax(axis=1))
+  np.testing.assert_array_equal(found.max(axis=1), full.max(axis=1))
+  return found == full
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -50,22 +51,27 @@ def exact(h, weights, kernel=None, tied=False):
   ("inputs", "columns", "rows"),
   [(1, 7, 8), (5, 16, 2), (64, 37, 1), (330, 4000, 9), (330, 4000, products.MAX_ROWS)],
 )
-def test_the_largest_logit_of_each_row_is_the_whole_product_s(
+def test_the_largest_logit_of_a_row_equals_the_full_product(
   inputs, columns, rows, tied
 ):
   for seed in range(3):
-    h, weights = normal(seed, rows, inputs), normal(seed + 9, inputs, columns)
+    h = normal(seed, rows, inputs)
+    weights = normal(seed + 9, inputs, columns)
     are_exact = exact(h, weights, tied=tied)
     if inputs == 330:
-      assert are_exact.sum(axis=1).max() < 0.1 * columns  # Else nothing is gained.
+      assert are_exact.sum(axis=1).max() < 0.1 * columns  # Few columns are computed.
 
 
-def test_of_ties_and_near_ties_it_is_the_same_one():
-  """Columns that differ by an ulp of a weight, or not at all, in any order."""
+def test_ties_and_near_ties_are_decided_like_the_full_product():
+  """Ties and near-ties are decided like the full product.
+
+  The columns are equal or differ by an ulp of a weight.
+  """
   for seed in range(20):
     draw = np.random.default_rng(seed)
-    h, weights = normal(seed, 4, 64), normal(seed + 50, 64, 600) * np.float32(0.1)
-    weights[:, ::3] = h[:1].T  # The first row's largest.
+    h = normal(seed, 4, 64)
+    weights = normal(seed + 50, 64, 600) * np.float32(0.1)
+    weights[:, ::3] = h[:1].T  # The largest logits of the first row.
     at = draw.integers(0, 64, 200), 3 * np.arange(200)
     moved = np.nextafter(weights[at], draw.choice([-9, 9], 200).astype(np.float32))
     weights[at] = np.where(draw.random(200) < 0.7, moved, weights[at])
@@ -73,26 +79,30 @@ def test_of_ties_and_near_ties_it_is_the_same_one():
 
 
 def misleading_weights():
-  """Two columns whose codes are off by nearly the bound, each the way that misleads.
+  """Returns weights with two columns that the codes order wrongly.
 
-  By the codes the first is ahead by 56; it is behind by 0.7.
+  The codes of the columns are off by nearly the bound, in opposite directions. By the
+  codes the first column is ahead by 56; by the weights the first is behind by 0.7.
   """
   codes = np.random.default_rng(0).integers(20, 40, 64).astype(np.float32)
   weights = np.zeros((64, 20), np.float32)
-  weights[:, 3], weights[:, 11] = codes - 0.45, codes + 0.45
+  weights[:, 3] = codes - 0.45
+  weights[:, 11] = codes + 0.45
   weights[1:57, 11] -= 1
   weights[0, [3, 11]] = 127  # A scale of 1.
   return np.ones((1, 64), np.float32), weights
 
 
 def misleading_features():
-  """The same of features that are rounded; weights are as their codes are."""
+  """Returns features that mislead after rounding, with weights equal to the codes."""
   signs = np.where(np.arange(64) % 2, np.float32(-1), np.float32(1))
   signs[0] = 0
   h = 30 + np.float32(0.45) * signs
-  h[0], h[2] = 127, h[2] + 2
+  h[0] = 127
+  h[2] = h[2] + 2
   weights = np.zeros((64, 20), np.float32)
-  weights[:, 3], weights[:, 11] = -127 * signs, 127 * signs
+  weights[:, 3] = -127 * signs
+  weights[:, 11] = 127 * signs
   return h[None], weights
 
 
@@ -100,7 +110,7 @@ PLANTED = pytest.mark.parametrize("plant", [misleading_weights, misleading_featu
 
 
 @PLANTED
-def test_the_first_by_codes_may_be_behind_by_twice_the_bound(plant):
+def test_the_best_column_by_codes_may_be_wrong_within_the_bound(plant):
   h, weights = plant()
   kernel = screened(weights)
   codes = {part: kernel[part] for part in ("codes", "scales")}
@@ -118,9 +128,9 @@ def test_a_smaller_bound_is_noticed(part, plant):
     exact(h, weights, {**kernel, "bounds": kernel["bounds"] * np.float32(part)})
 
 
-def test_codes_that_overflow_mislead_no_more():
+def test_overflowing_codes_do_not_mislead():
   h, weights = misleading_weights()
-  most = np.round(weights[:, 3] + 0.01).sum()  # By codes: 10 more would overflow.
+  most = np.round(weights[:, 3] + 0.01).sum()  # By codes; 10 more would overflow.
   h *= np.finfo(np.float32).max / (most - 10)
   assert product(h, weights).argmax() == 11
   assert np.isfinite(product(h, weights)).all()
@@ -128,8 +138,9 @@ def test_codes_that_overflow_mislead_no_more():
 
 
 @pytest.mark.parametrize("size", [1e-36, 1e-30, 1e-10, 1e10, 1e30])
-def test_numbers_of_any_size_are_compared(size):
-  h, weights = normal(1, 3, 64), normal(2, 64, 300)
+def test_the_argmax_is_right_for_numbers_of_any_size(size):
+  h = normal(1, 3, 64)
+  weights = normal(2, 64, 300)
   assert exact(h * np.float32(size), weights).any(axis=1).all()
   assert exact(h, weights * np.float32(size)).any(axis=1).all()
   weights[:, ::2] *= np.float32(size)
@@ -137,7 +148,7 @@ def test_numbers_of_any_size_are_compared(size):
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_of_equal_logits_the_first_is_taken(tied):
+def test_the_first_of_equal_logits_wins(tied):
   assert exact(np.zeros((2, 64), np.float32), normal(3, 64, 300), tied=tied).all()
   assert exact(normal(4, 2, 64), np.zeros((64, 300), np.float32), tied=tied).all()
   assert exact(normal(4, 2, 64), np.ones((64, 3000), np.float32), tied=tied).all()
@@ -145,19 +156,22 @@ def test_of_equal_logits_the_first_is_taken(tied):
 
 @pytest.mark.parametrize("where", ["h", "weights"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_is_seen(bad, where):
-  """As greedy decoding asks for it: `certain_log_prob` is NaN where a logit is none."""
-  h, weights = normal(5, 3, 64), normal(6, 64, 300)
+def test_nan_and_infinity_are_noticed(bad, where):
+  """`certain_log_prob` is NaN for rows with NaN or infinity, as in the full product."""
+  h = normal(5, 3, 64)
+  weights = normal(6, 64, 300)
   (h if where == "h" else weights)[1, 7] = bad
-  found, whole = product(h, screened(weights)), product(h, weights)
-  scores = [certain_log_prob(jnp.asarray(logits)) for logits in (found, whole)]
+  found = product(h, screened(weights))
+  full = product(h, weights)
+  scores = [certain_log_prob(jnp.asarray(logits)) for logits in (found, full)]
   np.testing.assert_array_equal(*scores)
-  numbers = np.isfinite(whole).all(axis=1)
-  np.testing.assert_array_equal(found.argmax(1)[numbers], whole.argmax(1)[numbers])
+  numbers = np.isfinite(full).all(axis=1)
+  np.testing.assert_array_equal(found.argmax(1)[numbers], full.argmax(1)[numbers])
 
 
-def test_more_rows_than_few_are_multiplied_as_ever():
-  h, weights = normal(7, products.MAX_ROWS + 1, 64), normal(8, 64, 300)
+def test_more_rows_than_max_rows_use_the_full_product():
+  h = normal(7, products.MAX_ROWS + 1, 64)
+  weights = normal(8, 64, 300)
   assert exact(h, weights).all()
 
 
@@ -167,7 +181,7 @@ DRAFTER = Quantized(4, 8, gamma=3)
 
 
 def decoding(target, sampling, drafter=None, **words):
-  """Returns a decode, its parameters, and the parameters with the head's screen."""
+  """Returns a decode, the parameters, and the parameters with the head's screen."""
   decoder, params = build.together(target, None, drafter, **words)
   keys = row_keys(jax.random.key(0), len(INPUTS))
 
@@ -178,10 +192,10 @@ def decoding(target, sampling, drafter=None, **words):
 
 
 @pytest.mark.parametrize(("kind", "drafter"), [("tied", None), ("gpt", DRAFTER)])
-def test_greedy_decodes_are_the_same_by_it(kind, drafter):
-  run, params, more = decoding(model(kind), GREEDY, drafter)
-  chex.assert_trees_all_equal(jax.jit(run)(params), jax.jit(run)(more))
-  assert "specdec_certified" in str(jax.make_jaxpr(run)(more))
+def test_greedy_decodes_do_not_change_with_a_certified_head(kind, drafter):
+  run, params, screened_params = decoding(model(kind), GREEDY, drafter)
+  chex.assert_trees_all_equal(jax.jit(run)(params), jax.jit(run)(screened_params))
+  assert "specdec_certified" in str(jax.make_jaxpr(run)(screened_params))
 
 
 @pytest.mark.parametrize(
@@ -193,12 +207,12 @@ def test_greedy_decodes_are_the_same_by_it(kind, drafter):
     ({"drafter": DRAFTER, "rule": "coupled"}, Sampling()),
   ],
 )
-def test_where_more_is_read_all_logits_are_computed(words, sampling):
-  run, _, more = decoding(model("t5"), sampling, **words)
-  assert "specdec_certified" not in str(jax.make_jaxpr(run)(more))
+def test_decodes_that_need_the_distribution_compute_every_logit(words, sampling):
+  run, _, screened_params = decoding(model("t5"), sampling, **words)
+  assert "specdec_certified" not in str(jax.make_jaxpr(run)(screened_params))
 
 
-def test_auto_takes_it_where_it_pays(monkeypatch):
+def test_auto_uses_a_certified_head_for_large_heads(monkeypatch):
   decoder, _ = build.together(model("t5"))
 
   def wanted():
@@ -215,12 +229,12 @@ def test_auto_takes_it_where_it_pays(monkeypatch):
   assert certain.derived(GREEDY) == {certified.NAME: certified.screen}
 
 
-def test_weights_of_eight_bits_are_refused():
+def test_int8_weights_are_refused():
   config = dataclasses.replace(TARGETS["t5"], head="certified", weights="int8")
   with pytest.raises(ValueError, match="of 8 bits already"):
     certified.is_used(config, reads_argmaxes=True)
 
 
-def test_a_t5gemma_s_capped_logits_are_no_argmax():
+def test_capped_logits_exclude_a_certified_head():
   config = dataclasses.replace(GEMMA_2, logits_cap=30.0)
   assert "logits are capped" in certified.problem(config)

@@ -1,6 +1,6 @@
-"""T5Gemma's networks: what shapes don't tell, and what drafts for them.
+"""T5Gemma networks: settings that shapes don't show, and drafts.
 
-That their numbers are transformers' is tests/hugging_face/test_parity.py's.
+tests/hugging_face/test_parity.py compares the logits with transformers.
 """
 
 import dataclasses
@@ -32,35 +32,41 @@ from tests.training.conftest import params_of
 LENGTH = 12
 
 
-def test_what_0_stands_for_and_how_far_layers_see_show():
-  """Else tests/network/test_transformer.py would not notice them."""
+def test_start_token_window_and_scales_change_logits():
+  """Start token, window and scales change logits.
+
+  So tests/network/test_transformer.py can notice faults in these settings.
+  """
   tokens = random_tokens(4, 8).at[:, 0].set(0)
-  whole = kinds.forced(GEMMA_2, tokens)
-  assert abs(whole - kinds.forced(GEMMA_2, tokens.at[:, 0].set(7))).max() > 0.1
-  np.testing.assert_array_equal(whole, kinds.forced(GEMMA_2, tokens.at[:, 0].set(2)))
+  expected = kinds.forced(GEMMA_2, tokens)
+  assert abs(expected - kinds.forced(GEMMA_2, tokens.at[:, 0].set(7))).max() > 0.1
+  np.testing.assert_array_equal(expected, kinds.forced(GEMMA_2, tokens.at[:, 0].set(2)))
   for other in ({"window": 9}, {"full_factor": 1.0}, {"query_scalar": 9}):
     network = network_for(dataclasses.replace(GEMMA_2, **other))
-    known = kinds.variables(GEMMA_2), INPUTS, tokens, jnp.ones_like(tokens)
-    found = jax.jit(lambda *args, n=network: n.apply(*args, enable_dropout=False))
-    assert abs(whole - found(*known)).max() > 1e-3, other
+    mask = jnp.ones_like(tokens)
+    run = jax.jit(lambda *args, n=network: n.apply(*args, enable_dropout=False))
+    found = run(kinds.variables(GEMMA_2), INPUTS, tokens, mask)
+    assert abs(expected - found).max() > 1e-3, other
 
 
 @pytest.mark.slow
-def test_heads_leave_greedy_outputs_as_they_are():
-  """tests/exactness/test_layer_skip.py has its own lesser networks."""
+def test_heads_keep_greedy_outputs():
+  """Heads change no greedy output; tests/exactness/test_layer_skip.py skips layers."""
   heads = network_for(HeadsConfig("hydra", 2, GEMMA_2.emb_dim, 1))
-  known = {"inputs": INPUTS, "room": LENGTH, "eos_id": -1}
-  plain = networks.decode(kinds.model(GEMMA_2), **known).tokens
+  settings = {"inputs": INPUTS, "room": LENGTH, "eos_id": -1}
+  plain = networks.decode(kinds.model(GEMMA_2), **settings).tokens
   assert len(np.unique(plain)) > 4
   draft = build.Model(heads, params_of(heads))
-  found = networks.decode(kinds.model(GEMMA_2), draft, policy="fixed", **known)
+  found = networks.decode(kinds.model(GEMMA_2), draft, policy="fixed", **settings)
   np.testing.assert_array_equal(found.tokens, plain)
 
 
 @pytest.mark.slow
-def test_a_beam_with_a_draft_is_the_beam_without():
-  """And its scores are those of teacher forcing, over the brevity penalty."""
-  model, width, end = kinds.model(GEMMA_2), 3, 8
+def test_a_draft_does_not_change_the_beam():
+  """Beams do not change; scores are teacher-forced scores over the brevity penalty."""
+  model = kinds.model(GEMMA_2)
+  width = 3
+  end = 8
   keys = row_keys(jax.random.key(0), ROWS * width)
   found = []
   for names in (("target",), ("target", "draft")):
@@ -71,34 +77,35 @@ def test_a_beam_with_a_draft_is_the_beam_without():
   assert plain.tokens.tolist() == drafted.tokens.tolist()
   assert drafted.statistics.target_calls.sum() < plain.statistics.target_calls.sum()
   best = plain.tokens[width - 1 :: width]
-  ends, lengths = (best == end).any(axis=1), (best > 0).sum(axis=1)
+  ends = (best == end).any(axis=1)
+  lengths = (best > 0).sum(axis=1)
   assert ends.any()
-  given = jnp.pad(best, ((0, 0), (1, 0)))[:, :-1]
-  probs = jax.nn.log_softmax(kinds.forced(GEMMA_2, given))
-  each = jnp.take_along_axis(probs, best[..., None], axis=2)[..., 0]
-  totals = jnp.where(best > 0, each, 0).sum(axis=1)
+  inputs = jnp.pad(best, ((0, 0), (1, 0)))[:, :-1]
+  log_probs = jax.nn.log_softmax(kinds.forced(GEMMA_2, inputs))
+  token_scores = jnp.take_along_axis(log_probs, best[..., None], axis=2)[..., 0]
+  totals = jnp.where(best > 0, token_scores, 0).sum(axis=1)
   expected = totals / jnp.where(ends, ((5 + lengths) / 6) ** 0.6, 1)
   np.testing.assert_allclose(plain.scores[width - 1 :: width], expected, atol=1e-4)
 
 
 @pytest.mark.slow
 @kinds.each(kinds.GEMMAS)
-def test_a_checkpoint_is_read_by_its_configuration(config, tmp_path):
-  own = kinds.model(config)
-  T5XParameters(own.network, str(tmp_path)).save(0, own.params)
+def test_a_checkpoint_is_read_with_its_configuration(config, tmp_path):
+  model = kinds.model(config)
+  T5XParameters(model.network, str(tmp_path)).save(0, model.params)
   path = str(tmp_path / "checkpoint_0")
-  read = api.load_model(path, config=config)
-  chex.assert_trees_all_equal(flax.core.unfreeze(read.params), own.params)
+  loaded = api.load_model(path, config=config)
+  chex.assert_trees_all_equal(flax.core.unfreeze(loaded.params), model.params)
 
 
-def test_what_no_gemma_is_is_refused(tmp_path):
+def test_invalid_gemma_settings_are_refused(tmp_path):
   bad = [
     ({"layer_types": ("sliding", "chunked")}, "layer_types must be names among"),
     ({"num_kv_heads": 3}, "num_heads that num_kv_heads divides"),
     ({"encoder": GEMMA_1.encoder}, "have one width, got emb_dim=24 and 16"),
   ]
-  for settings, says in bad:
-    with pytest.raises(ValueError, match=says):
+  for settings, message in bad:
+    with pytest.raises(ValueError, match=message):
       dataclasses.replace(GEMMA_2, **settings)
   with pytest.raises(ValueError, match="layer is a T5's, got a T5Gemma"):
     HeadsConfig.of(GEMMA_2, 2)
@@ -111,7 +118,7 @@ def test_what_no_gemma_is_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["rope_parameters", "rope_scaling"])
 @pytest.mark.parametrize("value", [[1], "linear", 3])
-def test_rotary_settings_that_are_no_object_are_refused(name, value, tmp_path):
+def test_invalid_rotary_settings_are_refused(name, value, tmp_path):
   export.write(str(tmp_path), GEMMA_2, kinds.model(GEMMA_2).params)
   path = tmp_path / "config.json"
   config = json.loads(path.read_text())

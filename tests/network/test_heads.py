@@ -1,4 +1,4 @@
-"""Heads: what they begin as and what they read. What shapes tell, of any network."""
+"""Heads: initial outputs and inputs. Configurations read from shapes."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,8 @@ from specdec_t5x.network.functional import (
 from specdec_t5x.network.heads import KINDS, HeadsConfig
 from tests.network import kinds
 
-WIDTH, COUNT = 6, 3
+WIDTH = 6
+COUNT = 3
 CONFIGS = [
   HeadsConfig("medusa", COUNT, WIDTH, layers=2),
   HeadsConfig("hydra", COUNT, WIDTH, layers=2),
@@ -24,7 +25,7 @@ each_kind = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config
 
 
 def made(config, noise=0.0):
-  """Heads, and the parameters that they begin with, noise added."""
+  """Returns heads and the initial parameters with added noise."""
   heads = KINDS[config.kind](config)
   params = initial_variables(heads, jax.random.key(0))["params"]
   leaves, tree = jax.tree.flatten(params)
@@ -33,7 +34,7 @@ def made(config, noise=0.0):
 
 
 def outputs(heads, params, h, path):
-  """Each head's feature."""
+  """Returns the features of the heads."""
 
   def after(i):
     return heads.apply({"params": params}, h, path[:, : i + 1], method="after")
@@ -46,24 +47,25 @@ def normal(*shape, seed=2):
 
 
 @each_kind
-def test_a_head_begins_next_to_the_target_s_own_feature(config):
+def test_a_new_head_s_feature_is_near_the_target_s(config):
   h = normal(4, WIDTH)
   found = outputs(*made(config), h, normal(4, COUNT, WIDTH, seed=3))
   np.testing.assert_allclose(found, np.repeat(h[:, None], COUNT, 1), atol=0.15)
 
 
 @each_kind
-def test_no_two_heads_share_their_weights(config):
-  """As a list of one module, repeated, would."""
+def test_heads_do_not_share_weights(config):
+  """Heads have separate weights, unlike a repeated module."""
   found = outputs(*made(config, 0.5), normal(4, WIDTH), jnp.zeros((4, COUNT, WIDTH)))
   for i, j in ((0, 1), (1, 2), (0, 2)):
     assert np.abs(found[:, i] - found[:, j]).max() > 0.01
 
 
 @each_kind
-def test_heads_read_the_path_up_to_their_own_token_or_none(config):
+def test_heads_read_the_path_up_to_their_token_or_no_path(config):
   heads, params = made(config, 0.5)
-  h, path = normal(4, WIDTH), normal(4, COUNT, WIDTH, seed=3)
+  h = normal(4, WIDTH)
+  path = normal(4, COUNT, WIDTH, seed=3)
   before = outputs(heads, params, h, path)
   for at in range(COUNT):
     moved = np.abs(outputs(heads, params, h, path.at[:, at].add(1.0)) - before)
@@ -73,7 +75,7 @@ def test_heads_read_the_path_up_to_their_own_token_or_none(config):
 
 
 @pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[2]], ids=lambda c: c.kind)
-def test_all_at_once_are_each_by_itself(config):
+def test_joint_features_equal_separate_features(config):
   heads, params = made(config, 0.5)
   h = normal(4, WIDTH)
   together = heads.apply({"params": params}, h, method="features")
@@ -88,14 +90,14 @@ BIASED = [
   HeadsConfig("blockwise", COUNT, WIDTH, hidden_dim=5, **BIAS),
   HeadsConfig("parallel", COUNT, WIDTH, **LAYER, **BIAS),
 ]
-# Nothing in its parameters says how many steps it drafts: by default five.
+# The parameters do not show the number of drafted steps; the default is five.
 EAGLE = HeadsConfig("eagle", 5, WIDTH, **LAYER)
 
 
 @pytest.mark.parametrize(
   "config", [*CONFIGS, *BIASED, EAGLE, *kinds.OLD.values()], ids=repr
 )
-def test_the_configuration_is_read_off_the_shapes(config):
+def test_the_configuration_is_read_from_the_shapes(config):
   def make(key):
     return initial_variables(network_for(config), key)["params"]
 
@@ -103,8 +105,9 @@ def test_the_configuration_is_read_off_the_shapes(config):
 
 
 @pytest.mark.parametrize("config", BIASED, ids=lambda config: config.kind)
-def test_the_bias_is_a_product_of_two_matrices_and_none_at_first(config):
-  network, tokens = network_for(config), jnp.array([[3, 8], [0, 3]])
+def test_the_bias_is_a_product_of_two_matrices_and_begins_as_zero(config):
+  network = network_for(config)
+  tokens = jnp.array([[3, 8], [0, 3]])
   params = initial_variables(network, jax.random.key(0))["params"]
 
   def bias():

@@ -1,4 +1,4 @@
-"""Padding is -1, or in T5X's batches 0 behind the last token that is not 0."""
+"""Padding is -1, or in T5X's batches the 0s after the last nonzero token."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +9,7 @@ from specdec_t5x.network.inputs import input_lengths, input_mask, without_paddin
 from tests import networks
 from tests.t5x_bridge import tiny
 
-# A row, and how long its input is.
+# (row, length of the input).
 ROWS = {
   "T5X's": ([5, 9, 1, 0, 0], 3),
   "an unknown piece": ([5, 0, 1, 0, 0], 3),
@@ -32,7 +32,7 @@ def test_the_mask_ends_with_the_input(kind):
   assert input_lengths(tokens[:, :0]).tolist() == [0]
 
 
-def test_a_zero_within_an_input_is_read_and_padding_is_not():
+def test_zeros_inside_an_input_are_read_and_padding_is_ignored():
   network = functional.network_for(tiny.TARGET)
   variables = {"params": networks.drawn(tiny.TARGET, 3)}
 

@@ -1,4 +1,4 @@
-"""Our own products, norms and attention are what float64 says, in programs, too."""
+"""Native products, norms and attention equal float64, alone and in programs."""
 
 import concurrent.futures
 import dataclasses
@@ -24,8 +24,11 @@ from tests.network import kinds
 
 pytestmark = needs_kernels
 ROWS = (*range(1, 10), 16, 33, products.MAX_ROWS)
-INPUTS, COLUMNS = (1, 5, 320), (1, 7, 96, 130, 832)
-BATCH, HEADS, SLOTS = 2, 3, 21
+INPUTS = (1, 5, 320)
+COLUMNS = (1, 7, 96, 130, 832)
+BATCH = 2
+HEADS = 3
+SLOTS = 21
 
 
 def ours(x, *kernels):
@@ -33,7 +36,7 @@ def ours(x, *kernels):
 
 
 def by_rows(x, *kernels):
-  """As `ours`, of each kernel's transpose."""
+  """Like `ours`, with transposed kernels."""
   return _by_rows(x, *(np.ascontiguousarray(kernel.T) for kernel in kernels))
 
 
@@ -57,23 +60,25 @@ def assert_of_float64(found, x, kernel):
 
 @EITHER
 @pytest.mark.parametrize("inputs", INPUTS)
-def test_a_row_is_float64_s_and_the_same_whatever_stands_beside_it(inputs, product):
-  x, kernels = normal(1, products.MAX_ROWS, inputs), matrices(inputs)
-  whole = product(x, *kernels)
-  for found, kernel in zip(whole, kernels, strict=True):
+def test_a_row_equals_float64_and_does_not_depend_on_other_rows(inputs, product):
+  x = normal(1, products.MAX_ROWS, inputs)
+  kernels = matrices(inputs)
+  together = product(x, *kernels)
+  for found, kernel in zip(together, kernels, strict=True):
     assert_of_float64(found, x, kernel)
   for rows in ROWS:
     for start in (0, 5 if rows + 5 <= len(x) else 0):
       part = product(x[start : start + rows], *kernels)
-      for found, expected in zip(part, whole, strict=True):
+      for found, expected in zip(part, together, strict=True):
         np.testing.assert_array_equal(found, expected[start : start + rows])
   order = np.random.default_rng(0).permutation(len(x))
-  for found, expected in zip(product(x[order], *kernels), whole, strict=True):
+  for found, expected in zip(product(x[order], *kernels), together, strict=True):
     np.testing.assert_array_equal(found, expected[order])
 
 
-def test_a_row_is_the_same_with_any_matrices_and_each_time():
-  x, kernels = normal(2, 9, 320), matrices(320)
+def test_a_row_does_not_depend_on_the_number_of_matrices():
+  x = normal(2, 9, 320)
+  kernels = matrices(320)
   for kernel, expected in zip(kernels, ours(x, *kernels), strict=True):
     np.testing.assert_array_equal(ours(x, kernel)[0], expected)
     for _ in range(5):
@@ -81,28 +86,35 @@ def test_a_row_is_the_same_with_any_matrices_and_each_time():
 
 
 def test_rows_may_have_any_leading_axes():
-  x, kernel = normal(3, 2, 3, 5), normal(4, 5, 7)
+  x = normal(3, 2, 3, 5)
+  kernel = normal(4, 5, 7)
   np.testing.assert_array_equal(
     ours(x, kernel)[0], ours(x.reshape(6, 5), kernel)[0].reshape(2, 3, 7)
   )
 
 
 @EITHER
-def test_what_is_no_number_stays_none(product):
-  x, kernel = normal(5, 6, 64), normal(6, 64, 130)
-  x[1, 3], x[2, 63], x[3, 0], kernel[7, 129] = np.nan, np.inf, -np.inf, np.nan
-  found, expected = product(x, kernel)[0], x @ kernel
+def test_nan_and_infinity_are_passed_on(product):
+  x = normal(5, 6, 64)
+  kernel = normal(6, 64, 130)
+  x[1, 3] = np.nan
+  x[2, 63] = np.inf
+  x[3, 0] = -np.inf
+  kernel[7, 129] = np.nan
+  found = product(x, kernel)[0]
+  expected = x @ kernel
   np.testing.assert_allclose(found, expected, atol=1e-5)  # NaN and infinities alike.
   assert np.isfinite(found[[0, 4, 5], :129]).all()
 
 
-LARGE = 1030, 1027  # Above a million numbers: read in another order.
+LARGE = 1030, 1027  # Above a million numbers the order of reads changes.
 
 
 @EITHER
 @pytest.mark.parametrize("rows", [1, 4, 8, 9])
-def test_large_matrices_give_the_numbers_that_their_columns_alone_give(rows, product):
-  x, kernel = normal(7, rows, LARGE[0]), normal(8, *LARGE)
+def test_columns_of_a_large_matrix_equal_separate_columns(rows, product):
+  x = normal(7, rows, LARGE[0])
+  kernel = normal(8, *LARGE)
   found = product(x, kernel)[0]
   for start in (0, 416, 832):
     alone = product(x, kernel[:, start : start + 416])[0]
@@ -112,15 +124,17 @@ def test_large_matrices_give_the_numbers_that_their_columns_alone_give(rows, pro
 
 @EITHER
 @pytest.mark.parametrize(("rows", "inputs"), [(0, 64), (5, 0), (0, 0)])
-def test_products_of_nothing_are_empty_or_zero(rows, inputs, product):
-  x, kernels = normal(0, rows, inputs), matrices(inputs)
+def test_empty_products_are_empty_or_zero(rows, inputs, product):
+  x = normal(0, rows, inputs)
+  kernels = matrices(inputs)
   for found, kernel in zip(product(x, *kernels), kernels, strict=True):
     np.testing.assert_array_equal(found, x @ kernel)
   assert normed(x, np.ones(inputs, np.float32)).shape == x.shape
 
 
-def test_a_product_is_whole_before_the_next_begins():
-  x, kernel = normal(15, 4, 1024), normal(16, 1024, 1024) / 32
+def test_chained_products_wait_for_each_other():
+  x = normal(15, 4, 1024)
+  kernel = normal(16, 1024, 1024) / 32
   expected = x
   for _ in range(50):
     expected = ours(expected, kernel)[0]
@@ -132,8 +146,9 @@ def test_a_product_is_whole_before_the_next_begins():
   np.testing.assert_array_equal(chain(x, kernel), expected)
 
 
-def test_products_of_several_threads_at_once_are_right():
-  x, kernels = normal(9, 4, 320), matrices(320)
+def test_products_from_several_threads_are_right():
+  x = normal(9, 4, 320)
+  kernels = matrices(320)
   expected = ours(x, *kernels)
 
   def often(_):
@@ -155,8 +170,9 @@ def normed(x, scale):
 
 
 @pytest.mark.parametrize("width", [1, 5, 64, 1027])
-def test_layer_norm_is_that_of_float64(width):
-  x, scale = normal(10, 3, 9, width), normal(11, width)
+def test_layer_norm_equals_float64(width):
+  x = normal(10, 3, 9, width)
+  scale = normal(11, width)
   exact = x.astype(np.float64)
   exact /= np.sqrt(np.mean(exact**2, axis=-1, keepdims=True) + 1e-6)
   found = normed(x, scale)
@@ -164,9 +180,10 @@ def test_layer_norm_is_that_of_float64(width):
   np.testing.assert_array_equal(found[1, 2:4], normed(x[1, 2:4], scale))
 
 
-def test_layer_norm_passes_on_what_is_no_number():
+def test_layer_norm_passes_nan_on():
   x = normal(12, 3, 64)
-  x[1, 5], x[2] = np.nan, 0
+  x[1, 5] = np.nan
+  x[2] = 0
   found = normed(x, np.ones(64, np.float32))
   assert np.isnan(found[1]).all()
   assert np.isfinite(found[0]).all()
@@ -189,7 +206,7 @@ def ours_of(query, key, value, bias):
 
 
 def exactly(query, key, value, bias):
-  """Returns attention in float64, a masked slot's weight being zero."""
+  """Returns attention in float64; masked slots have zero weight."""
   query, key, value, bias = (x.astype(np.float64) for x in (query, key, value, bias))
   scores = np.einsum("bqhk,bhsk->bhqs", query, key) + bias
   weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -198,7 +215,7 @@ def exactly(query, key, value, bias):
 
 
 def masks(*shape, seed=9):
-  """Returns biases of which two thirds are masked; slot 2 never is."""
+  """Returns biases that mask two thirds of the slots, never slot 2."""
   hidden = np.random.default_rng(seed).random(shape) < 2 / 3
   hidden[..., 2] = False
   return np.where(hidden, np.float32(MASKED), 0) + normal(seed, *shape)
@@ -216,8 +233,8 @@ def masks(*shape, seed=9):
     (4, (1, 1, 1)),
   ],
 )
-def test_attention_is_that_of_float64(width, shape):
-  """With a bias for each row, head and query, or one for all."""
+def test_attention_equals_float64(width, shape):
+  """Biases may be separate or shared between rows, heads and queries."""
   inputs = attention(width)
   for bias in (normal(8, *shape, SLOTS), masks(*shape, SLOTS)):
     np.testing.assert_allclose(
@@ -225,41 +242,43 @@ def test_attention_is_that_of_float64(width, shape):
     )
 
 
-def test_a_masked_slot_has_no_influence_whatever_stands_there():
-  """With XLA this holds of numbers alone: there a weight of zero times NaN is NaN."""
+def test_masked_slots_have_no_influence():
+  """Masked slots have no influence, even with NaN; in XLA zero times NaN is NaN."""
   query, key, value = attention(6)
   bias = masks(1, 1, 1, SLOTS)
   expected = ours_of(query, key, value, bias)
   for junk in (1e30, np.inf, np.nan):
     hidden = bias[0, 0, 0] < MASKED / 2
-    key[:, :, hidden], value[:, :, hidden] = junk, junk
+    key[:, :, hidden] = junk
+    value[:, :, hidden] = junk
     np.testing.assert_array_equal(ours_of(query, key, value, bias), expected)
   fewer = [x[:, :, ~hidden] for x in (key, value)]
   np.testing.assert_array_equal(ours_of(query, *fewer, bias[..., ~hidden]), expected)
 
 
-def test_where_all_slots_are_masked_none_is():
-  inputs, bias = attention(6), np.full((1, 1, 1, SLOTS), MASKED, np.float32)
+def test_attention_with_every_slot_masked_is_the_mean():
+  inputs = attention(6)
+  bias = np.full((1, 1, 1, SLOTS), MASKED, np.float32)
   found = ours_of(*inputs, bias)
   np.testing.assert_allclose(found, products.xla_attend(*inputs, bias), atol=1e-6)
   np.testing.assert_allclose(found[0, 0], inputs[2][0].mean(axis=1), atol=1e-6)
 
 
-def test_an_attention_row_is_the_same_whatever_stands_beside_it():
+def test_attention_of_a_query_does_not_depend_on_other_queries():
   query, key, value = attention(6, queries=9)
   bias = masks(BATCH, HEADS, 9, SLOTS)
-  whole = ours_of(query, key, value, bias)
+  together = ours_of(query, key, value, bias)
   for _ in range(5):
-    np.testing.assert_array_equal(ours_of(query, key, value, bias), whole)
+    np.testing.assert_array_equal(ours_of(query, key, value, bias), together)
   for i in range(9):
     alone = ours_of(query[:, i : i + 1], key, value, bias[:, :, i : i + 1])
-    np.testing.assert_array_equal(alone, whole[:, i : i + 1])
+    np.testing.assert_array_equal(alone, together[:, i : i + 1])
   last = ours_of(query[1:], key[1:], value[1:], bias[1:])
-  np.testing.assert_array_equal(last, whole[1:])
+  np.testing.assert_array_equal(last, together[1:])
 
 
 @pytest.mark.parametrize("size", [1e4, -1e4, 3e38])
-def test_scores_however_large_do_not_overflow(size):
+def test_large_scores_do_not_overflow(size):
   query, key, value = attention(4)
   key[:] = 0
   bias = np.zeros((1, 1, 1, SLOTS), np.float32)
@@ -270,11 +289,12 @@ def test_scores_however_large_do_not_overflow(size):
 
 
 @pytest.mark.parametrize("at", ["query", "key", "value", "bias"])
-def test_attention_passes_nan_on_as_xla_does(at):
+def test_attention_passes_nan_on_like_xla(at):
   inputs = dict(zip(("query", "key", "value"), attention(6), strict=True))
   inputs["bias"] = normal(3, BATCH, HEADS, 4, SLOTS)
   inputs[at][1, 2, 0] = np.nan
-  found, expected = ours_of(**inputs), products.xla_attend(**inputs)
+  found = ours_of(**inputs)
+  expected = products.xla_attend(**inputs)
   np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
   assert np.isnan(found).any()
   assert not np.isnan(found).all()
@@ -283,7 +303,8 @@ def test_attention_passes_nan_on_as_xla_does(at):
 @pytest.mark.parametrize("slots", [0, 20, slice(None)], ids=["first", "last", "all"])
 def test_a_bias_of_nan_is_no_mask(slots):
   bias = np.full((1, 1, 1, SLOTS), MASKED, np.float32)
-  bias[..., 3:6], bias[..., slots] = 0, np.nan
+  bias[..., 3:6] = 0
+  bias[..., slots] = np.nan
   assert np.isnan(ours_of(*attention(6), bias)).all()
 
 
@@ -296,7 +317,7 @@ def uses_kernels(fun, *args):
 
 
 def of_choice(choice):
-  """Returns norm, products and attention as a function of all that has derivatives."""
+  """Returns a differentiable function of norm, products and attention."""
 
   def run(x, scale, kernels, inputs):
     normed = products.normalize(choice, x, scale)
@@ -315,7 +336,7 @@ ARGUMENTS = (
 )
 
 
-def test_derivatives_are_those_of_xla():
+def test_gradients_equal_xla():
   found, expected = (
     jax.jit(jax.grad(of_choice(choice), argnums=(0, 1, 2, 3)))(*ARGUMENTS)
     for choice in ("auto", "xla")
@@ -327,8 +348,9 @@ def test_derivatives_are_those_of_xla():
   assert not uses_kernels(jax.grad(of_choice("auto")), *ARGUMENTS)
 
 
-def test_vmap_goes_over_either_operand():
-  x, kernels = normal(0, 4, 5, 64), normal(1, 4, 64, 96)
+def test_vmap_maps_over_either_operand():
+  x = normal(0, 4, 5, 64)
+  kernels = normal(1, 4, 64, 96)
 
   def multiply(x, w):
     return products.multiply("native", x, w)[0]
@@ -340,7 +362,8 @@ def test_vmap_goes_over_either_operand():
   ):
     found = jax.jit(jax.vmap(multiply, axes))(one, other)
     np.testing.assert_allclose(found, one @ other, atol=1e-4)
-  inputs, biases = attention(6), masks(3, 1, 1, 4, SLOTS)
+  inputs = attention(6)
+  biases = masks(3, 1, 1, 4, SLOTS)
 
   def attend(bias):
     return products.attend("native", *map(jnp.asarray, inputs), bias)
@@ -353,22 +376,25 @@ def test_vmap_goes_over_either_operand():
   ("rows", "terms", "sign"),
   [(1, 1024, np.abs), (3, 10240, np.array), (8, 10240, np.abs), (8, 1024, np.array)],
 )
-def test_long_sums_are_those_of_float64(rows, terms, sign):
-  x, kernel = sign(normal(0, rows, terms)), sign(normal(1, terms, 130))
+def test_long_sums_equal_float64(rows, terms, sign):
+  x = sign(normal(0, rows, terms))
+  kernel = sign(normal(1, terms, 130))
   assert_of_float64(ours(x, kernel)[0], x, kernel)
 
 
 @pytest.mark.parametrize(("slots", "sign"), [(1024, np.array), (10240, np.abs)])
-def test_attention_to_many_slots_is_that_of_float64(slots, sign):
+def test_attention_to_many_slots_equals_float64(slots, sign):
   value = sign(normal(0, 1, 1, slots, 64))
-  query, key = np.zeros((1, 3, 1, 64), np.float32), normal(1, *value.shape)
-  inputs = query, key, value, normal(2, 1, 1, 1, slots)
-  exact = exactly(*inputs)
-  scale = exactly(*inputs[:2], np.abs(value), inputs[3])
-  np.testing.assert_array_less(np.abs(ours_of(*inputs) - exact) / scale, 1e-6)
+  query = np.zeros((1, 3, 1, 64), np.float32)
+  key = normal(1, *value.shape)
+  bias = normal(2, 1, 1, 1, slots)
+  exact = exactly(query, key, value, bias)
+  scale = exactly(query, key, np.abs(value), bias)
+  found = ours_of(query, key, value, bias)
+  np.testing.assert_array_less(np.abs(found - exact) / scale, 1e-6)
 
 
-def test_many_rows_and_other_dtypes_are_left_to_xla():
+def test_many_rows_and_other_dtypes_use_xla():
   many = normal(0, products.MAX_ROWS + 1, 5)
 
   def run(x):
@@ -376,12 +402,12 @@ def test_many_rows_and_other_dtypes_are_left_to_xla():
 
   for x in (many, many[:2].astype(np.float16)):
     assert not uses_kernels(run, x)
-  # XLA's bfloat16 products are slower, however many rows there are.
+  # XLA's bfloat16 products are slower for any number of rows.
   assert uses_kernels(run, many.astype(jnp.bfloat16))
 
 
-def test_calls_side_by_side_do_not_wait_for_each_other_forever():
-  """Each call hands parts to a pool whose threads other calls may occupy."""
+def test_concurrent_calls_do_not_deadlock():
+  """Concurrent calls finish, although the calls share the threads of a pool."""
   program = """
     import threading, jax, jax.numpy as jnp
     from specdec_t5x.network import products
@@ -401,13 +427,13 @@ def test_calls_side_by_side_do_not_wait_for_each_other_forever():
     for thread in threads: thread.start()
     for thread in threads: thread.join()
   """
-  settings = {"PJRT_NPROC": "2", "NPROC": "2"}  # Of the pool's threads.
+  settings = {"PJRT_NPROC": "2", "NPROC": "2"}  # Two threads in the pool.
   processes.printed("-c", textwrap.dedent(program), timeout=600, **settings)
 
 
 @pytest.fixture(scope="module")
 def scorers():
-  """Returns, of either products, `extend` and a cache of the same random network."""
+  """Returns `extend` and a cache of a random network, by kind of products."""
   found = {}
   for choice in ("native", "xla"):
     module = network_for(dataclasses.replace(kinds.T5_1_1, products=choice))
@@ -416,7 +442,7 @@ def scorers():
   return found
 
 
-def test_a_network_scores_alike_with_either_products(scorers):
+def test_a_network_gives_the_same_logits_with_native_and_xla_products(scorers):
   tokens = kinds.random_tokens(0, 5)
   (found, *_), (expected, *_) = (
     extend(cache, tokens) for extend, cache in scorers.values()
@@ -427,7 +453,7 @@ def test_a_network_scores_alike_with_either_products(scorers):
 def test_a_block_has_the_bits_of_single_tokens(scorers):
   extend, cache = scorers["native"]
   tokens = kinds.random_tokens(1, 8)
-  whole, _, _ = extend(cache, tokens)
+  block, _, _ = extend(cache, tokens)
   for i in range(8):
     one, _, cache = extend(cache, tokens[:, i : i + 1])
-    np.testing.assert_array_equal(one[:, 0], whole[:, i])
+    np.testing.assert_array_equal(one[:, 0], block[:, i])

@@ -1,4 +1,4 @@
-"""Weights in few bits: how they are rounded, and what is multiplied by them."""
+"""Weights in few bits: rounding and products."""
 
 import flax
 import jax
@@ -20,7 +20,7 @@ def product(x, *kernels, choice="xla"):
 
 
 def unrounded(matrix, inputs, choice="xla"):
-  """Returns the matrix that a rounded one multiplies by."""
+  """Returns the matrix that a rounded matrix stands for."""
   return np.asarray(product(np.eye(inputs, dtype=np.float32), matrix, choice=choice)[0])
 
 
@@ -30,7 +30,7 @@ def assert_off_by_half_a_step(bits, group, inputs=70, columns=37):
   for first in range(0, inputs, group or inputs):
     part = slice(first, first + (group or inputs))
     step = np.abs(kernel[part]).max(axis=0) / (2 ** (bits - 1) - 1)
-    # A scale has 8 bits of its own.
+    # The scale itself is rounded to 8 bits.
     assert (
       np.abs(found - kernel)[part] <= step * (0.5 + 2.0**-8 * 2 ** (bits - 1))
     ).all()
@@ -38,7 +38,7 @@ def assert_off_by_half_a_step(bits, group, inputs=70, columns=37):
 
 @pytest.mark.parametrize("group", [0, 8, 32])
 @pytest.mark.parametrize("bits", [8, 4])
-def test_weights_are_off_by_half_a_step(bits, group):
+def test_weights_are_off_by_at_most_half_a_step(bits, group):
   assert_off_by_half_a_step(bits, group)
 
 
@@ -64,20 +64,20 @@ def test_columns_of_zeros_stay_zero(bits):
 
 
 def names(config, rounding):
-  """Returns the paths of a network's rounded matrices, and its parameters."""
+  """Returns the paths of the rounded matrices and the parameters of a network."""
   params = tiny.drawn(config)
   flat = flax.traverse_util.flatten_dict(rounding(params), sep="/")
   return {name.rpartition("/")[0] for name in flat}, params
 
 
-def test_all_matrices_are_rounded_or_those_of_the_decoder_alone():
+def test_rounding_covers_every_matrix_or_the_decoder_s_matrices():
   found, params = names(tiny.TARGET, Rounding())
   every = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
   kernels = {name for name in every if name.endswith("kernel")}
   assert found == kernels
-  of_the_input = ("encoder/", "decoder_attention/key", "decoder_attention/value")
+  input_parts = ("encoder/", "decoder_attention/key", "decoder_attention/value")
   found, _ = names(tiny.TARGET, Rounding(whole=("input",)))
-  assert found == {x for x in kernels if not any(part in x for part in of_the_input)}
+  assert found == {x for x in kernels if not any(part in x for part in input_parts)}
 
 
 def test_tied_embeddings_and_decoder_only_networks_are_rounded():
@@ -91,30 +91,30 @@ def test_tied_embeddings_and_decoder_only_networks_are_rounded():
   assert "token_embedder/logits" not in names(T5_1_0, Rounding(whole=("logits",)))[0]
 
 
-def test_axes_are_those_of_what_was_rounded():
-  made = Rounding(4, 8)(tiny.drawn(tiny.TARGET))
+def test_rounded_matrices_keep_their_axes():
+  params = Rounding(4, 8)(tiny.drawn(tiny.TARGET))
   axes = shapes_of(network_for(tiny.TARGET))["params_axes"]
-  axes = rounded.axes_of(made, axes)
+  axes = rounded.axes_of(params, axes)
   kernel = axes["decoder"]["layers_0"]["mlp"]["wo"]["kernel"]
   assert kernel["codes_axes"].names == ("mlp", "embed")
   assert kernel["scales_axes"].names == (None, "embed")
-  assert len(jax.tree.leaves(made)) == len(flax.traverse_util.flatten_dict(axes))
+  assert len(jax.tree.leaves(params)) == len(flax.traverse_util.flatten_dict(axes))
 
 
 def test_bytes_are_counted():
   kernel = normal(0, 64, 10)
   assert rounded.size(matrix(kernel)) == 640 + 20
-  # XLA's on CPU take a byte each.
+  # On CPU, XLA's 4-bit codes take a byte.
   assert rounded.size(matrix(kernel, 4, 32)) == 640 + 40
   assert rounded.size(jnp.zeros((64, 10), jnp.int4)) == 320
 
 
-def test_one_name_alone_is_refused():
+def test_a_string_of_names_is_refused():
   with pytest.raises(ValueError, match="WHOLE must be names"):
     Rounding(8, 0, "logits")
 
 
-# ---- Our own products: those of float64, row by row. ----
+# ---- Native products equal float64, row by row. ----
 
 ROWS = (1, 2, 3, 4, 7, 8, 9, 130)
 COLUMNS = (1, 7, 16, 37, 832)
@@ -130,8 +130,9 @@ def matrices(inputs, bits, group, **settings):
 
 
 def rounded_rows(x, group):
-  """Returns rows as they are multiplied: of 8 bits, a scale for each group."""
-  found, size = np.zeros(x.shape), group or max(x.shape[1], 1)
+  """Returns rows rounded to 8 bits with a scale per group, as in the products."""
+  found = np.zeros(x.shape)
+  size = group or max(x.shape[1], 1)
   for first in range(0, x.shape[1], size):
     part = x[:, first : first + size].astype(np.float64)
     step = np.abs(part).max(axis=1, keepdims=True) / 127
@@ -145,18 +146,19 @@ def rounded_rows(x, group):
   ("kind", "inputs"),
   [*((kind, 330) for kind in KINDS), ((4, 32), 5), ((8, 0), 1)],
 )
-def test_a_row_is_float64_s_and_the_same_whatever_stands_beside_it(kind, inputs):
+def test_a_row_equals_float64_and_does_not_depend_on_other_rows(kind, inputs):
   bits, group = kind
-  x, kernels = normal(1, max(ROWS), inputs), matrices(inputs, bits, group, packed=True)
-  whole = ours(x, *kernels)
+  x = normal(1, max(ROWS), inputs)
+  kernels = matrices(inputs, bits, group, packed=True)
+  together = ours(x, *kernels)
   for rows in ROWS:
-    for found, expected in zip(ours(x[-rows:], *kernels), whole, strict=True):
+    for found, expected in zip(ours(x[-rows:], *kernels), together, strict=True):
       np.testing.assert_array_equal(found, expected[-rows:])
-  for found, kernel in zip(whole, kernels, strict=True):
+  for found, kernel in zip(together, kernels, strict=True):
     np.testing.assert_array_equal(ours(x, kernel)[0], found)
     exact = unrounded(kernel, inputs).astype(np.float64)
     scale = np.abs(x) @ np.abs(exact)
-    # A number that is halfway may be rounded either way.
+    # A number halfway between codes may be rounded up or down.
     off = np.abs(found - rounded_rows(x, group) @ exact) / scale
     assert np.median(off) < 1e-6
     assert off.max() < 1e-2
@@ -165,7 +167,7 @@ def test_a_row_is_float64_s_and_the_same_whatever_stands_beside_it(kind, inputs)
 
 @needs_kernels
 @pytest.mark.parametrize(("bits", "group"), [(8, 0), (4, 32)])
-def test_codes_are_the_same_packed_and_not(bits, group):
+def test_packing_does_not_change_codes(bits, group):
   for packed, plain in zip(
     matrices(70, bits, group, packed=True), matrices(70, bits, group), strict=True
   ):
@@ -181,9 +183,13 @@ def test_products_of_no_rows_are_empty():
 
 @needs_kernels
 @pytest.mark.parametrize(("bits", "group"), KINDS)
-def test_what_is_no_number_stays_none(bits, group):
-  x, kernel = normal(5, 6, 64), matrix(normal(6, 64, 130), bits, group, packed=True)
-  x[1, 3], x[2, 63], x[3, 0], x[4] = np.nan, np.inf, -np.inf, 0
+def test_nan_and_infinity_are_passed_on(bits, group):
+  x = normal(5, 6, 64)
+  kernel = matrix(normal(6, 64, 130), bits, group, packed=True)
+  x[1, 3] = np.nan
+  x[2, 63] = np.inf
+  x[3, 0] = -np.inf
+  x[4] = 0
   found = np.asarray(ours(x, kernel)[0])
   assert np.isnan(found[1:4]).all()
   np.testing.assert_array_equal(found[4], 0)
@@ -192,10 +198,8 @@ def test_what_is_no_number_stays_none(bits, group):
 
 @needs_kernels
 @pytest.mark.parametrize("size", [1e-30, 1e30])
-def test_rows_of_any_size_are_multiplied(size):
-  x, kernel = (
-    normal(7, 3, 64) * np.float32(size),
-    matrix(normal(8, 64, 20), packed=True),
-  )
+def test_products_are_right_for_rows_of_any_size(size):
+  x = normal(7, 3, 64) * np.float32(size)
+  kernel = matrix(normal(8, 64, 20), packed=True)
   expected = x @ unrounded(kernel, 64)
   np.testing.assert_allclose(ours(x, kernel)[0], expected, atol=0.05 * 8 * size)

@@ -1,4 +1,4 @@
-"""A network of rounded weights: another model, whole, whatever decodes with it."""
+"""A network with rounded weights is a different, complete model."""
 
 import dataclasses
 import functools
@@ -23,11 +23,11 @@ from tests.training.conftest import params_of
 
 @functools.cache
 def rounded_model(kind):
-  """The model of 8 bits that a network and its parameters make."""
-  whole = model(kind)
+  """Returns the 8-bit model of a network and parameters."""
+  unrounded = model(kind)
   network = network_for(dataclasses.replace(TARGETS[kind], weights="int8"))
-  params = tuning.in_weights(network, whole.params)
-  return api.Model(network, params, lambda: whole.params)
+  params = tuning.in_weights(network, unrounded.params)
+  return api.Model(network, params, lambda: unrounded.params)
 
 
 decode = functools.partial(networks.decode, inputs=INPUTS, room=ROOM)
@@ -35,25 +35,27 @@ decode = functools.partial(networks.decode, inputs=INPUTS, room=ROOM)
 
 def logits(target, tokens):
   inputs = [] if is_decoder_only(target.network) else [INPUTS]
-  args = *inputs, tokens, jnp.ones_like(tokens)
+  mask = jnp.ones_like(tokens)
   apply = jax.jit(functools.partial(target.network.apply, enable_dropout=False))
-  return np.asarray(apply({"params": target.params}, *args))
+  return np.asarray(apply({"params": target.params}, *inputs, tokens, mask))
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_no_matrix_is_left_and_its_logits_are_nearly_the_whole_one_s(kind):
-  small, whole = rounded_model(kind), model(kind)
+def test_every_matrix_is_rounded_and_logits_stay_close(kind):
+  small = rounded_model(kind)
+  unrounded = model(kind)
   flat = flax.traverse_util.flatten_dict(small.params)
   left = {path[-1] for path in flat} - {"codes", "scales"}
   assert left <= {"scale", "rel_embedding", "embedding"}
   tokens = jnp.arange(len(INPUTS) * 5).reshape(-1, 5) % 7 + 1
-  off = np.abs(logits(small, tokens) - logits(whole, tokens))
-  assert 0 < off.mean() < 0.2 * np.abs(logits(whole, tokens)).mean()
+  off = np.abs(logits(small, tokens) - logits(unrounded, tokens))
+  assert 0 < off.mean() < 0.2 * np.abs(logits(unrounded, tokens)).mean()
 
 
 def test_drafts_round_the_checkpoint_s_weights():
-  """The parameters are rounded ones by then, which nobody could round again."""
-  drafter, target = WAYS["4"], rounded_model("t5")
+  """Drafts round the checkpoint's weights; rounding rounded weights is refused."""
+  drafter = WAYS["4"]
+  target = rounded_model("t5")
   found = target.derived(drafter.derived(target.network))[NAME]
   expected = drafter.derived(target.network)[NAME](model("t5").params)
   jax.tree.map(np.testing.assert_array_equal, found, expected)
@@ -64,8 +66,12 @@ def test_drafts_round_the_checkpoint_s_weights():
 
 
 @pytest.mark.skipif(bool(library.problem()), reason="needs the kernels")
-def test_a_row_s_numbers_depend_on_no_other_row():
-  """However many: XLA's attention and norms, of many rows, would make steps of it."""
+def test_logits_of_a_row_do_not_depend_on_other_rows():
+  """A row does not depend on other rows, for any number of rows.
+
+  XLA's attention and norms depend on the number of rows, and rounding would turn the
+  differences into steps.
+  """
   config = dataclasses.replace(tiny.config(2, 96), weights="int8")
   network = network_for(config)
   params = tuning.in_weights(network, params_of(network))
@@ -75,7 +81,7 @@ def test_a_row_s_numbers_depend_on_no_other_row():
   np.testing.assert_array_equal(many[:1], alone)
 
 
-def test_another_network_s_parameters_are_refused():
+def test_parameters_of_a_different_network_are_refused():
   small = network_for(dataclasses.replace(TARGETS["t5"], weights="int8"))
   for network, params in [
     (small, model("t5").params),
@@ -86,15 +92,15 @@ def test_another_network_s_parameters_are_refused():
   assert Quantized(4, gamma=GAMMA).check(small) is None
 
 
-def test_any_checkpoint_may_be_loaded_so(tmp_path, monkeypatch):
-  said = []
-  monkeypatch.setattr(console, "say", said.append)
+def test_any_checkpoint_can_be_loaded_with_rounded_weights(tmp_path, monkeypatch):
+  lines = []
+  monkeypatch.setattr(console, "say", lines.append)
   path = tiny.save(tmp_path / "t", tiny.TARGET, model("t5").params)
-  whole = api.load_model(path)
+  unrounded = api.load_model(path)
   folder = tmp_path / "theirs"
-  export.write(str(folder), whole.network.config, whole.params)
+  export.write(str(folder), unrounded.network.config, unrounded.params)
   found, theirs = (api.load_model(str(x), weights="int8") for x in (path, folder))
   jax.tree.map(np.testing.assert_array_equal, found.params, theirs.params)
   assert found.network.config.weights == theirs.network.config.weights == "int8"
-  assert all("WEIGHTS='int8': another model than the checkpoint's" in x for x in said)
-  assert rounded.size(found.params) < 0.6 * rounded.size(whole.params)
+  assert all("WEIGHTS='int8': another model than the checkpoint's" in x for x in lines)
+  assert rounded.size(found.params) < 0.6 * rounded.size(unrounded.params)

@@ -1,4 +1,4 @@
-"""Equal layers are one trace, and an input is read once for all of its decodes."""
+"""Equal layers share a trace, and several decodes of an input share the encoding."""
 
 import collections
 import dataclasses
@@ -21,7 +21,7 @@ SLOTS = 8
 
 @pytest.fixture
 def traced(monkeypatch):
-  """Counts how often layers of each kind are traced."""
+  """Counts the traces of encoder and decoder layers."""
   counts = collections.Counter()
   for kind in (EncoderLayer, DecoderLayer):
 
@@ -34,7 +34,7 @@ def traced(monkeypatch):
 
 
 def traces(traced, config, *widths):
-  """Traces a program that scores blocks of these widths; returns what it took."""
+  """Traces a program that scores blocks of widths; returns the counts of traces."""
   module = network_for(config)
   shapes = shapes_of(module)["params"]
   traced.clear()
@@ -48,18 +48,18 @@ def traces(traced, config, *widths):
 
 
 def of_width(emb_dim):
-  """Returns a configuration of several layers that no other test has traced."""
+  """Returns a configuration with several layers and a width that no test shares."""
   layers = {"num_encoder_layers": 3, "num_decoder_layers": 4}
   return dataclasses.replace(tiny.TARGET, emb_dim=emb_dim, **layers)
 
 
 @pytest.mark.slow
-def test_a_stack_is_traced_once_for_each_width_of_a_block(traced):
+def test_a_stack_is_traced_once_per_block_width(traced):
   assert traces(traced, of_width(20), 2, 2, 3) == (1, 2)
 
 
 @pytest.mark.slow
-def test_what_was_traced_under_other_axis_rules_or_settings_is_not_taken(traced):
+def test_traces_depend_on_axis_rules_and_settings(traced):
   config = of_width(24)
   assert traces(traced, config, 2) == (1, 1)
   assert traces(traced, config, 2) == (0, 0)
@@ -68,14 +68,14 @@ def test_what_was_traced_under_other_axis_rules_or_settings_is_not_taken(traced)
   assert traces(traced, dataclasses.replace(config, products="xla"), 2) == (1, 1)
 
 
-# ---- An input, however many rows decode it. ----
+# ---- An input with several decodes. ----
 
 SEVERAL = jnp.array([[5, 6, 7, 1], [8, 1, 0, 0]])
 DECODES = 3
 
 
 def products(jaxpr):
-  """Yields the operands' shapes of each product, those of inner programs too."""
+  """Yields the operand shapes of the products, including inner programs."""
   for equation in jaxpr.eqns:
     if equation.primitive.name == "dot_general":
       yield [x.aval.shape for x in equation.invars]
@@ -89,7 +89,7 @@ def products(jaxpr):
 
 
 @pytest.mark.parametrize("config", [tiny.TARGET, tiny_gpt.TARGET], ids=["t5", "gpt"])
-def test_an_input_is_read_once_for_all_of_its_decodes(config):
+def test_several_decodes_share_the_encoding_of_an_input(config):
   module = network_for(config)
   params = params_of(module)
   prompts = None if config is tiny.TARGET else SEVERAL

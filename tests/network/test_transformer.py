@@ -1,4 +1,4 @@
-"""Networks of each kind: blocks, trees, packed rows, prompts, 16 bits, upstream's."""
+"""Networks of every kind: blocks, trees, packing, prompts, bfloat16, upstream."""
 
 import dataclasses
 
@@ -32,60 +32,65 @@ EACH = {**T5S, "gated gpt": kinds.GATED_GPT, **kinds.GEMMAS}
 def test_extend_equals_teacher_forcing_after_rollbacks_of_ragged_rows(config):
   rng = np.random.default_rng(1)
   extend, cache = kinds.start(config)
-  known, rows = np.zeros((ROWS, SLOTS), np.int32), np.arange(ROWS)[:, None]
+  sequences = np.zeros((ROWS, SLOTS), np.int32)
+  rows = np.arange(ROWS)[:, None]
   for step, size in enumerate((4, 1, 4, 4, 1)):
     tokens = random_tokens(step, size)
     places = np.asarray(cache.index)[:, None] + np.arange(size)
-    known[rows, places] = tokens
+    sequences[rows, places] = tokens
     logits, _, cache = extend(cache, tokens)
-    expected = kinds.forced(config, jnp.asarray(known))[rows, places]
+    expected = kinds.forced(config, jnp.asarray(sequences))[rows, places]
     np.testing.assert_allclose(logits, expected, atol=1e-5)
-    # Each row keeps a different share of the block; the rest goes stale.
+    # Rows keep different parts of the block; the remainder becomes stale.
     cache = cache.at(cache.index - jnp.asarray(rng.integers(0, size + 1, size=ROWS)))
   assert len(set(cache.index.tolist())) > 1
 
 
 @kinds.each(EACH)
-def test_a_tree_scores_each_of_its_paths(config):
+def test_a_tree_scores_every_path(config):
   tree = Tree((0, 0, 1, 2))
-  prefix, nodes = random_tokens(2, 4), random_tokens(3, 5)
+  prefix = random_tokens(2, 4)
+  nodes = random_tokens(3, 5)
   extend, cache = kinds.start(config)
   _, _, cache = extend(cache, prefix)
   sees = jnp.asarray([tree.sees] * ROWS)
   positions = cache.index[:, None] + jnp.asarray(tree.depths)
   logits, _, _ = extend(cache, nodes, positions, sees)
   for path in (jnp.array([0, 1, 3]), jnp.array([0, 2, 4])):
-    whole = jnp.concatenate([prefix, nodes[:, path]], axis=1)
-    expected = kinds.forced(config, whole)[:, 4:]
+    sequence = jnp.concatenate([prefix, nodes[:, path]], axis=1)
+    expected = kinds.forced(config, sequence)[:, 4:]
     np.testing.assert_allclose(logits[:, path], expected, atol=1e-5)
 
 
-def test_a_row_depends_on_no_other_row_and_on_no_padding_of_its_input():
-  tokens, rows = random_tokens(4, 4), jnp.array([2, 2, 1])  # The longest is left out.
+def test_a_row_depends_on_neither_other_rows_nor_padding():
+  tokens = random_tokens(4, 4)
+  rows = jnp.array([2, 2, 1])  # Without the longest input.
   extend, cache = kinds.start(T5_1_1)
   together, _, _ = extend(cache, tokens)
-  own = jnp.pad(INPUTS, ((0, 0), (0, 7)))[rows]
+  padded = jnp.pad(INPUTS, ((0, 0), (0, 7)))[rows]
   params = kinds.variables(T5_1_1)["params"]
-  extend, cache = networks.start(network_for(T5_1_1), params, own, SLOTS)
+  extend, cache = networks.start(network_for(T5_1_1), params, padded, SLOTS)
   found, _, _ = extend(cache, tokens[rows])
   np.testing.assert_allclose(found, together[rows], atol=1e-5)
 
 
 def test_t5x_decode_interface_equals_extend():
-  network, own = network_for(T5_1_1), {"params": kinds.variables(T5_1_1)["params"]}
-  tokens, size = random_tokens(6, 4), 4
+  network = network_for(T5_1_1)
+  params = {"params": kinds.variables(T5_1_1)["params"]}
+  tokens = random_tokens(6, 4)
+  size = 4
   calls = {"decode": True, "enable_dropout": False, "mutable": ["cache"]}
 
   @jax.jit
   def begin():
-    encoded = network.apply(own, INPUTS, enable_dropout=False, method="encode")
-    return encoded, network.apply(own, INPUTS, tokens, tokens, **calls)[1]["cache"]
+    encoded = network.apply(params, INPUTS, enable_dropout=False, method="encode")
+    return encoded, network.apply(params, INPUTS, tokens, tokens, **calls)[1]["cache"]
 
   @jax.jit
   def one(encoded, cache, token):
-    given, words = (encoded, INPUTS, token, token), {"max_decode_length": size, **calls}
-    known = {**own, "cache": cache}
-    logits, variables = network.apply(known, *given, method="decode", **words)
+    settings = {"method": "decode", "max_decode_length": size, **calls}
+    state = {**params, "cache": cache}
+    logits, variables = network.apply(state, encoded, INPUTS, token, token, **settings)
     return logits, variables["cache"]
 
   extend, cache = kinds.start(T5_1_1)
@@ -98,17 +103,19 @@ def test_t5x_decode_interface_equals_extend():
 
 
 @kinds.each({"t5 1.1": T5_1_1, "gpt": GPT})
-def test_packed_examples_stay_apart(config):
-  network, own = network_for(config), {"params": kinds.variables(config)["params"]}
+def test_packed_examples_do_not_see_each_other(config):
+  network = network_for(config)
+  params = {"params": kinds.variables(config)["params"]}
   segments = {"decoder_segment_ids": jnp.array([[1] * 4 + [2] * 4])}
   tokens = random_tokens(5, 8)[:1]
-  given = [tokens, jnp.ones_like(tokens)]
+  arguments = [tokens, jnp.ones_like(tokens)]
   if not is_decoder_only(network):
     segments["encoder_segment_ids"] = segments["decoder_segment_ids"]
-    given = [INPUTS[:1, :8], *given]
-  apply = jax.jit(lambda *x, **words: network.apply(own, *x, **words, **NO_DROPOUT))
-  packed, alone = apply(*given, **segments), apply(*(x[:, 4:] for x in given))
-  # Relative positions are differences, so the second example is as if alone.
+    arguments = [INPUTS[:1, :8], *arguments]
+  apply = jax.jit(lambda *x, **words: network.apply(params, *x, **words, **NO_DROPOUT))
+  packed = apply(*arguments, **segments)
+  alone = apply(*(x[:, 4:] for x in arguments))
+  # Positions are relative, so the packed second example equals the single example.
   np.testing.assert_allclose(packed[:, 4:], alone, atol=1e-5)
 
 
@@ -123,7 +130,7 @@ def test_bfloat16_stays_close_to_float32():
   np.testing.assert_allclose(logits, expected, atol=0.15)
 
 
-def test_a_loop_looks_tokens_up_in_16_bits_without_a_float32_table():
+def test_lookups_in_a_loop_make_no_float32_copy_of_the_embedding():
   embed = Embed(T5Config(vocab_size=512, emb_dim=64))
   table = jax.random.normal(jax.random.key(0), (512, 64)).astype(jnp.bfloat16)
 
@@ -148,18 +155,20 @@ UPSTREAM = {
 
 
 @kinds.each(kinds.OLD)
-def test_parameters_axes_and_logits_are_upstreams(config):
+def test_parameters_axes_and_logits_equal_upstream(config):
   folder, network, settings = UPSTREAM[type(config)]
   upstream = pytest.importorskip(
     f"t5x.examples.{folder}.network", reason="upstream T5X is not installed"
   )
   make = getattr(upstream, settings)
   fields = {field: getattr(config, field) for field in make.__dataclass_fields__}
-  theirs, ours = getattr(upstream, network)(make(**fields)), network_for(config)
+  theirs = getattr(upstream, network)(make(**fields))
+  ours = network_for(config)
   inputs = () if is_decoder_only(ours) else (INPUTS,)
-  tokens, lengths = random_tokens(9, 150), jnp.array([150, 7, 31])
-  given = *inputs, tokens, 5 * (jnp.arange(150) < lengths[:, None])
-  expected = theirs.init(jax.random.key(0), *given, enable_dropout=False)
+  tokens = random_tokens(9, 150)
+  lengths = jnp.array([150, 7, 31])
+  arguments = [*inputs, tokens, 5 * (jnp.arange(150) < lengths[:, None])]
+  expected = theirs.init(jax.random.key(0), *arguments, enable_dropout=False)
   found = kinds.variables(config)
 
   def flat(tree):
@@ -171,8 +180,8 @@ def test_parameters_axes_and_logits_are_upstreams(config):
   assert shapes(found["params"]) == shapes(expected["params"])
   assert flat(found["params_axes"]) == flat(expected["params_axes"])
   logits, reference = (
-    each.apply({"params": found["params"]}, *given, enable_dropout=False)
-    for each in (ours, theirs)
+    module.apply({"params": found["params"]}, *arguments, enable_dropout=False)
+    for module in (ours, theirs)
   )
   for row, length in enumerate(lengths):
     np.testing.assert_allclose(logits[row, :length], reference[row, :length], atol=1e-5)
@@ -196,13 +205,13 @@ def test_bad_configurations_are_refused(bad, message):
 # ---- Prompts of decoder-only networks. ----
 
 
-def test_prompts_of_any_length_are_read_but_for_the_last_known_token():
+def test_the_cache_holds_the_prompt_without_the_last_token():
   prompts = jnp.array([[7, 9, 11, 13, 15, 17], [8, 6, 0, 0, 0, 0], [0] * 6])
   extend, cache = networks.start(
     network_for(GPT), kinds.variables(GPT)["params"], prompts, SLOTS, 2, prompts
   )
   np.testing.assert_array_equal(cache.index, [6, 6, 2, 2, 0, 0])
-  # The last known token: the prompt's, or the start token.
+  # The last token of the prompt, or the start token.
   last = jnp.array([17, 17, 6, 6, 0, 0])
   logits, _, _ = extend(cache, last[:, None])
   sequences = jnp.pad(prompts, ((0, 0), (1, 0)))
@@ -210,7 +219,7 @@ def test_prompts_of_any_length_are_read_but_for_the_last_known_token():
   np.testing.assert_allclose(logits[:, 0], jnp.repeat(expected, 2, axis=0), atol=1e-5)
 
 
-def test_a_prompt_that_sees_all_of_itself_is_refused():
+def test_bidirectional_prompts_are_refused():
   tokens = random_tokens(6, 3)
   with pytest.raises(ValueError, match="causal in the prompt"):
     network_for(GPT).apply(
@@ -218,7 +227,7 @@ def test_a_prompt_that_sees_all_of_itself_is_refused():
     )
 
 
-def test_kinds_of_networks_do_not_mix():
+def test_pairs_of_different_kinds_are_refused():
   t5 = network_for(T5Config(vocab_size=40))
   inputs = jnp.ones((1, 3), jnp.int32)
   assert prompts_of(inputs, network_for(GPT)).shape == (1, 3)
@@ -230,7 +239,7 @@ def test_kinds_of_networks_do_not_mix():
 # ---- The published sizes of T5 1.1. ----
 
 
-# Parameters as published for T5 1.1, whose vocabulary is padded to 32,128.
+# Published parameter counts of T5 1.1 (vocabulary padded to 32,128).
 @pytest.mark.parametrize(("size", "millions"), [("small", 77), ("base", 248)])
 def test_a_size_has_its_published_number_of_parameters(size, millions):
   module = network_for(sizes.t5_1_1(size))
@@ -242,7 +251,7 @@ def test_a_size_has_its_published_number_of_parameters(size, millions):
   assert round(sum(leaf.size for leaf in leaves) / 1e6) == millions
 
 
-def test_random_parameters_are_of_the_networks_shapes_and_dtype():
+def test_random_parameters_have_the_network_s_shapes_and_dtype():
   module = network_for(sizes.t5_1_1("tiny", "bfloat16"))
   params = sizes.random_params(module, seed=0)
   assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {"bfloat16"}

@@ -1,4 +1,4 @@
-"""The hour of `lab.stress.load`, in seconds, with a tiny random pair."""
+"""A short run of `lab.stress.load` with a tiny random pair."""
 
 import dataclasses
 
@@ -15,7 +15,8 @@ from tests.t5x_bridge import tiny
 pytestmark = runtime_only
 
 SETTINGS = (Setting(3, 0.0, 4), Setting(2, 1.0, 1))
-EXAMPLES, LENGTH = 12, 10
+EXAMPLES = 12
+LENGTH = 10
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +46,13 @@ def load(service):
   return load
 
 
-def test_nothing_is_compiled_after_the_warm_up_and_all_outputs_are_right(load):
+def test_the_load_compiles_nothing_and_finds_no_mistakes(load):
   report = load.run(requests=20, every=0.1)
   assert (report.compilations, report.traces) == (0, 0)
   assert report.mistakes == []
   assert min(report.greedy, report.sampled, report.replays) > 0
   held = [sample.resident for sample in report.samples]
-  # Loose: in so short a time, what allocators keep weighs more than what leaks.
+  # Loose, because in a short run allocators keep more memory than leaks would.
   assert max(held) - held[0] < 200 * memory.MIB
   assert report.samples[-1].arrays <= report.samples[1].arrays
 
@@ -63,7 +64,7 @@ def test_a_new_shape_is_counted_as_a_compilation(load, service, monkeypatch):
   assert load.run(requests=1).compilations > 0
 
 
-def test_another_output_than_the_plain_one_is_a_mistake(load, monkeypatch):
+def test_a_greedy_output_unlike_the_plain_output_is_a_mistake(load, monkeypatch):
   monkeypatch.setattr(load, "_expected", load._expected + 1)
   mistakes = load.run(requests=10).mistakes
   assert mistakes
@@ -81,7 +82,8 @@ GOOD = {
 }
 
 
-RIGHT, ONE_MORE = [5, 9, 1, 0, 0], "a call emits what it accepts and one"
+RIGHT = [5, 9, 1, 0, 0]
+ONE_MORE = "a call emits accepted tokens and one more"
 
 
 @pytest.mark.parametrize(
@@ -89,20 +91,24 @@ RIGHT, ONE_MORE = [5, 9, 1, 0, 0], "a call emits what it accepts and one"
   [
     (RIGHT, {}, []),
     (RIGHT, {"tokens": 4}, ["tokens are counted", ONE_MORE]),
-    (RIGHT, {"accepted": 4}, ["accepted were emitted", "accepted were tried"]),
-    (RIGHT, {"drafted": 7}, ["drafts have gamma tokens"]),
-    (RIGHT, {"drafted": 2}, ["tried were drafted"]),
+    (
+      RIGHT,
+      {"accepted": 4},
+      ["accepted tokens are emitted", "accepted tokens are tried"],
+    ),
+    (RIGHT, {"drafted": 7}, ["drafts have at most gamma tokens"]),
+    (RIGHT, {"drafted": 2}, ["tried tokens are drafted"]),
     (RIGHT, {"acceptance_mass": 3.5}, ["mass is a probability"]),
     (RIGHT, {"scores": 0.5}, ["scores are log-probabilities"]),
     (RIGHT, {"target_calls": 4}, ["each call emits"]),
-    ([5, 10, 1, 0, 0], {}, ["tokens are of the vocabulary"]),
-    ([5, 9, 1, 0, 4], {}, ["nothing follows the end"]),
+    ([5, 10, 1, 0, 0], {}, ["tokens are in the vocabulary"]),
+    ([5, 9, 1, 0, 4], {}, ["nothing follows EOS"]),
   ],
 )
-def test_what_is_promised_of_an_output(tokens, change, broken):
+def test_broken_promises_are_named(tokens, change, broken):
   aux = {name: np.array([value]) for name, value in {**GOOD, **change}.items()}
-  said = broken_promises(Setting(3, 1.0, 1), np.array([tokens]), aux, vocab_size=10)
-  assert [line.split("not so: ")[1] for line in said] == broken
+  lines = broken_promises(Setting(3, 1.0, 1), np.array([tokens]), aux, vocab_size=10)
+  assert [line.split("broken: ")[1] for line in lines] == broken
 
 
 @pytest.mark.parametrize(("grows", "is_flat"), [(10, True), (30, False)])

@@ -1,4 +1,4 @@
-"""Restoring on eight devices: what each holds, and what it takes; altered files."""
+"""Memory for restoring on eight devices, and reading of altered files."""
 
 import dataclasses
 import json
@@ -30,9 +30,9 @@ DRAFT = dataclasses.replace(t5_1_1("tiny"), vocab_size=8192)
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-  """What a process measures of each format on eight devices, after their drafts."""
+  """Measures restoring on eight devices in a separate process; outcomes by format."""
   pairs = make_pair(tmp_path_factory.mktemp("pairs"), TARGET, DRAFT)
-  # A format's first restoring pays for libraries, too.
+  # The first restoring of a format also loads libraries, so restore the drafts first.
   jobs = [Job(draft, draft) for _, draft in pairs.values()]
   jobs += [Job(*pair, devices=8) for pair in pairs.values()]
   arguments = json.dumps([dataclasses.asdict(job) for job in jobs])
@@ -45,20 +45,20 @@ def outcome(request, outcomes):
   return Outcome(**outcomes[request.param])
 
 
-def test_a_device_holds_its_shards_alone(outcome):
+def test_a_device_holds_only_its_shards(outcome):
   assert outcome.undivided == []
   assert outcome.wrong == []
-  # Layer norms and the draft's position biases are whole on each.
+  # Every device holds the layer norms and the draft's position biases whole.
   assert outcome.largest_device < 1.01 * outcome.parameters / 8
 
 
-def test_there_is_no_second_copy_in_host_memory(outcome):
+def test_restoring_makes_no_second_copy_in_host_memory(outcome):
   # Loose: libraries and allocators keep some 40 MiB. 1e9 parameters take 1.03 to 1.15.
   assert outcome.peak < 1.8 * outcome.held
 
 
 def flipped(contents):
-  """Yields each byte's place, and the contents with one of its bits turned."""
+  """Yields the index of a byte and the contents with a flipped bit in that byte."""
   for place in range(len(contents)):
     altered = bytearray(contents)
     altered[place] ^= 1 << place % 8
@@ -66,7 +66,7 @@ def flipped(contents):
 
 
 @pytest.mark.parametrize("file", ["0.0", ".zarray"])
-def test_no_turned_bit_changes_a_parameter_unseen(file, tmp_path):
+def test_every_flipped_bit_is_harmless_or_refused(file, tmp_path):
   from t5x import checkpoint_arrays
 
   path = save("t5x", tmp_path, make_state())
@@ -84,7 +84,7 @@ def test_no_turned_bit_changes_a_parameter_unseen(file, tmp_path):
     except ValueError:
       seen += 1
       continue
-    # Bits that mean nothing: gzip's time stamp, say.
+    # Some bits have no meaning, such as the time stamp of gzip.
     np.testing.assert_array_equal(value, expected, err_msg=f"byte {place}", strict=True)
   assert seen > 0.8 * (place + 1)
 

@@ -18,10 +18,11 @@ def vocabulary(vocabulary_path):
 
 @pytest.fixture(scope="session")
 def batch():
-  """Five inputs of several lengths, and targets of twelve tokens."""
+  """Returns five inputs of several lengths with targets of twelve tokens."""
   rng = np.random.default_rng(0)
   inputs = rng.integers(3, 30, size=(5, 9))
-  inputs[1, 4:], inputs[2, 1:] = 0, 0
+  inputs[1, 4:] = 0
+  inputs[2, 1:] = 0
   targets = rng.integers(3, 30, size=(5, 12))
   return {
     "encoder_input_tokens": jnp.asarray(inputs, jnp.int32),

@@ -1,7 +1,7 @@
-"""Decodes on eight virtual devices as on one; prints what came out as JSON.
+"""Decodes on eight virtual devices and on a single device; prints results as JSON.
 
-`python -m tests.t5x_bridge.eight_devices` starts a process of its own, since JAX counts
-its devices once. `test_devices` says what must hold.
+`test_devices` runs `python -m tests.t5x_bridge.eight_devices` in a separate process,
+because JAX counts devices only once, and checks the results.
 """
 
 import dataclasses
@@ -24,11 +24,14 @@ from specdec_t5x.t5x_bridge.ahead import compile_ahead
 from tests import ways
 from tests.t5x_bridge import tiny
 
-ROWS, ENCODED, ROOM, GAMMA = 16, 24, 32, 3
+ROWS = 16
+ENCODED = 24
+ROOM = 32
+GAMMA = 3
 MESHES = {"data 8": 1, "data 2, model 4": 4}
-# At a temperature; with SLOTS each shard of the data refills its rows by itself.
+# Meshes by temperature. With SLOTS every shard of the data refills rows separately.
 RUNS = {0: (*MESHES,), 1: ("data 2, model 4, SLOTS=4",)}
-# Eight heads can be divided by eight; the draft's two can't.
+# The mesh can divide the target's eight heads, but not the draft's two heads.
 TARGET = dataclasses.replace(tiny.config(1, 64, 264), num_heads=8)
 DRAFT = tiny.config(1, 16, 264)
 
@@ -43,9 +46,9 @@ def _model(draft_sharding, temperature, slots=0):
 
 
 def _rounded():
-  """Returns the target drafting for itself, and its variables."""
-  own = {"target": TARGET, "draft": None, "drafter": Quantized(4, 8, gamma=GAMMA)}
-  model = tiny.speculative(seqio.ByteVocabulary(), gamma=GAMMA, **own)
+  """Returns a model that drafts with the rounded target, and the variables."""
+  settings = {"target": TARGET, "draft": None, "drafter": Quantized(4, 8, gamma=GAMMA)}
+  model = tiny.speculative(seqio.ByteVocabulary(), gamma=GAMMA, **settings)
   variables = _variables(model)
   params = variables["params"]
   wanted = model.decoder.derived(model.sampling).items()
@@ -54,7 +57,7 @@ def _rounded():
 
 
 def _variables(model):
-  """Returns parameters that NumPy draws, and their axes: nothing is compiled."""
+  """Returns parameters drawn by NumPy, so without compiling, and their axes."""
   shapes = {"encoder_input_tokens": (1, 8), "decoder_input_tokens": (1, 8)}
 
   def make(key):
@@ -75,7 +78,7 @@ def _batch():
 
 
 def _decode(model, variables, partitioner):
-  """Returns the tokens, and bytes of parameters and of temporaries on a device."""
+  """Returns the results, and bytes of parameters and temporaries per device."""
   state = InferenceState.create(variables)
   axes = partitioner.get_mesh_axes(state)
 
@@ -105,7 +108,7 @@ def _decode(model, variables, partitioner):
 
 
 def _vocabularies(text):
-  """Returns how much of the vocabulary a device holds of a block's probs or logits."""
+  """Returns the vocabulary sizes of a block's distributions or logits on a device."""
   shapes = re.findall(rf"f32\[\d+,{GAMMA + 1},(\d+)\]", text)
   return sorted({int(size) for size in shapes} & {264 // n for n in (1, 2, 4)})
 
@@ -124,7 +127,7 @@ def _on_one_device(model, variables):
 
 
 def _ahead():
-  """Returns what compiling for four by two devices says, without any weights."""
+  """Compiles ahead for a mesh of 2 x 4 without weights and returns the report."""
   lengths = {"inputs": ENCODED, "targets": ROOM}
   dataset = utils.DatasetConfig("none", lengths, "test", ROWS, shuffle=False, seed=0)
   partitioner = partitioning.PjitPartitioner(model_parallel_submesh=(1, 1, 1, 4))
@@ -146,7 +149,7 @@ def main():
       partitioner = partitioning.PjitPartitioner(
         model_parallel_submesh=(1, 1, 1, model_axis)
       )
-      # The axes' names are this model's, the values the same for all.
+      # The axes depend on the model; the parameters are shared.
       named = {**variables, "params_axes": _variables(model)["params_axes"]}
       out[f"{name}, T={temperature}"] = _decode(model, named, partitioner)
   partitioner = partitioning.PjitPartitioner(model_parallel_submesh=(1, 1, 1, 4))
@@ -156,5 +159,5 @@ def main():
 
 
 if __name__ == "__main__":
-  jnp.zeros(())  # Starts the backend, so that a lack of devices is said at once.
+  jnp.zeros(())  # Starts the backend, so a lack of devices is an early error.
   main()

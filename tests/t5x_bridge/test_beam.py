@@ -1,4 +1,4 @@
-"""Beam search as T5X models: against T5X's own, on random tiny networks."""
+"""Beam search as a T5X model equals T5X's beam search on random tiny networks."""
 
 import functools
 
@@ -36,7 +36,7 @@ def speculative(vocabulary, draft=tiny.DRAFT, **kwargs):
 
 @pytest.fixture(scope="module")
 def params(vocabulary):
-  """Of a target that ends often enough to fill the finished pool, and of a draft."""
+  """Returns parameters of a pair; frequent EOS fills the pool of finished beams."""
   params = tiny.variables(speculative(vocabulary))["params"]
 
   def favour_eos(path, x):
@@ -48,11 +48,12 @@ def params(vocabulary):
 
 @pytest.mark.parametrize("settings", [{}, {"draft": Transformer(tiny.DRAFT)}])
 @pytest.mark.parametrize(("rows", "num_decodes"), [(1, 1), (4, 1), (3, 4)])
-def test_a_run_prepares_a_beam_and_measures_nothing(
+def test_a_beam_needs_no_measured_times(
   params, settings, rows, num_decodes, monkeypatch
 ):
   monkeypatch.setattr(tuning, "_times", None)
-  decoder, lengths = BeamDecoder(TARGET, **settings), {"inputs": 9, "targets": LENGTH}
+  decoder = BeamDecoder(TARGET, **settings)
+  lengths = {"inputs": 9, "targets": LENGTH}
   assert pairing.tune(params, decoder, GREEDY, rows, num_decodes, lengths) == {}
 
 
@@ -67,21 +68,21 @@ def assert_same(found, expected):
 
 
 @pytest.mark.slow
-def test_hypotheses_are_those_of_t5x_beam_search(vocabulary, params, batch, baseline):
-  """With other penalties: tests/beam, by enumeration."""
+def test_beams_equal_t5x_beam_search(vocabulary, params, batch, baseline):
+  """Beams equal T5X's; tests/contrib enumerates beams with other penalties."""
   search = functools.partial(decoding.beam_search, alpha=0.6)
   model = tiny.t5x_model(TARGET, vocabulary, search)
   settings = {"num_decodes": 4, "return_all_decodes": True}
   expected = tiny.predict(model, params["target"], batch, **settings)
   assert expected[0].shape == (5, 4, LENGTH)
-  # Some rows fill their finished pool before the room ends.
+  # Some rows fill the pool of finished beams before the maximum length.
   ends = (np.asarray(expected[0]) == 1).any(axis=2)
   assert ends.any()
   assert_same(baseline, expected)
   assert_same(tiny.predict(speculative(vocabulary), params, batch), expected)
 
 
-def test_the_target_as_draft_advances_by_whole_trees(
+def test_a_beam_with_the_target_as_draft_accepts_whole_trees(
   vocabulary, params, batch, baseline
 ):
   twice = {"target": params["target"], "draft": params["target"]}
@@ -107,13 +108,13 @@ def test_the_target_as_draft_advances_by_whole_trees(
   ],
 )
 def test_bad_settings_are_refused(vocabulary, bad, message):
-  """Of others, as commands say them, see tests/errors/cases.toml."""
+  """tests/errors/cases.toml has further refusals, with the messages of the commands."""
   with pytest.raises(ValueError, match=message):
     speculative(vocabulary, **bad).check_max_length(LENGTH)
 
 
 def of_words(**words):
-  """A beam with a draft, as gin files build it."""
+  """Builds a beam with a draft like the gin files."""
   settings = {"drafter": DraftModel(Transformer(tiny.DRAFT)), "seed": 0, **words}
   return build.beam(TARGET, **settings)
 

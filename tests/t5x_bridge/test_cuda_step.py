@@ -1,4 +1,4 @@
-"""Under T5X a draft's step by our kernel for GPUs is made at load."""
+"""Under T5X the CUDA step of a draft is built when the pair is restored."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ BATCH = {
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_restored_pair_decodes_with_it(
+def test_a_restored_pair_decodes_with_the_kernel(
   vocabulary, tmp_path, monkeypatch, capsys, dtype
 ):
   plain = tiny.plain(vocabulary)

@@ -1,4 +1,4 @@
-"""Several devices give the tokens that one gives, and share the memory."""
+"""Several devices give the tokens of a single device and divide the memory."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ def results():
 @pytest.mark.parametrize(
   ("mesh", "temperature"), [(mesh, t) for t, meshes in RUNS.items() for mesh in meshes]
 )
-def test_a_mesh_gives_the_tokens_of_one_device(results, mesh, temperature):
+def test_a_mesh_gives_the_tokens_of_a_single_device(results, mesh, temperature):
   alone = results[f"one, T={temperature}"]["tokens"]
   assert results[f"{mesh}, T={temperature}"]["tokens"] == alone
   assert len({tuple(row) for row in alone}) > 8
@@ -29,12 +29,13 @@ def test_a_mesh_gives_the_tokens_of_one_device(results, mesh, temperature):
 
 @pytest.mark.parametrize("mesh", MESHES)
 def test_parameters_caches_and_rows_are_divided(results, mesh):
-  alone, here = results["one, T=0"], results[f"{mesh}, T=0"]
+  alone = results["one, T=0"]
+  here = results[f"{mesh}, T=0"]
   assert here["temporary"] < alone["temporary"] / 2
   assert (here["params"] < alone["params"] / 3) == ("model" in mesh)
 
 
-def test_rounded_weights_are_divided_and_draft_the_same(results):
+def test_rounded_weights_are_divided_and_drafts_do_not_change(results):
   alone, here = (results[f"{name}, rounded"] for name in ("one", "data 2, model 4"))
   assert here["tokens"] == alone["tokens"] == results["one, T=0"]["tokens"]
   assert here["accepted"] == alone["accepted"]
@@ -45,32 +46,30 @@ def test_rounded_weights_are_divided_and_draft_the_same(results):
 @pytest.mark.parametrize(
   ("run", "held"), [("data 8, T=0", 264), ("data 2, model 4, SLOTS=4, T=1", 264 // 4)]
 )
-def test_a_block_s_distributions_are_divided_over_model_by_the_vocabulary(
-  results, run, held
-):
-  # From logits to verdict no device holds a whole distribution where 'model' divides
-  # it.
+def test_a_block_s_distributions_are_divided_by_vocabulary(results, run, held):
+  # With a 'model' axis no device holds a whole distribution.
   assert results[run]["vocabularies"] == [held]
 
 
-def test_compiling_ahead_says_what_the_run_then_needs(results):
-  ahead, run = results["ahead"], results["data 2, model 4, T=0"]
+def test_compiling_ahead_reports_the_memory_of_the_run(results):
+  ahead = results["ahead"]
+  run = results["data 2, model 4, T=0"]
   assert ahead["mesh"] == {"data": 2, "model": 4}
   assert ahead["params"] == run["params"]
   assert ahead["temporary"] == pytest.approx(run["temporary"], rel=0.01)
-  # After self-attention, cross-attention and feed-forward of the decoder's layer.
+  # All-reduces follow self-attention, cross-attention and feed-forward of the layer.
   assert ahead["collectives"]["iteration"]["all-reduce"] >= 3
 
 
 def check(vocabulary, rows=8, **draft):
-  """Checks a pair whose target has 2 heads, on a mesh of 2 x 2."""
+  """Checks the layout of a pair with a target of 2 heads on a mesh of 2 x 2."""
   model = tiny.speculative(vocabulary, draft=dataclasses.replace(tiny.DRAFT, **draft))
   variables = preflight.abstract_variables(model, {"inputs": 8, "targets": 8})
   check_layout(variables, FourDevices(num_partitions=2), rows)
 
 
 class FourDevices(partitioning.PjitPartitioner):
-  """Lays out over a mesh of two by two that is not there."""
+  """A partitioner with an abstract mesh of 2 x 2."""
 
   mesh = jax.sharding.AbstractMesh((2, 2), ("data", "model"))
 

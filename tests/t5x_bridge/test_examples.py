@@ -1,4 +1,4 @@
-"""A row's samples go by SEED, task and the example's place, not by its batch."""
+"""Samples depend on SEED, task and the example's index, not on the batch."""
 
 import gin
 import jax
@@ -27,7 +27,7 @@ CONVERTER = numbered(seqio.EncDecFeatureConverter)
 
 
 def convert(converter, shard=0, shards=1, count=7):
-  """Returns the features of a shard of `count` examples, one after the other."""
+  """Returns the features of a shard of `count` examples, in order."""
   rows = {"inputs": [[i + 3, 1] for i in range(count)], "targets": [[1]] * count}
   dataset = tf.data.Dataset.from_tensor_slices(rows).map(
     lambda row: {name: tf.cast(value, tf.int32) for name, value in row.items()}
@@ -45,7 +45,7 @@ def sample(model, rows):
   return np.asarray(tiny.predict(model, tiny.variables(model)["params"], batch)[0])
 
 
-def test_shards_number_the_examples_of_the_whole():
+def test_shards_use_the_indices_of_the_whole_dataset():
   converter = CONVERTER(pack=False)
   assert places(convert(converter)) == list(range(7))
   for index in range(3):
@@ -59,7 +59,7 @@ def define_shard_id():
   flags.DEFINE_integer("shard_id", None, "As T5X's command defines it.")
 
 
-def test_upstream_t5x_says_nothing_so_the_command_s_shard_is_read():
+def test_the_shard_is_read_from_the_command_under_upstream_t5x():
   assert shard_of_command() == Shard(0, 1)
   with commands.own_flags(define_shard_id):
     gin.configurable(infer.infer)
@@ -70,7 +70,7 @@ def test_upstream_t5x_says_nothing_so_the_command_s_shard_is_read():
     assert shard_of_command() == Shard(2, 3)
 
 
-def test_equal_prompts_differ_by_place_task_and_seed(vocabulary):
+def test_samples_of_equal_prompts_depend_on_index_task_and_seed(vocabulary):
   model = tiny.plain(vocabulary, Sampling(1.0))
   row = convert(CONVERTER(pack=False))[0]
   examples = np.array([[0, 0], [0, 1], [1, 0]], np.int32)
@@ -82,7 +82,7 @@ def test_equal_prompts_differ_by_place_task_and_seed(vocabulary):
   assert not np.array_equal(sample(seeded, rows)[0], first)
 
 
-def test_all_decodes_of_an_input_are_returned_where_they_are_sampled(vocabulary):
+def test_sampling_returns_every_decode_of_an_input(vocabulary):
   rows = convert(CONVERTER(pack=False))[:2]
   several = {"default_decoder_params": models.DecoderParams(num_decodes=3)}
   drawn = sample(tiny.plain(vocabulary, Sampling(1.0), **several), rows)
@@ -91,10 +91,10 @@ def test_all_decodes_of_an_input_are_returned_where_they_are_sampled(vocabulary)
   assert sample(tiny.plain(vocabulary, **several), rows).shape == (2, 12)
 
 
-# ---- How many inputs T5X hands over together, and which of them are decoded. ----
+# ---- The number of inputs per call of T5X, and copies that fill a batch. ----
 
 
-def test_inputs_are_read_ahead_where_rows_take_them(monkeypatch, capsys):
+def test_inputs_are_read_ahead_with_slots(monkeypatch, capsys):
   assert inputs_a_call(16, 8, slots=16) == 128
   assert inputs_a_call(16, 1, slots=16) == 16
   assert inputs_a_call(16, 8, slots=0) == 16
@@ -106,6 +106,6 @@ def test_inputs_are_read_ahead_where_rows_take_them(monkeypatch, capsys):
   assert "READ_AHEAD=1" in capsys.readouterr().err
 
 
-def test_copies_that_fill_a_batch_are_not_wanted():
+def test_copies_that_fill_a_batch_are_not_decoded():
   examples = jnp.array([[7, 3], [7, 4], [8, 4], [7, 3], [7, 3]])
   assert is_first(examples).tolist() == [True, True, True, False, False]

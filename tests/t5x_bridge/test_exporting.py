@@ -1,4 +1,4 @@
-"""What is exported decodes as the model does, samples too; planted faults are seen."""
+"""Exported programs give the tokens and samples of the model; planted faults fail."""
 
 import contextlib
 import types
@@ -21,12 +21,13 @@ pytestmark = pytest.mark.slow
 LENGTHS = {"inputs": 9, "targets": 12}
 ROWS = 5
 SERVE = commands.script_module("serve_exported", "examples")
-KEYS_OF, LOWERED = SERVE.keys_of, exporting.lowered
+KEYS_OF = SERVE.keys_of
+LOWERED = exporting.lowered
 
 
 @pytest.fixture(scope="module")
 def model(vocabulary):
-  """A model without a draft; tests/e2e exports drafts."""
+  """Returns a model without a draft; tests/e2e exports drafts."""
   return tiny.plain(vocabulary, Sampling(1.0), seed=3)
 
 
@@ -40,7 +41,7 @@ def params(model):
 
 @pytest.fixture(scope="module")
 def expected(model, params, batch):
-  """The model's tokens of the first examples of a task."""
+  """Returns the model's tokens for the first examples of a task."""
   place = np.stack([np.full(ROWS, number_of("a task")), np.arange(ROWS)], axis=1)
   examples = {**batch, EXAMPLE: jnp.asarray(place, jnp.uint32)}
   with exporting.portable():
@@ -49,22 +50,26 @@ def expected(model, params, batch):
 
 @pytest.fixture(scope="module")
 def export(model, params):
-  """A function that exports the model to a folder."""
+  """Returns a function that exports the model to a folder."""
   flat = flax.traverse_util.flatten_dict(params, sep="/")
-  given, how = (model, flat, LENGTHS, "a task"), (["cpu", "tpu"], [ROWS])
-  return lambda folder: exporting.export(*given, str(folder), *how)
+  platforms = ["cpu", "tpu"]
+
+  def export(folder):
+    exporting.export(model, flat, LENGTHS, "a task", str(folder), platforms, [ROWS])
+
+  return export
 
 
 @pytest.fixture(scope="module")
 def exported(export, tmp_path_factory):
-  """A folder of the exported model."""
+  """Returns the folder of the exported model."""
   export(folder := tmp_path_factory.mktemp("exported"))
   return folder
 
 
 @pytest.fixture
 def check(batch, expected):
-  """Compares the tokens of an exported program."""
+  """Returns a function that compares the tokens of an exported program."""
 
   def check(folder):
     decode, _, about = SERVE.load(folder)
@@ -75,7 +80,7 @@ def check(batch, expected):
   return check
 
 
-def test_tokens_are_the_models(check, exported):
+def test_exported_tokens_equal_the_model_s(check, exported):
   check(exported)
 
 
@@ -107,14 +112,14 @@ def a_token_less(model, params, lengths, *rest):
     (SERVE, "keys_of", seed_after_task),
     (SERVE, "keys_of", one_key_for_all),
     (exporting, "lowered", a_token_less),
-    # Kernels of this CPU.
+    # Without `portable` the program calls kernels of this CPU.
     (exporting, "portable", contextlib.nullcontext),
   ],
 )
 def test_a_planted_fault_is_seen(
   owner, name, fault, check, export, exported, tmp_path, monkeypatch
 ):
-  if name != "portable":  # Most faults leave the program as it is.
+  if name != "portable":  # Most faults do not change the program.
     program = (exported / f"decode_{ROWS}.jax_export").read_bytes()
     program = jax.export.deserialize(bytearray(program))
     monkeypatch.setattr(exporting, "lowered", lambda *given: program)

@@ -1,4 +1,4 @@
-"""t5x_runtime keeps compiled programs, unless JAX is told otherwise."""
+"""t5x_runtime caches compiled programs unless a setting of JAX decides."""
 
 import jax
 import pytest
@@ -8,13 +8,13 @@ kept_programs = pytest.importorskip("t5x.kept_programs")
 
 @pytest.fixture
 def settings(monkeypatch):
-  made = {}
-  monkeypatch.setattr(jax.config, "update", made.__setitem__)
-  return made
+  updates = {}
+  monkeypatch.setattr(jax.config, "update", updates.__setitem__)
+  return updates
 
 
 @pytest.mark.parametrize("variable", ["SPECDEC_T5X_CACHE", "XDG_CACHE_HOME"])
-def test_programs_are_kept_in_the_user_s_cache(
+def test_programs_are_cached_in_the_user_s_cache_folder(
   variable, settings, monkeypatch, tmp_path
 ):
   for name in ("JAX_COMPILATION_CACHE_DIR", "SPECDEC_T5X_CACHE"):
@@ -25,20 +25,20 @@ def test_programs_are_kept_in_the_user_s_cache(
 
 
 @pytest.mark.parametrize("folder", ["", "my/folder"])
-def test_jax_s_own_setting_wins(settings, monkeypatch, folder):
+def test_the_setting_of_jax_wins(settings, monkeypatch, folder):
   monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", folder)
   kept_programs.keep_programs()
   assert not settings
 
 
-def test_each_kind_of_processor_has_a_folder(monkeypatch):
+def test_every_kind_of_processor_has_a_folder(monkeypatch):
   one = kept_programs.folder()
   monkeypatch.setattr(kept_programs, "_processor", lambda: "another")
   assert kept_programs.folder() != one
   assert kept_programs.folder().parent == one.parent
 
 
-def test_without_a_home_none_are_kept_and_it_is_said(settings, monkeypatch):
+def test_without_a_home_a_warning_replaces_the_cache(settings, monkeypatch):
   for name in ("JAX_COMPILATION_CACHE_DIR", "SPECDEC_T5X_CACHE"):
     monkeypatch.delenv(name, raising=False)
   monkeypatch.setenv("XDG_CACHE_HOME", "~no_such_user/cache")

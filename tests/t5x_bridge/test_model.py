@@ -1,4 +1,4 @@
-"""The T5X models of a pair: their outputs, statistics and settings."""
+"""The T5X models of a pair: outputs, statistics and settings."""
 
 import functools
 
@@ -27,7 +27,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 @pytest.fixture(scope="module")
 def batches(batch):
-  """By kind; prompts have the same targets, as T5X's feature converter makes them."""
+  """Returns batches by kind; T5X's feature converter makes the prompts."""
   dataset = tf.data.Dataset.from_generator(
     lambda: ({"inputs": prompt, "targets": [20, 21, 1]} for prompt in PROMPTS),
     output_signature=dict.fromkeys(tiny_gpt.LENGTHS, tf.TensorSpec((None,), tf.int32)),
@@ -44,16 +44,19 @@ def predict(model, batch, params=None, **kwargs):
 
 @pytest.fixture(scope="module")
 def params(vocabulary):
-  """Of target and draft, by kind."""
-  made = {name: own.speculative(vocabulary) for name, own in KINDS.items()}
-  return {name: tiny.variables(model)["params"] for name, model in made.items()}
+  """Returns the parameters of target and draft by kind."""
+  models_by_kind = {name: kind.speculative(vocabulary) for name, kind in KINDS.items()}
+  return {
+    name: tiny.variables(model)["params"] for name, model in models_by_kind.items()
+  }
 
 
 @pytest.fixture(scope="module")
 def expected(vocabulary, params, batches):
-  """T5X's own greedy outputs by kind, cut to the room of the targets."""
+  """Returns T5X's greedy outputs by kind, cut to the length of the targets."""
   sample = functools.partial(decoding.temperature_sample, temperature=0.0)
-  found, rooms = {}, {"t5": LENGTH, "gpt": tiny_gpt.LENGTHS["targets"]}
+  found = {}
+  rooms = {"t5": LENGTH, "gpt": tiny_gpt.LENGTHS["targets"]}
   for kind, room in rooms.items():
     model = tiny.t5x_model(network_for(KINDS[kind].TARGET), vocabulary, sample)
     found[kind] = predict(model, batches[kind], params[kind]["target"])[0][:, :room]
@@ -68,10 +71,10 @@ def expected(vocabulary, params, batches):
   ],
   ids=str,
 )
-def test_greedy_tokens_are_those_of_t5x_temperature_sample(
+def test_greedy_tokens_equal_t5x_temperature_sample(
   vocabulary, batches, params, expected, kind, settings
 ):
-  """Every way to draft: tests/test_ways.py."""
+  """Greedy tokens equal T5X's; tests/test_ways.py covers every drafter."""
   model = KINDS[kind].speculative(vocabulary, **settings)
   tokens, aux = predict(model, batches[kind], params[kind])
   np.testing.assert_array_equal(tokens, expected[kind])
@@ -82,7 +85,7 @@ def test_greedy_tokens_are_those_of_t5x_temperature_sample(
 
 
 @each_kind
-def test_plain_decoding_makes_a_call_a_token(
+def test_plain_decoding_makes_a_call_per_token(
   vocabulary, batches, params, expected, kind
 ):
   model = KINDS[kind].plain(vocabulary)
@@ -92,20 +95,18 @@ def test_plain_decoding_makes_a_call_a_token(
   assert set(aux) == {"scores", *writer.COUNTS}
 
 
-def test_what_a_batch_leaves_is_told_where_it_was_told_something(
+def test_a_batch_with_known_counts_returns_new_counts(
   vocabulary, batch, params, expected
 ):
   model = tiny.speculative(vocabulary, gamma=1, policy=CostAware((1.0, 1.2)))
-  told, left = predict(model, {**batch, "known": model.nothing_known(5)}, params["t5"])
-  np.testing.assert_array_equal(told, expected["t5"])
-  assert left["known"].tried.sum() > 0
+  tokens, aux = predict(model, {**batch, "known": model.nothing_known(5)}, params["t5"])
+  np.testing.assert_array_equal(tokens, expected["t5"])
+  assert aux["known"].tried.sum() > 0
   assert tiny.plain(vocabulary).nothing_known(5) is None
 
 
-def test_a_model_decodes_by_the_times_that_were_measured(
-  vocabulary, batch, monkeypatch
-):
-  """Before it was traced: of its rows, sampling and lengths, and of no others."""
+def test_a_model_uses_the_times_measured_for_its_batch(vocabulary, batch, monkeypatch):
+  """Only times for the model's rows, sampling and lengths change the draft length."""
   monkeypatch.setattr(tuning, "_tuned", {})
   times = tuning.Times((1.0, 9.0), prepare=0.5)
   monkeypatch.setattr(tuning, "_times", lambda job, params: times)
@@ -137,7 +138,8 @@ def test_several_decodes_are_sorted_by_score(
   vocabulary, batches, expected, kind, make, settings
 ):
   count = models.DecoderParams(num_decodes=4, return_all_decodes=True)
-  settings, batch = {"default_decoder_params": count, **settings}, batches[kind]
+  settings = {"default_decoder_params": count, **settings}
+  batch = batches[kind]
   model = make(vocabulary, Sampling(1.0), **settings)
   tokens, aux = predict(model, batch)
   rows, room = expected[kind].shape
@@ -150,18 +152,19 @@ def test_several_decodes_are_sorted_by_score(
 
 
 @each_kind
-def test_score_is_the_targets_log_likelihood(vocabulary, batches, params, kind):
-  given = params[kind], batches[kind]
-  alone = jax.jit(KINDS[kind].plain(vocabulary).score_batch)(*given)
-  scores = jax.jit(KINDS[kind].speculative(vocabulary).score_batch)(*given)
+def test_scores_are_the_target_s_log_likelihoods(vocabulary, batches, params, kind):
+  plain = jax.jit(KINDS[kind].plain(vocabulary).score_batch)
+  alone = plain(params[kind], batches[kind])
+  speculative = jax.jit(KINDS[kind].speculative(vocabulary).score_batch)
+  scores = speculative(params[kind], batches[kind])
   np.testing.assert_allclose(scores, alone, rtol=1e-6)
   assert (np.asarray(alone) < 0).all()
 
 
-def test_bfloat16_parameters_decode_as_the_same_numbers_in_float32(vocabulary, batch):
+def test_bfloat16_parameters_decode_like_equal_float32_parameters(vocabulary, batch):
   model = tiny.plain(vocabulary, Sampling(1.0))
 
-  # By NumPy, for which nothing is compiled.
+  # NumPy casts without compiling.
   def cast(params, dtype):
     return jax.tree.map(lambda x: np.asarray(x).astype(dtype), params)
 
@@ -172,7 +175,7 @@ def test_bfloat16_parameters_decode_as_the_same_numbers_in_float32(vocabulary, b
   expected, expected_aux = predict(model, batch, wide)
   np.testing.assert_array_equal(tokens, expected)
   jax.tree.map(np.testing.assert_array_equal, aux, expected_aux)
-  with pytest.raises(AssertionError):  # These are other numbers than before the cast.
+  with pytest.raises(AssertionError):  # The cast has changed the numbers.
     chex.assert_trees_all_equal(wide, drawn)
 
 
@@ -186,13 +189,13 @@ def test_bfloat16_parameters_decode_as_the_same_numbers_in_float32(vocabulary, b
   ],
 )
 def test_bad_settings_are_refused(vocabulary, unchecked, kind, bad, message):
-  """Of others, as commands say them, see tests/errors/cases.toml."""
+  """tests/errors/cases.toml has further refusals, with the messages of the commands."""
   with pytest.raises(ValueError, match=message) as error:
     KINDS[kind].speculative(vocabulary, **bad).check_max_length(LENGTH)
   assert "\n" not in str(error.value)
 
 
-def test_keys_may_come_as_a_decoder_param(vocabulary, batch):
+def test_keys_can_be_passed_in_decoder_params(vocabulary, batch):
   model = tiny.plain(vocabulary, Sampling(1.0), seed=3)
   params = tiny.variables(model)["params"]
   run = jax.jit(model.predict_batch_with_aux)
@@ -200,12 +203,14 @@ def test_keys_may_come_as_a_decoder_param(vocabulary, batch):
   one, _ = run(params, batch, decoder_params={"decode_rng": key})
   np.testing.assert_array_equal(one, run(params, batch, key)[0])
   examples = jnp.array([[9, place] for place in (4, 0, 1, 2, 3)])
-  # As docs/how-to/export.md says that they are made.
-  of_task = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 3), 9)
-  keys = jax.vmap(lambda place: jax.random.fold_in(of_task, place))(examples[:, 1])
-  given = {"decode_rng": jax.random.key_data(keys)}
+  # docs/how-to/export.md describes the keys.
+  task_key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 3), 9)
+  keys = jax.vmap(lambda place: jax.random.fold_in(task_key, place))(examples[:, 1])
+  decoder_params = {"decode_rng": jax.random.key_data(keys)}
   ours, _ = run(params, {**batch, EXAMPLE: examples})
-  np.testing.assert_array_equal(run(params, batch, decoder_params=given)[0], ours)
+  np.testing.assert_array_equal(
+    run(params, batch, decoder_params=decoder_params)[0], ours
+  )
   assert (ours != one).any()
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints as Orbax's own writers lay them out, without T5X."""
+"""Checkpoints in the layouts of Orbax's writers, without T5X."""
 
 import chex
 import flax
@@ -15,14 +15,14 @@ from tests.t5x_bridge import test_scanned, tiny, tiny_gpt
 
 
 def standard(folder, tree):
-  """A StandardCheckpointer's folder."""
+  """Writes the folder of a StandardCheckpointer."""
   with ocp.StandardCheckpointer() as checkpointer:
     checkpointer.save(folder.absolute(), tree)
   return folder
 
 
 def pytree(folder, tree):
-  """A PyTreeCheckpointer's, an array a folder."""
+  """Writes the folder of a PyTreeCheckpointer, with a folder per array."""
   handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False)
   with ocp.Checkpointer(handler) as checkpointer:
     checkpointer.save(folder.absolute(), args=ocp.args.PyTreeSave(tree))
@@ -30,7 +30,10 @@ def pytree(folder, tree):
 
 
 def managed(step=3, prefix=None, **items):
-  """A CheckpointManager's folder of a step; `items` are None where there is one."""
+  """Returns a writer of a CheckpointManager's step folder.
+
+  An item with the value None holds the saved tree.
+  """
 
   def write(folder, tree):
     options = ocp.CheckpointManagerOptions(
@@ -80,13 +83,13 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_orbax_s_own_layouts_are_read(name, vocabulary, tmp_path):
+def test_layouts_of_orbax_are_read(name, vocabulary, tmp_path):
   write, tree, step = LAYOUTS[name]
   params = tiny.drawn(tiny.TARGET)
   path = str(write(tmp_path / "saved", tree(flax.core.unfreeze(params))))
-  read = specdec_t5x.load_model(path)
-  assert read.network.config == tiny.TARGET
-  chex.assert_trees_all_equal(read.params, params)
+  loaded = specdec_t5x.load_model(path)
+  assert loaded.network.config == tiny.TARGET
+  chex.assert_trees_all_equal(loaded.params, params)
   paths = {"target": path, "draft": tiny.save_t5x(tmp_path / "draft", tiny.DRAFT)}
   restored = tiny.restored(tiny.speculative(vocabulary), paths)
   assert int(restored.step) == step
@@ -102,25 +105,25 @@ def test_arrays_are_read_in_groups(size, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("inner", ["default", "items"])
-def test_the_folder_of_an_item_is_read(inner, tmp_path):
+def test_the_folder_of_an_item_can_be_read(inner, tmp_path):
   params = tiny.drawn(tiny.TARGET)
   write = managed(items=None) if inner == "items" else managed()
   path = write(tmp_path / "saved", flax.core.unfreeze(params))
-  read = specdec_t5x.load_model(str(path / inner))
-  chex.assert_trees_all_equal(read.params, params)
+  loaded = specdec_t5x.load_model(str(path / inner))
+  chex.assert_trees_all_equal(loaded.params, params)
 
 
 @pytest.mark.parametrize("config", [tiny_gpt.TARGET, test_scanned.UMT5])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_other_networks_in_orbax_s_own_layout_are_read(config, dtype, tmp_path):
-  """As they are, or with stacked layers; in 16 bits, too."""
+def test_other_networks_in_orbax_s_layout_are_read(config, dtype, tmp_path):
+  """Decoder-only networks and stacked layers are read, also in bfloat16."""
   params = jax.tree.map(lambda x: x.astype(dtype), tiny.drawn(config))
   flat = test_scanned.stack(params, 1, test_scanned.scan, 2)
   tree = flax.traverse_util.unflatten_dict(flat, sep="/")
-  read = specdec_t5x.load_model(str(standard(tmp_path / "saved", tree)))
-  assert read.network.config == config
+  loaded = specdec_t5x.load_model(str(standard(tmp_path / "saved", tree)))
+  assert loaded.network.config == config
   wide = jax.tree.map(lambda x: x.astype("float32"), params)
-  chex.assert_trees_all_equal(read.params, wide)
+  chex.assert_trees_all_equal(loaded.params, wide)
 
 
 @pytest.mark.parametrize(
@@ -133,21 +136,19 @@ def test_other_networks_in_orbax_s_own_layout_are_read(config, dtype, tmp_path):
   ],
 )
 @pytest.mark.parametrize("write", [standard, managed()])
-def test_an_orbax_checkpoint_of_something_else_is_said_to_be_one(
-  tree, found, write, tmp_path
-):
+def test_an_orbax_checkpoint_without_a_network_is_named(tree, found, write, tmp_path):
   path = str(write(tmp_path / "saved", tree))
-  says = rf"is an Orbax checkpoint {found}.*StandardCheckpointer\(\).save\(DIR, pa"
+  message = rf"is an Orbax checkpoint {found}.*StandardCheckpointer\(\).save\(DIR, pa"
   for read in (
     specdec_t5x.load_model,
     lambda path: Checkpoint.of_network(path, "TARGET_CHECKPOINT_PATH", {}),
   ):
-    with pytest.raises(ValueError, match=says) as error:
+    with pytest.raises(ValueError, match=message) as error:
       read(path)
     assert "damaged" not in str(error.value)
 
 
-def test_of_several_items_one_must_be_named(tmp_path):
+def test_several_items_are_refused_unless_an_item_is_named(tmp_path):
   params = flax.core.unfreeze(tiny.drawn(tiny.TARGET))
   path = managed(a=None, b=None)(tmp_path / "saved", params)
   with pytest.raises(ValueError, match=r"with the items \['a', 'b'\], expected one"):

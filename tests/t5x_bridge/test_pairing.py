@@ -1,4 +1,4 @@
-"""Restoring pairs, and refusing what can't be restored, before any model work."""
+"""Restoring pairs, and refusing unusable checkpoints before any model work."""
 
 import chex
 import jax
@@ -14,7 +14,7 @@ from tests.t5x_bridge import tiny, tiny_gpt
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-  """Checkpoints of target and draft, by what they are."""
+  """Returns the checkpoints of target and draft by kind."""
 
   def saved(kind, format):
     root = tmp_path_factory.mktemp("pair")
@@ -31,12 +31,12 @@ def paths(tmp_path_factory):
 
 
 @pytest.mark.parametrize("pair", ["t5x", "orbax", "decoder-only"])
-def test_both_models_get_their_own_parameters(vocabulary, paths, pair):
+def test_target_and_draft_get_their_parameters(vocabulary, paths, pair):
   kind = tiny_gpt if pair == "decoder-only" else tiny
-  given = []
+  received = []
 
   def ready(params):
-    return given.append(params) or {}
+    return received.append(params) or {}
 
   model = kind.speculative(vocabulary)
   restored = tiny.restored(model, paths[pair], ready=ready)
@@ -44,12 +44,12 @@ def test_both_models_get_their_own_parameters(vocabulary, paths, pair):
   for name, config, seed in (("target", kind.TARGET, 1), ("draft", kind.DRAFT, 2)):
     saved = tiny.state(network_for(config), seed).params
     chex.assert_trees_all_equal(restored.params[name], saved)
-  # What is to be done before compiling is given the parameters.
-  chex.assert_trees_all_equal(given, [restored.params])
+  # `ready` runs with the restored parameters.
+  chex.assert_trees_all_equal(received, [restored.params])
 
 
 @pytest.mark.parametrize("pair", ["t5x", "orbax"])
-def test_parameters_come_in_the_wanted_dtype(vocabulary, paths, pair):
+def test_parameters_are_restored_in_the_requested_dtype(vocabulary, paths, pair):
   restored = tiny.restored(tiny.speculative(vocabulary), paths[pair], "bfloat16")
   assert {leaf.dtype.name for leaf in jax.tree.leaves(restored.params)} == {"bfloat16"}
 
@@ -58,7 +58,7 @@ def test_parameters_come_in_the_wanted_dtype(vocabulary, paths, pair):
 def dataset(vocabulary, tmp_path_factory):
   text = tmp_path_factory.mktemp("text") / "in.txt"
   text.write_text("a man\n")
-  # Other modules' tests may come between those of this one, and the text be made anew.
+  # The name has the folder, because the fixture may run again with a new text.
   name = tasks.translation_from_files(
     f"preflight_{text.parent.name}", {"test": (str(text), None)}, vocabulary=vocabulary
   )
@@ -89,7 +89,8 @@ def test_a_good_run_passes(vocabulary, dataset, paths, tmp_path):
   task = language_modeling.language_modeling_from_files(
     "decoder_only_task", {"test": str(tmp_path / "text")}, vocabulary, prompt_words=2
   )
-  prompts, model = dataset(task, **tiny_gpt.LENGTHS), tiny_gpt.speculative(vocabulary)
+  prompts = dataset(task, **tiny_gpt.LENGTHS)
+  model = tiny_gpt.speculative(vocabulary)
   check(vocabulary, prompts, paths["decoder-only"], tmp_path, model=model)
   assert not (tmp_path / "out").exists()
 
@@ -100,7 +101,7 @@ def test_a_network_without_a_path_is_named(vocabulary, dataset, paths, tmp_path)
     check(vocabulary, dataset(), alone, tmp_path)
 
 
-def test_a_task_of_another_vocabulary_is_refused(
+def test_a_task_with_a_different_vocabulary_is_refused(
   vocabulary_path, dataset, paths, tmp_path
 ):
   other = seqio.SentencePieceVocabulary(vocabulary_path, extra_ids=9)

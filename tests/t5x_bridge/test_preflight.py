@@ -1,4 +1,4 @@
-"""Checks before a run: what is wrong is said, and nothing is written over."""
+"""Checks before a run: messages about wrong settings, and nothing overwritten."""
 
 import gin
 import pytest
@@ -25,7 +25,7 @@ GIN_FILES = {
 
 @pytest.fixture(params=GIN_FILES.values(), ids=GIN_FILES)
 def finished(request, tmp_path, monkeypatch):
-  """The directory of a run of these gin files; its bindings are still there."""
+  """Yields the folder of a finished run of gin files, with gin's bindings in place."""
   monkeypatch.chdir(ROOT)
   with commands.own_flags(lambda: None), commands.as_main(infer):
     gin.configurable(infer.infer)
@@ -41,9 +41,9 @@ def finish(directory):
   writer.merge_and_summarize(str(directory), name, str(directory), 7, model)
 
 
-def test_every_setting_but_where_the_results_go_is_compared(finished, monkeypatch):
+def test_every_setting_except_the_output_place_is_compared(finished, monkeypatch):
   preflight.check_same_run(str(finished))
-  # gin shows text alone.
+  # gin's public functions show only text.
   for (scope, selector), bindings in gin.config._CONFIG.items():
     for parameter in bindings:
       name = scope if selector == "gin.macro" else f"{selector}.{parameter}"
@@ -65,7 +65,7 @@ def test_every_setting_but_where_the_results_go_is_compared(finished, monkeypatc
     ("configs/drafters/quantized.gin", "BITS", "SLOTS"),
   ],
 )
-def test_macros_that_files_and_included_files_set_are_known(file, known, unknown):
+def test_macros_of_files_and_included_files_are_known(file, known, unknown):
   found = preflight.macros_of_files([file, "no/such.gin"])
   assert known in found
   assert unknown not in found

@@ -1,4 +1,4 @@
-"""Checkpoints whose layers are stacked, as flax's scan over layers writes them."""
+"""Checkpoints with stacked layers, as written by flax's scan over layers."""
 
 import dataclasses
 
@@ -17,26 +17,27 @@ from specdec_t5x.checkpoints.readers import one_device
 from specdec_t5x.network.functional import network_for
 from tests.t5x_bridge import tiny, tiny_gpt
 
-# As many layers of the decoder as heads: a shape alone does not tell them apart.
+# The decoder has as many layers as heads, so a shape can't distinguish the axes.
 LAYERS = {"num_encoder_layers": 3, "num_decoder_layers": 2}
 UMT5 = dataclasses.replace(tiny.TARGET, **LAYERS, relpos_per_layer=True)
 SHARED = dataclasses.replace(UMT5, relpos_per_layer=False, logits_via_embedding=True)
-# As many layers as heads, and as many as the bias has buckets.
+# 2 decoder layers and 2 heads; 32 encoder layers and 32 buckets of the position bias.
 SQUARE = dataclasses.replace(UMT5, num_encoder_layers=32, mlp_dim=16)
 
 
 def stack(params, axis, middle, heads=0, norm_axis=None):
-  """Returns a network's parameters as a scan over layers has them, by path.
+  """Returns the parameters of a network in the layout of a scan over layers, by path.
 
   Args:
-    params: of the network.
-    axis: that the layers get.
-    middle: what stands between the stack's name and a parameter's.
-    heads: that have an axis of their own; 0 joins them.
-    norm_axis: of the layers in norms, where it is another.
+    params: parameters of the network.
+    axis: axis of the layers.
+    middle: returns the path between the name of a stack and of a parameter.
+    heads: number of heads in a separate axis; 0 joins the heads.
+    norm_axis: axis of the layers in norms; None is `axis`.
   """
   flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
-  layers, made = {}, {}
+  layers = {}
+  stacked = {}
   for name, array in flat.items():
     array = np.asarray(array)
     stack, *parts = name.split("/")
@@ -48,18 +49,18 @@ def stack(params, axis, middle, heads=0, norm_axis=None):
       path = "/".join((stack, *middle(stack), *parts[1:]))
       layers.setdefault(path, {})[number] = array
     elif "relpos_bias" in name:
-      made["/".join((stack, *middle(stack), *parts))] = array
+      stacked["/".join((stack, *middle(stack), *parts))] = array
     else:
-      made[name] = array
+      stacked[name] = array
   for path, found in layers.items():
     is_apart = norm_axis is not None and path.endswith("scale")
     arrays = [found[number] for number in sorted(found)]
-    made[path] = np.stack(arrays, norm_axis if is_apart else axis)
-  return made
+    stacked[path] = np.stack(arrays, norm_axis if is_apart else axis)
+  return stacked
 
 
 def write(root, flat, format="t5x", step=7):
-  """Writes parameters by path as T5X does, and returns the checkpoint's path."""
+  """Writes parameters by path like T5X and returns the checkpoint's path."""
   tree = flax.core.freeze(flax.traverse_util.unflatten_dict(flat, sep="/"))
   state = train_state.InferenceState(jnp.array(step), tree)
   if format == "t5x":
@@ -82,7 +83,7 @@ def both(stack):
   return (stack, "layers")
 
 
-# A network, the axis of its layers, their names, heads apart, the axis of norms.
+# (network, axis of layers, names of layers, separate heads, axis of norms).
 WAYS = [
   (UMT5, 1, scan, 2, None),  # T5X's examples/scalable_t5.
   (UMT5, 1, layers, 0, None),
@@ -101,13 +102,13 @@ WAYS = [
 
 @pytest.mark.parametrize("way", range(len(WAYS)))
 @pytest.mark.parametrize("format", ["t5x", "orbax"])
-def test_stacked_layers_are_read_as_those_of_their_network(way, format, tmp_path):
-  config, *how = WAYS[way]
+def test_stacked_layers_are_read(way, format, tmp_path):
+  config, *layout = WAYS[way]
   params = tiny.drawn(config)
-  path = write(tmp_path, stack(params, *how), format)
-  read = specdec_t5x.load_model(path)
-  assert read.network.config == config
-  chex.assert_trees_all_equal(read.params, params)
+  path = write(tmp_path, stack(params, *layout), format)
+  loaded = specdec_t5x.load_model(path)
+  assert loaded.network.config == config
+  chex.assert_trees_all_equal(loaded.params, params)
 
 
 @pytest.mark.parametrize("format", ["t5x", "orbax"])
@@ -132,10 +133,11 @@ def test_stacked_layers_are_restored_under_t5x(format, dtype, vocabulary, tmp_pa
   )
 
 
-def test_each_stored_array_is_read_once(tmp_path, monkeypatch):
+def test_every_stored_array_is_read_once(tmp_path, monkeypatch):
   flat = stack(tiny.drawn(UMT5), 1, scan, 2)
   found = Checkpoint.open(write(tmp_path, flat))
-  names, read_stored = [], found._read_stored
+  names = []
+  read_stored = found._read_stored
 
   def noted(name, dtype):
     return names.append(name) or read_stored(name, dtype)
@@ -146,7 +148,7 @@ def test_each_stored_array_is_read_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("format", ["t5x", "orbax"])
-def test_split_heads_of_layers_of_their_own_are_joined(format, tmp_path):
+def test_split_heads_of_unstacked_layers_are_joined(format, tmp_path):
   params = tiny.drawn(tiny.TARGET)
   flat = stack(params, 0, scan, 2)
   places = scanned.places({name: x.shape for name, x in flat.items()})
@@ -155,8 +157,8 @@ def test_split_heads_of_layers_of_their_own_are_joined(format, tmp_path):
     for ours, place in places.items()
   }
   assert apart["decoder/layers_1/self_attention/out/kernel"].shape == (2, 8, 16)
-  read = specdec_t5x.load_model(write(tmp_path, apart, format))
-  chex.assert_trees_all_equal(read.params, params)
+  loaded = specdec_t5x.load_model(write(tmp_path, apart, format))
+  chex.assert_trees_all_equal(loaded.params, params)
 
 
 @pytest.mark.parametrize(
@@ -169,15 +171,15 @@ def test_split_heads_of_layers_of_their_own_are_joined(format, tmp_path):
   ],
 )
 @pytest.mark.parametrize("format", ["t5x", "orbax"])
-def test_stacks_that_do_not_fit_together_are_refused(name, shape, format, tmp_path):
+def test_inconsistent_stacks_are_refused(name, shape, format, tmp_path):
   flat = stack(tiny.drawn(UMT5), 1, scan, 2) | {name: np.ones(shape, np.float32)}
   path = write(tmp_path, flat, format)
-  says = r"checkpoint_7: .* look like parameters of stacked layers.*0 ways"
-  with pytest.raises(ValueError, match=says):
+  message = r"checkpoint_7: .* look like parameters of stacked layers.*0 ways"
+  with pytest.raises(ValueError, match=message):
     specdec_t5x.load_model(path)
 
 
-def test_ways_of_our_own_are_not_taken_for_stacks():
+def test_our_layouts_are_not_mistaken_for_stacks():
   for config in (UMT5, tiny.TARGET, tiny_gpt.TARGET):
     params = tiny.drawn(config)
     flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")

@@ -1,11 +1,11 @@
-"""TPU slices that are described without a TPU."""
+"""Descriptions of TPU slices without a TPU."""
 
 import pytest
 
 from specdec_t5x.t5x_bridge.topologies import described
 
 
-def test_without_the_tpu_s_compiler_it_says_what_to_install():
+def test_a_missing_tpu_compiler_is_named():
   try:
     import libtpu  # noqa: F401
   except ImportError:
@@ -16,7 +16,7 @@ def test_without_the_tpu_s_compiler_it_says_what_to_install():
 
 
 @pytest.mark.parametrize("topology", ["v9:1x1", "v4", "v4:", "", "1x1x1"])
-def test_a_slice_that_there_is_not_is_refused(topology):
+def test_an_unknown_slice_is_refused(topology):
   with pytest.raises(ValueError, match=r"such as v4:1x1x1 .* got '") as found:
     described(topology)
   assert repr(topology) in str(found.value)

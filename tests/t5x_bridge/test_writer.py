@@ -21,7 +21,7 @@ WHOLE = "task-predict_with_aux.jsonl-00000-of-00001"
 
 
 def aux(accepted, tried):
-  """A record of these statistics."""
+  """Returns a record with the statistics."""
   counts = {
     "scores": -1.0,
     "tokens": accepted + 2,
@@ -35,10 +35,11 @@ def aux(accepted, tried):
 
 
 class Model:
-  """What of a T5X model the summary is read off."""
+  """The members of a T5X model that the summary reads."""
 
   def __init__(self, decoder, sampling=GREEDY):
-    self.decoder, self.sampling = decoder, sampling
+    self.decoder = decoder
+    self.sampling = sampling
 
 
 def merge(directory, shard, rows, name=NAME, model=Model(tiny.decoder())):  # noqa: B008
@@ -71,15 +72,14 @@ def test_summary_pools_every_finished_shard(tmp_path):
 
 
 @pytest.mark.parametrize("reason", [None, "there are 2 devices"])
-def test_the_summary_says_whose_products_there_are(monkeypatch, reason):
+def test_the_summary_names_the_kind_of_products(monkeypatch, reason):
   monkeypatch.setattr(library, "problem", lambda: reason)
   assert writer.environment()["products"] == (reason or "native")
 
 
-def test_of_two_shards_that_end_at_once_the_last_to_write_counts_both(
-  tmp_path, monkeypatch
-):
-  write, others = writer.write_atomically, [(1, [aux(2, 4)])]
+def test_the_last_of_two_simultaneous_shards_counts_every_shard(tmp_path, monkeypatch):
+  write = writer.write_atomically
+  others = [(1, [aux(2, 4)])]
 
   def late(*args):
     if others:
@@ -100,7 +100,7 @@ DECODERS = {
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_alpha_by_mass_is_that_of_token_and_greedy_verification_alone(tmp_path, name):
+def test_only_token_and_greedy_verification_have_alpha_by_mass(tmp_path, name):
   summary = merge(tmp_path, 0, [aux(3, 4)], model=Model(DECODERS[name]))
   if name in ("token", "lenient", "greedy", "beam", "plain"):
     is_exact = name in ("token", "lenient", "plain")
@@ -113,7 +113,7 @@ def test_alpha_by_mass_is_that_of_token_and_greedy_verification_alone(tmp_path, 
     assert statistics["alpha_by_mass"] is None
 
 
-def test_what_decoded_is_read_off_the_objects(tmp_path):
+def test_the_summary_describes_decoder_and_sampling(tmp_path):
   decoder = tiny.decoder(rule=Lenient(0.5), policy=CostAware((1.0, 1.5, 2.0, 3.0)))
   summary = merge(
     tmp_path, 0, [aux(3, 4)], model=Model(decoder, Sampling(0.5, top_p=0.9))
@@ -142,7 +142,7 @@ def test_joined_shards_count_once(tmp_path):
   assert summary["statistics"]["examples"] == 3
 
 
-def test_modes_without_statistics_say_so(tmp_path):
+def test_modes_without_statistics_have_no_statistics(tmp_path):
   name = "task-predict.jsonl-00000-of-00001"
   summary = merge(tmp_path, 0, [{"prediction": "x"}], name=name)
   assert summary["statistics"] is None
@@ -156,14 +156,19 @@ NAN = float("nan")
 
 
 def write_decoded(mode, predictions, **aux):
-  written, write_fn = [], lambda *args: written.append(args)
-  args = (PATH, (predictions, aux), TASK_DS, mode, "a vocabulary")
-  writer.write_decoded(*args, write_fn=write_fn)
-  assert written == [args]
+  written = []
+
+  def write_fn(*args):
+    written.append(args)
+
+  results = (predictions, aux)
+  vocabulary = "a vocabulary"
+  writer.write_decoded(PATH, results, TASK_DS, mode, vocabulary, write_fn=write_fn)
+  assert written == [(PATH, results, TASK_DS, mode, vocabulary)]
 
 
-def test_numbers_are_written():
-  """No result without NaN is refused; the next test refuses NaN."""
+def test_results_without_nan_are_written():
+  """Results without NaN are written; the next test refuses NaN."""
   write_decoded("predict", [[5]] * 3)
   write_decoded("score", [-1.0, -2.0, -3.0])
   fine = {"scores": [-1.0, 0.0, -2.0], "acceptance_mass": [0.0, 1.0, 1.5]}
@@ -186,7 +191,7 @@ def test_numbers_are_written():
     ),
   ],
 )
-def test_an_example_of_nan_is_named(mode, predictions, aux, network):
+def test_an_example_with_nan_is_named(mode, predictions, aux, network):
   place = r"Example 1 of chunk00003, {'inputs_pretokenized': 'a cat'}: "
   with pytest.raises(ValueError, match=f"{place}.* from the {network}, in 2 of 3 exam"):
     write_decoded(mode, predictions, **aux)

@@ -1,4 +1,4 @@
-"""A tiny random pair, its vocabulary and its checkpoints, made where they are used."""
+"""A tiny random pair with vocabulary and checkpoints."""
 
 import pathlib
 
@@ -27,7 +27,7 @@ VOCAB_SIZE = 64
 
 
 def sizes(width, vocab_size):
-  """What networks of this width have in common."""
+  """Returns the settings that networks of a width share."""
   return {
     "vocab_size": vocab_size,
     "emb_dim": width,
@@ -43,7 +43,8 @@ def config(layers, width, vocab_size=VOCAB_SIZE):
   return T5Config(**sizes(width, vocab_size), **layers)
 
 
-TARGET, DRAFT = config(2, 16), config(1, 8)
+TARGET = config(2, 16)
+DRAFT = config(1, 8)
 
 
 def sentences(count, seed=0):
@@ -76,8 +77,9 @@ def decoder(
   policy=None,
   **words,
 ):
-  """Returns the decoder of networks and of parts, by name or as they are."""
-  network, is_word = draft and network_for(draft), isinstance(drafter, str)
+  """Returns a decoder from networks and parts; a part may be a name or an object."""
+  network = draft and network_for(draft)
+  is_word = isinstance(drafter, str)
   drafter = get_drafter(drafter, network, gamma, **words)
   policy = policy_for(drafter, policy, gamma, is_word)
   return SpeculativeDecoder(network_for(target), drafter, get_rule(rule), policy)
@@ -91,7 +93,7 @@ _OF_THE_MODEL = ("seed", "default_decoder_params")
 
 
 def split_settings(settings, names=_OF_THE_MODEL):
-  """Returns a decoder's settings, and those of a model that go by these names."""
+  """Splits settings into the decoder's and the model's; `names` are the model's."""
   of_model = {name: settings[name] for name in names if name in settings}
   return {n: x for n, x in settings.items() if n not in of_model}, of_model
 
@@ -106,19 +108,19 @@ def plain(vocabulary, sampling=GREEDY, **kwargs):
 
 
 def variables(model, seed=0):
-  """Random parameters, sharper than the initialiser's, so that greedy is no tie.
+  """Returns random parameters with larger weights, so logits have no ties.
 
-  The padding token's logit is always 0, so that greedy never says it.
+  The logit of the padding token is always 0, so greedy decoding never gives padding.
   """
   networks = model.decoder.networks if hasattr(model, "decoder") else {}
-  made = model.module, tuple(networks.items()), seed
-  if made not in _variables:
-    with jax.ensure_compile_time_eval():  # Who is being traced gets arrays, too.
-      _variables[made] = _make_variables(model, seed)
-  return _variables[made]
+  key = model.module, tuple(networks.items()), seed
+  if key not in _variables:
+    with jax.ensure_compile_time_eval():  # Gives arrays even while tracing.
+      _variables[key] = _make_variables(model, seed)
+  return _variables[key]
 
 
-_variables = {}  # Of networks and seed: many tests ask for the same.
+_variables = {}  # By networks and seed, because many tests share variables.
 
 
 def _make_variables(model, seed):
@@ -139,7 +141,7 @@ def _make_variables(model, seed):
 
 
 def predict(model, params, batch, **kwargs):
-  """What a model says of a batch, by a compiled program."""
+  """Returns the tokens and statistics of a batch from a compiled program."""
   key = jax.random.PRNGKey(0)
 
   def run(params, batch):
@@ -149,7 +151,7 @@ def predict(model, params, batch, **kwargs):
 
 
 def restored(model, paths, dtype="float32", **settings):
-  """The state of a model as T5X restores it from a checkpoint a network."""
+  """Restores the state of a model like T5X, from a checkpoint per network."""
   state = train_state.InferenceState.create(variables(model, seed=3))
   manager = CheckpointManager(
     directory="",
@@ -163,33 +165,33 @@ def restored(model, paths, dtype="float32", **settings):
 
 
 def state(module, seed=0):
-  """An inference state of one network, and its model."""
+  """Returns an inference state of a network."""
   model = t5x_model(module, seqio.ByteVocabulary())
   return train_state.InferenceState.create(variables(model, seed))
 
 
 def t5x_model(module, vocabulary, decode_fn=None):
-  """T5X's own model of one network."""
+  """Returns T5X's own model of a network."""
   if is_decoder_only(module):
     return models.DecoderOnlyModel(module, vocabulary, None, decode_fn)
   return models.EncoderDecoderModel(module, vocabulary, vocabulary, None, decode_fn)
 
 
 def pair():
-  """A target and a draft at random."""
+  """Returns a random target and a random draft."""
   networks = network_for(TARGET), network_for(DRAFT)
   return [Model(x, state(x, seed).params) for seed, x in enumerate(networks, 1)]
 
 
 def drawn(config):
-  """Parameters that nothing is to run: no program is compiled for them."""
+  """Returns random parameters without compiling, for tests that run no network."""
   draw = np.random.default_rng(0).normal
   shapes = abstract_state(network_for(config)).params
   return jax.tree.map(lambda x: draw(size=x.shape).astype(x.dtype), shapes)
 
 
 def save(directory, config, params, format="t5x", step=7) -> str:
-  """Writes a checkpoint, and returns its path."""
+  """Writes a checkpoint and returns the path."""
   directory.mkdir(parents=True, exist_ok=True)
   T5XParameters(network_for(config), str(directory), format).save(step, params)
   return str(directory / f"checkpoint_{step}")

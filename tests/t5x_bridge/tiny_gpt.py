@@ -1,4 +1,4 @@
-"""A tiny random decoder-only pair; `tiny` saves its checkpoints, too."""
+"""A tiny random decoder-only pair; `tiny` saves the checkpoints."""
 
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.decoders import PlainDecoder
@@ -14,7 +14,8 @@ def config(layers, width, vocab_size=tiny.VOCAB_SIZE):
   return GptConfig(**tiny.sizes(width, vocab_size), num_layers=layers)
 
 
-TARGET, DRAFT = config(2, 16), config(1, 8)
+TARGET = config(2, 16)
+DRAFT = config(1, 8)
 
 
 _OF_THE_MODEL = (

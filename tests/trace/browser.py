@@ -1,4 +1,4 @@
-"""A page in a browser, where there is one."""
+"""Runs scripts on a page in Chromium, if installed."""
 
 import json
 import pathlib
@@ -15,8 +15,8 @@ _SCRIPT = """
 <script>
 const run = () => {{ {script} }};
 addEventListener("load", () => {{
-  const told = JSON.stringify(run());
-  document.body.innerHTML = `<pre id="told">${{told}}</pre>`;
+  const result = JSON.stringify(run());
+  document.body.innerHTML = `<pre id="result">${{result}}</pre>`;
 }});
 </script>
 """
@@ -26,8 +26,8 @@ needed = pytest.mark.skipif(
 )
 
 
-def told(page: str, script: str, folder: pathlib.Path) -> Any:
-  """Returns what a file's script returns on a loaded page, which is light."""
+def run_script(page: str, script: str, folder: pathlib.Path) -> Any:
+  """Loads a page in the light theme, runs a script and returns the script's result."""
   path = folder / "page.html"
   body = (_HERE / script).read_text()
   path.write_text(page.replace("</body>", _SCRIPT.format(script=body) + "</body>"))
@@ -40,4 +40,4 @@ def told(page: str, script: str, folder: pathlib.Path) -> Any:
     timeout=60,
     check=True,
   )
-  return json.loads(re.search(r'<pre id="told">(.*?)</pre>', done.stdout)[1])
+  return json.loads(re.search(r'<pre id="result">(.*?)</pre>', done.stdout)[1])

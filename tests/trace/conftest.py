@@ -1,4 +1,4 @@
-"""A tiny random pair, and what a few of its decodes recorded, made once."""
+"""A tiny random pair with traces of a few decodes."""
 
 import pytest
 
@@ -23,11 +23,11 @@ def vocabulary(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def greedy(models, vocabulary):
-  """The traces of one input at temperature 0."""
+  """Returns the traces of an input at temperature 0."""
   return recording.record([TEXT], *models, vocabulary, **SETTINGS)
 
 
 @pytest.fixture(scope="session")
 def sampled(models, vocabulary):
-  """The traces of six samples of one input."""
+  """Returns the traces of six samples of an input."""
   return recording.record([TEXT] * 6, *models, vocabulary, **SETTINGS, **SAMPLED)

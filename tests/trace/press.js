@@ -1,13 +1,13 @@
 const press = key => document.activeElement.dispatchEvent(
   new KeyboardEvent("keydown", {key, bubbles: true}));
-const tokens = document.querySelectorAll("button.token"), told = {};
+const tokens = document.querySelectorAll("button.token"), result = {};
 tokens[0].focus();
-press("ArrowRight"); told.right = document.activeElement === tokens[1];
-told.shown = getComputedStyle(tokens[1].querySelector(".facts")).display;
-told.hidden = getComputedStyle(tokens[0].querySelector(".facts")).display;
-press("ArrowDown"); told.down = document.activeElement === tokens[4];
+press("ArrowRight"); result.right = document.activeElement === tokens[1];
+result.shown = getComputedStyle(tokens[1].querySelector(".facts")).display;
+result.hidden = getComputedStyle(tokens[0].querySelector(".facts")).display;
+press("ArrowDown"); result.down = document.activeElement === tokens[4];
 press("ArrowUp"); press("ArrowLeft"); press("ArrowLeft");
-told.start = document.activeElement === tokens[0];
+result.start = document.activeElement === tokens[0];
 const ink = () => getComputedStyle(document.body).backgroundColor;
-told.light = ink(); document.getElementById("theme").click(); told.dark = ink();
-return told;
+result.light = ink(); document.getElementById("theme").click(); result.dark = ink();
+return result;

@@ -1,4 +1,4 @@
-"""Traces as they are kept, and as a page in a browser."""
+"""Saved traces, and traces as an HTML page."""
 
 import html.parser
 import pathlib
@@ -14,7 +14,7 @@ KEPT = pathlib.Path(__file__).with_name("drawn.jsonl")
 (DRAWN,) = recording.load(str(KEPT))
 
 
-def test_traces_are_kept_as_they_are(tmp_path):
+def test_saved_traces_are_loaded_unchanged(tmp_path):
   path = tmp_path / "traces.jsonl"
   recording.save([DRAWN, DRAWN], str(path))
   assert path.read_text() == 2 * KEPT.read_text()
@@ -22,7 +22,7 @@ def test_traces_are_kept_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"text": "a"}', '{"turns": [{}]}'])
-def test_a_line_that_is_no_trace_is_named(line, tmp_path):
+def test_an_invalid_line_is_named(line, tmp_path):
   path = tmp_path / "traces.jsonl"
   recording.save([DRAWN], str(path))
   path.write_text(path.read_text() + line + "\n")
@@ -30,7 +30,7 @@ def test_a_line_that_is_no_trace_is_named(line, tmp_path):
     recording.load(str(path))
 
 
-def test_what_is_recorded_decided(sampled):
+def test_recorded_uniforms_and_ratios_explain_acceptance(sampled):
   drafted = [t for trace in sampled for turn in trace.turns for t in turn.drafted]
   tested = [token for token in drafted if token.kind != "discarded"]
   assert {token.kind for token in tested} == {"accepted", "rejected"}
@@ -41,14 +41,14 @@ def test_what_is_recorded_decided(sampled):
   assert all(turn.target_seconds > 0 for trace in sampled for turn in trace.turns)
 
 
-def test_at_temperature_0_nothing_is_drawn(greedy):
+def test_greedy_traces_have_no_draws(greedy):
   (trace,) = greedy
   tokens = [t for turn in trace.turns for t in (*turn.drafted, turn.own) if t]
   assert all(t.q is None and t.test is None and not t.draws for t in tokens)
   assert all(0 < t.p <= 1 for t in tokens)
 
 
-def test_a_tree_s_tokens_hang_from_their_parents(models, vocabulary):
+def test_tokens_of_a_tree_have_parents(models, vocabulary):
   settings = {"rule": "traversal", "num_candidates": 2, **SETTINGS, **SAMPLED}
   (trace,) = recording.record([TEXT], *models, vocabulary, **settings)
   first = trace.turns[0]
@@ -70,7 +70,7 @@ class Elements(html.parser.HTMLParser):
     self.tags.append((tag, dict(attributes)))
 
 
-def test_every_token_is_a_button_that_says_what_it_was():
+def test_every_token_is_a_labelled_button():
   text = page.to_html([DRAWN])
   tags = Elements(text).tags
   labels = [a["aria-label"] for tag, a in tags if tag == "button" and "aria-label" in a]
@@ -92,12 +92,12 @@ def test_the_time_line_is_to_scale():
   widths = {kind: [] for kind in ("draft", "target", "plain")}
   for bar in bars:
     widths[bar["class"]].append(float(bar["width"]))
-  assert [round(w + 0.6) for w in widths["plain"]] == [250] * 4  # 14 ms are the width.
+  assert [round(w + 0.6) for w in widths["plain"]] == [250] * 4  # The width is 14 ms.
   assert [round(w + 0.6) for w in widths["target"]] == [286, 214]
   assert round(widths["draft"][0] + 0.6) == 143
 
 
-def test_the_page_needs_no_other_file_and_no_network():
+def test_the_page_needs_no_files_and_no_network():
   text = page.to_html([DRAWN])
   assert not re.search(r"(src|href)=|url\(|https?:|@import", text)
   with pytest.raises(ValueError, match="a trace at least"):
@@ -106,7 +106,7 @@ def test_the_page_needs_no_other_file_and_no_network():
 
 @browser.needed
 def test_keys_move_between_tokens_and_themes_change(tmp_path):
-  assert browser.told(page.to_html([DRAWN]), "press.js", tmp_path) == {
+  assert browser.run_script(page.to_html([DRAWN]), "press.js", tmp_path) == {
     "right": True,
     "shown": "block",
     "hidden": "none",

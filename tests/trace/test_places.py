@@ -1,4 +1,4 @@
-"""Whose token stands at each place of an output."""
+"""The origin of every token of an output: accepted, recovered or target."""
 
 import numpy as np
 import pytest
@@ -12,17 +12,17 @@ from tests import observed
 
 
 @pytest.mark.parametrize("seed", [0, 3, 5])
-def test_greedy_places_are_those_reckoned_by_hand(seed):
+def test_greedy_places_equal_places_by_hand(seed):
   target, draft = observed.pair(seed)
   found = observed.decoded(KeepPlaces(), target, DraftModel(draft, observed.GAMMA))
   output, by_hand = observed.places_by_hand(target, draft)
-  rest = [0] * (observed.LENGTH - len(output))
-  assert found.tokens[0].tolist() == output + rest
-  assert found.observed[0].tolist() == by_hand + rest
+  padding = [0] * (observed.LENGTH - len(output))
+  assert found.tokens[0].tolist() == output + padding
+  assert found.observed[0].tolist() == by_hand + padding
 
 
 @pytest.mark.parametrize("is_tree", [False, True])
-def test_sampled_places_are_as_many_as_were_counted(is_tree):
+def test_sampled_places_agree_with_the_counts(is_tree):
   target, draft = observed.pair(3)
   tree = TreeDraft(draft, delayed(1, 2, observed.GAMMA))
   drafter = tree if is_tree else DraftModel(draft, observed.GAMMA)
@@ -32,7 +32,8 @@ def test_sampled_places_are_as_many_as_were_counted(is_tree):
 
 
 def assert_counted(found):
-  kept, info = np.asarray(found.observed), found.statistics
+  kept = np.asarray(found.observed)
+  info = found.statistics
 
   def count(kind):
     return (kept == kind).sum(axis=1)
@@ -45,7 +46,7 @@ def assert_counted(found):
   assert not kept[beyond].any()
 
 
-def test_rows_that_rest_and_take_turns_have_their_own():
+def test_resting_and_refilled_rows_have_separate_places():
   assert_counted(observed.of_networks(KeepPlaces(), (1.0, 1.7, 1.8), slots=2))
 
 
@@ -63,7 +64,7 @@ def _counted_twice(gained):
 def test_a_planted_fault_fails(fault, monkeypatch):
   monkeypatch.setattr(places, "gained", fault(places.gained))
   with pytest.raises(AssertionError):
-    test_greedy_places_are_those_reckoned_by_hand(3)
+    test_greedy_places_equal_places_by_hand(3)
 
 
 def test_several_decodes_are_refused():

@@ -1,4 +1,4 @@
-"""The page of a run of `t5x.infer`, or of two."""
+"""The page of a run of `t5x.infer`, or of two runs."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def record(source="a cat", output="eine Katze", ids=(5, 6, 1), **counts):
 
 def run(folder, *records):
   folder.mkdir()
-  text = "".join(json.dumps(each) + "\n" for each in records)
+  text = "".join(json.dumps(example) + "\n" for example in records)
   (folder / NAME).write_text(text)
   return str(folder)
 
@@ -36,7 +36,7 @@ SPEC = (
 )
 
 
-def test_an_example_is_what_the_command_wrote(tmp_path):
+def test_examples_are_read_from_the_command_s_output(tmp_path):
   first, second = runs.load(run(tmp_path / "spec", *SPEC))
   assert (first.source, first.output, first.ids) == ("a cat", "eine Katze", [5, 6, 1])
   assert (first.per_call, first.alpha) == (3.0, 1.0)
@@ -44,7 +44,7 @@ def test_an_example_is_what_the_command_wrote(tmp_path):
   assert runs.load(run(tmp_path / "plain", *PLAIN))[0].alpha is None
 
 
-def test_of_several_decodes_the_best_is_shown_and_all_are_counted(tmp_path):
+def test_the_best_of_several_decodes_is_shown_and_every_decode_is_counted(tmp_path):
   several = record(output=["worse", "best"], ids=[[5, 1], [6, 1]])
   several["aux"] = {name: [1, 2] for name in several["aux"]}
   (found,) = runs.load(run(tmp_path / "run", several))
@@ -59,7 +59,7 @@ def rows(text):
   ]
 
 
-def test_the_fewest_tokens_a_call_come_first_and_differences_are_marked(tmp_path):
+def test_rows_are_sorted_by_tokens_per_call_and_differences_are_marked(tmp_path):
   page = str(tmp_path / "both.html")
   folders = run(tmp_path / "plain", *PLAIN), run(tmp_path / "spec", *SPEC)
   assert show_run.main([*folders, f"--html={page}"]) == 0
@@ -74,14 +74,17 @@ def test_the_fewest_tokens_a_call_come_first_and_differences_are_marked(tmp_path
     ["1", "a cat", "eine Katze", "3", "1.00", "", "eine Katze", "3", "3.00", "1.00"],
   ]
   assert "1 of 2 outputs are the same" in text
-  # 6 tokens in 4 calls, 3 of 6 tested tokens stand.
+  # 6 tokens in 4 calls; 3 of 6 tested tokens are accepted.
   assert '<td class="number">1.50</td><td class="number">0.50</td>' in text
   assert text.count('<circle class="target" cx') == 3
   assert not re.search(r"(src|href)=|url\(|https?:|@import", text)
 
 
-def test_a_run_that_kept_places_shows_where_drafts_failed(tmp_path):
-  """Of three drafted first tokens one was rejected; of two second ones, one."""
+def test_a_run_with_places_shows_rejections_by_position(tmp_path):
+  """The chart shows the share of rejected tokens by position in the draft.
+
+  At position 1, 1 of 3 drafted tokens is rejected; at position 2, 1 of 2.
+  """
   kept = [1, 2, 0, 0], [2, 1, 0, 0], [1, 0, 0, 0]
   records = [record(tokens=3, places=places) for places in kept]
   text = runs.to_html({"spec": runs.load(run(tmp_path / "spec", *records))})
@@ -99,7 +102,7 @@ def test_a_run_that_kept_places_shows_where_drafts_failed(tmp_path):
   assert not re.search('place 1|class="strip"', plain)
 
 
-def test_a_run_that_kept_places_and_drafted_nothing_has_no_share(tmp_path):
+def test_a_run_without_drafts_has_no_shares(tmp_path):
   resting = runs.load(run(tmp_path / "run", record(places=[0, 0, 0])))
   text = runs.to_html({"resting": resting})
   assert "Share of drafted tokens" not in text
@@ -107,12 +110,12 @@ def test_a_run_that_kept_places_and_drafted_nothing_has_no_share(tmp_path):
 
 
 @browser.needed
-def test_a_column_s_name_sorts_by_it_and_again_the_other_way(tmp_path):
+def test_a_click_on_a_column_sorts_and_a_second_click_reverses(tmp_path):
   third = record("a horse", "ab", (3, 1), accepted=1, acceptance_positions=2)
   page = runs.to_html({"spec": runs.load(run(tmp_path / "spec", *SPEC, third))})
-  told = browser.told(page, "sort.js", tmp_path)
-  # By tokens a call 3, 1, 1; by output eine Katze, ein Hut, ab; by alpha 1, .25, .5.
-  assert told == ["2,3,1", "3,2,1d", "1,2,3a", "1,2,3d", "1,3,2d"]
+  order = browser.run_script(page, "sort.js", tmp_path)
+  # Tokens a call 3, 1, 1; outputs eine Katze, ein Hut, ab; alpha 1, .25, .5.
+  assert order == ["2,3,1", "3,2,1d", "1,2,3a", "1,2,3d", "1,3,2d"]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +128,7 @@ def test_a_column_s_name_sorts_by_it_and_again_the_other_way(tmp_path):
     (["scores"], r"scores.*, line 1: expected an example as t5x.infer writes it"),
   ],
 )
-def test_what_is_no_run_is_refused(folders, message, tmp_path, monkeypatch, capsys):
+def test_invalid_runs_are_refused(folders, message, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   run(tmp_path / "plain", *PLAIN)
   run(tmp_path / "spec", *SPEC)

@@ -1,4 +1,4 @@
-"""The trace of a decode, on a tiny random pair, and how it is drawn."""
+"""Traces of decodes of a tiny random pair, and drawings of traces."""
 
 import itertools
 import pathlib
@@ -18,7 +18,7 @@ SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "show_trace.py"
 
 
 def drawn(own=None, **drafted):
-  """An iteration of pieces, which are given by what became of them."""
+  """Returns an iteration from the target's piece and drafted pieces by outcome."""
   kind = "recovered" if "rejected" in drafted else "bonus"
   own = own and Token(own, kind, 0.5)
   tokens = (Token(x, kind, 0.5) for kind, pieces in drafted.items() for x in pieces)
@@ -39,16 +39,16 @@ def image(title, turns=DRAWN, plain=0.002):
 
 
 def generated(models, vocabulary, **settings):
-  """What `generate` says, among other inputs in its batch: its tokens' pieces."""
+  """Returns pieces and output of `generate` for TEXT, in a batch with another input."""
   settings = {"policy": "fixed", "batch_size": 2, **SETTINGS, **settings}
   outputs = specdec_t5x.generate([TEXT, "the dog"], *models, vocabulary, **settings)
   found = open_vocabulary(vocabulary)
-  known = [recording.piece_of(found, token) for token in outputs[0].tokens]
-  return known, outputs[0]
+  pieces = [recording.piece_of(found, token) for token in outputs[0].tokens]
+  return pieces, outputs[0]
 
 
 @pytest.mark.parametrize(("name", "settings"), [("greedy", {}), ("sampled", SAMPLED)])
-def test_the_iterations_sum_to_what_generate_gives(
+def test_the_iterations_add_up_to_the_output_of_generate(
   name, settings, models, vocabulary, request
 ):
   turns = request.getfixturevalue(name)[0].turns
@@ -63,7 +63,7 @@ def of_kind(turn, kind):
   return [token.piece for token in turn.drafted if token.kind == kind]
 
 
-def test_tokens_are_rejected_for_others(sampled):
+def test_rejected_tokens_are_replaced(sampled):
   turns = [turn for trace in sampled for turn in trace.turns]
   rejecting = [turn for turn in turns if of_kind(turn, "rejected")]
   assert rejecting
@@ -72,17 +72,19 @@ def test_tokens_are_rejected_for_others(sampled):
     assert turn.own.kind == "recovered"
 
 
-def test_a_draft_that_is_the_target_is_never_rejected_and_a_step_compiled_once(
+def test_the_target_as_draft_is_never_rejected_and_compiles_once(
   models, vocabulary, monkeypatch
 ):
-  traced, verify = [], recording.verify
+  traced = []
+  verify = recording.verify
 
   def count(*args):
     return traced.append(args) or verify(*args)
 
   monkeypatch.setattr(recording, "verify", count)
-  twins = models[0], models[0]
-  (trace,) = recording.record([TEXT], *twins, vocabulary, **SETTINGS, **SAMPLED)
+  target = models[0]
+  settings = {**SETTINGS, **SAMPLED}
+  (trace,) = recording.record([TEXT], target, target, vocabulary, **settings)
   assert len(trace.turns) > 1
   assert len(traced) == 1
   kinds = {token.kind for turn in trace.turns for token in turn.drafted}
@@ -108,7 +110,7 @@ def test_a_terminal_shows_colours_and_ends_them():
   )
 
 
-def test_control_characters_reach_no_terminal_and_no_image():
+def test_control_characters_are_replaced():
   turns = (drawn("\0", accepted=["\033[2J", "a\nb"]),)
   assert render.to_plain(turns).splitlines()[1:] == ["  1  �[2J a�b +�"]
   assert "\033" not in image("\033", turns)
@@ -124,9 +126,9 @@ def parse(svg):
   return root, [(name(e), e) for e in root.iter()]
 
 
-def test_the_image_holds_every_token_in_its_kind():
+def test_the_image_has_every_token_with_the_style_of_its_kind():
   svg = image('A <title> & "more"')
-  assert "href" not in svg  # It needs no other file.
+  assert "href" not in svg  # The image refers to no file.
   assert "url(" not in svg
   _, elements = parse(svg)
   texts = [(e.get("class"), e.text) for name, e in elements if name == "text"]
@@ -147,7 +149,8 @@ def test_the_image_holds_every_token_in_its_kind():
 )
 def test_the_image_has_room_for_everything(title):
   root, elements = parse(image(title))
-  width, height = float(root.get("width")), float(root.get("height"))
+  width = float(root.get("width"))
+  height = float(root.get("height"))
   for name, element in elements:
     if name == "rect":
       assert float(element.get("x")) + float(element.get("width")) <= width

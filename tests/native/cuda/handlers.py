@@ -1,7 +1,6 @@
 """The handlers of step.cu and few.cu on XLA's CPU platform (cuda_runtime.h).
 
-A program that JAX compiles for a CPU calls the same handlers, Python and kernels as on
-a GPU.
+A program compiled for a CPU calls the Python code, handlers and kernels of a GPU.
 """
 
 import ctypes
@@ -17,13 +16,13 @@ from specdec_t5x.native.cuda import library as of_gpu
 
 HERE = pathlib.Path(__file__).parent
 _FLAGS = ("-shared", "-fPIC", "-O2", "-std=c++20", "-pthread", "-fno-strict-aliasing")
-# Few threads a block, and nothing in common with another library of the same kernels.
+# Few threads per block; no symbols shared with another library of the kernels.
 _SIZES = ("-DSPECDEC_STEP_THREADS=64", "-DSPECDEC_FEW_WARPS=4", "-fno-gnu-unique")
 
 
 @functools.cache
 def loaded() -> ctypes.CDLL:
-  """Returns the library, its handlers registered for CPUs; it is compiled once."""
+  """Compiles the library once, registers the handlers for CPUs, returns the library."""
   folder = pathlib.Path(of_gpu.__file__).parent
   includes = [f"-I{path}" for path in (HERE, folder, jax.ffi.include_dir())]
   parts = [*folder.glob("*.cu*"), *HERE.glob("*.h")]
@@ -42,19 +41,19 @@ def loaded() -> ctypes.CDLL:
 
 
 def install(monkeypatch, folder: pathlib.Path, seconds=(1.6e-4, 4.2e-4)) -> None:
-  """Lets the package find these kernels as a GPU's, with no choice made yet.
+  """Patches the package to use the kernels like a GPU's, with no choice made yet.
 
   Args:
-    monkeypatch: pytest's.
-    folder: where choices are kept.
-    seconds: of our kernel and of XLA's part; None measures them.
+    monkeypatch: pytest's fixture.
+    folder: folder of the choices.
+    seconds: times of our kernel and of XLA; None measures the times.
   """
   loaded()
-  library.problem()  # The CPU's own kernels, before their folder is another one.
+  library.problem()  # Loads the CPU's kernels before the cache folder changes.
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(folder))
   monkeypatch.setattr(of_gpu, "loaded", loaded)
   monkeypatch.setattr(of_gpu, "problem", lambda: None)
-  # Few blocks and few calls: each thread of a GPU is emulated.
+  # Few blocks and few calls, because the threads of a GPU are emulated.
   monkeypatch.setattr(layout, "cluster_of", lambda heads: 4)
   monkeypatch.setattr(choice, "CALLS", 2)
   monkeypatch.setattr(choice, "ROUNDS", 1)

@@ -8,12 +8,14 @@ import numpy as np
 
 HERE = pathlib.Path(__file__).parent
 KERNELS = HERE.parents[2] / "specdec_t5x" / "native" / "cuda"
-_ROWS, _LAYERS, _SUMS = 8, 24, 32
+_ROWS = 8
+_LAYERS = 24
+_SUMS = 32
 _RING = 3
 
 
 class StepShape(ctypes.Structure):
-  """As in step.cuh."""
+  """StepShape of step.cuh."""
 
   _fields_ = [
     *((name, ctypes.c_int) for name in ("rows", "width", "heads", "layers", "hidden")),
@@ -24,7 +26,7 @@ class StepShape(ctypes.Structure):
 
 
 class StepArrays(ctypes.Structure):
-  """As in step.cuh."""
+  """StepArrays of step.cuh."""
 
   _fields_ = [
     *((name, ctypes.c_void_p) for name in ("tokens", "index", "weights", "embedding")),
@@ -36,7 +38,7 @@ class StepArrays(ctypes.Structure):
 
 
 class FewMatrix(ctypes.Structure):
-  """As in few.cuh."""
+  """FewMatrix of few.cuh."""
 
   _fields_ = [
     *((name, ctypes.c_void_p) for name in ("weights", "scales", "residual", "y")),
@@ -46,7 +48,7 @@ class FewMatrix(ctypes.Structure):
 
 
 class FewArrays(ctypes.Structure):
-  """As in few.cuh."""
+  """FewArrays of few.cuh."""
 
   _fields_ = [
     ("x", ctypes.c_void_p),
@@ -59,11 +61,11 @@ class FewArrays(ctypes.Structure):
 
 
 def compiled(folder: pathlib.Path, faults: dict[str, dict[str, str]] | None = None):
-  """Returns the kernels' library.
+  """Compiles the kernels and returns the library.
 
   Args:
-    folder: where it is built.
-    faults: by file of `KERNELS`, text that is replaced before.
+    folder: folder to build in.
+    faults: by file of `KERNELS`, text to replace before compiling.
   """
   for path in KERNELS.glob("*.cuh"):
     text = path.read_text()
@@ -73,14 +75,15 @@ def compiled(folder: pathlib.Path, faults: dict[str, dict[str, str]] | None = No
     (folder / path.name).write_text(text)
   flags = ["-O2", "-std=c++20", "-pthread", "-fno-strict-aliasing", "-fPIC", "-w"]
   sizes = "-DSPECDEC_STEP_THREADS=128", "-DSPECDEC_FEW_WARPS=4"
-  source, library = HERE / "kernels_on_cpu.cc", folder / "kernels.so"
+  source = HERE / "kernels_on_cpu.cc"
+  library = folder / "kernels.so"
   command = ["g++", "-shared", *flags, *sizes, f"-I{folder}", f"-I{HERE}", str(source)]
   subprocess.run([*command, "-o", str(library)], check=True)
   return ctypes.CDLL(str(library))
 
 
 def pointer(array: np.ndarray) -> int:
-  """Returns where a contiguous array is."""
+  """Returns the address of a contiguous array."""
   assert array.flags.c_contiguous
   return array.ctypes.data
 
@@ -88,15 +91,15 @@ def pointer(array: np.ndarray) -> int:
 def step_arguments(
   layout, arrays, caches, *, steps=1, gated=True, scale=1.0, ring=_RING
 ):
-  """Returns the step's arguments and the arrays of its results.
+  """Returns the arguments of the step and the result arrays.
 
   Args:
     layout: a `layout.StepLayout`.
-    arrays: by name, those of `StepArrays` that are read.
-    caches: by name, lists of arrays by layer.
-    steps: tokens that follow on one another.
+    arrays: the input arrays of `StepArrays` by name.
+    caches: lists of arrays by layer, by name.
+    steps: number of consecutive tokens.
     gated: whether the network is a T5 1.1.
-    scale: of the logits.
+    scale: factor of the logits.
     ring: chunks in shared memory.
   """
   rows = len(arrays["tokens"])
@@ -108,46 +111,48 @@ def step_arguments(
     **{"distances": arrays["biases"].shape[1], "tiles": layout.tiles},
     **{"chunks": arrays["weights"].shape[2], "ring": ring, "scale": scale},
   }
-  made = {
+  results = {
     "chosen": np.full((steps, rows), -1, np.int32),
     "logits": np.full((steps, rows, layout.vocab), np.nan, np.float32),
     "features": np.full((steps, rows, layout.width), 0x7FFF, np.uint16),
   }
-  given = StepArrays(**{k: pointer(v) for k, v in {**arrays, **made}.items()})
+  arguments = StepArrays(**{k: pointer(v) for k, v in {**arrays, **results}.items()})
   for name, buffers in caches.items():
     for i, buffer in enumerate(buffers):
-      getattr(given, name)[i] = pointer(buffer)
-  return StepShape(**sizes), given, made
+      getattr(arguments, name)[i] = pointer(buffer)
+  return StepShape(**sizes), arguments, results
 
 
 def step(library, layout, arrays, caches, **settings):
-  """Runs the step on a CPU; returns its results, and writes into the caches.
+  """Runs the step on a CPU, updates the caches, and returns the results.
 
   Args:
-    library: of `compiled`.
-    layout: as `step_arguments`'s, as are the rest.
-    arrays: read.
-    caches: read and written.
-    **settings: others of `step_arguments`.
+    library: from `compiled`.
+    layout: see `step_arguments`.
+    arrays: see `step_arguments`; read only.
+    caches: see `step_arguments`; read and written.
+    **settings: further arguments of `step_arguments`.
   """
-  shape, given, made = step_arguments(layout, arrays, caches, **settings)
-  found = library.specdec_step(layout.cluster, ctypes.byref(shape), ctypes.byref(given))
-  assert found == 0
-  return made
+  shape, arguments, results = step_arguments(layout, arrays, caches, **settings)
+  status = library.specdec_step(
+    layout.cluster, ctypes.byref(shape), ctypes.byref(arguments)
+  )
+  assert status == 0
+  return results
 
 
 def few(library, bits, cluster, x, matrices, other=None, kind=0, residuals=()):
-  """Runs the products of few rows; returns y of each matrix, as bits of bfloat16.
+  """Runs the products of few rows and returns the results as bits of bfloat16.
 
   Args:
-    library: of `compiled`.
-    bits: of a weight.
+    library: from `compiled`.
+    bits: bits of a weight.
     cluster: blocks that divide the inputs.
     x: bits of bfloat16, [R, I].
-    matrices: (weights, scales or None, outputs) of each.
-    other: the norm's scales or the other factor.
-    kind: of `FewInput`.
-    residuals: of each matrix, if any.
+    matrices: (weights, scales or None, outputs) by matrix.
+    other: scales of the norm, or the second factor of the gate.
+    kind: value of `FewInput`.
+    residuals: residuals by matrix, or ().
   """
   rows, inputs = x.shape
   arrays = FewArrays(x=pointer(x), rows=rows, inputs=inputs, input=kind)
@@ -157,7 +162,9 @@ def few(library, bits, cluster, x, matrices, other=None, kind=0, residuals=()):
   for i, (weights, scales, outputs) in enumerate(matrices):
     y = np.full((rows, outputs), 0x7FFF, np.uint16)
     matrix = arrays.matrices[i]
-    matrix.weights, matrix.y, matrix.outputs = pointer(weights), pointer(y), outputs
+    matrix.weights = pointer(weights)
+    matrix.y = pointer(y)
+    matrix.outputs = outputs
     if scales is not None:
       matrix.scales = pointer(scales)
     if residuals:

@@ -1,4 +1,4 @@
-"""A T5 decoder's step in plain double precision."""
+"""A step of a T5 decoder in plain double precision."""
 
 import ml_dtypes
 import numpy as np
@@ -7,18 +7,20 @@ from specdec_t5x.network.layers import bucket
 
 
 def rounded(values):
-  """Returns values of bfloat16, as doubles."""
+  """Returns values rounded to bfloat16, as doubles."""
   return np.asarray(values, ml_dtypes.bfloat16).astype(np.float64)
 
 
 def gelu(x):
-  """Returns the gelu by tanh."""
+  """Returns the tanh approximation of GELU."""
   return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
 def parameters(random, layout, gated):
-  """Returns random parameters of a T5's decoder in bfloat16, as doubles."""
-  width, joined, mlp = layout.width, layout.heads * 64, layout.mlp
+  """Returns random bfloat16 parameters of a T5 decoder, as doubles."""
+  width = layout.width
+  joined = layout.heads * 64
+  mlp = layout.mlp
 
   def dense(inputs, outputs, scale=1.0):
     values = random.normal(size=(inputs, outputs)) * scale / np.sqrt(inputs)
@@ -58,7 +60,7 @@ def parameters(random, layout, gated):
 
 
 def step(params, caches, tokens, index, mask, gated, scale):
-  """Returns the logits and features of one token a row, and writes into the caches."""
+  """Returns logits and features of a token per row, and updates the caches."""
   found = [
     _row(params, caches, row, tokens[row], index[row], mask[row], gated)
     for row in range(len(tokens))
@@ -90,7 +92,8 @@ def _row(params, caches, row, token, slot, mask, gated):
     y = _norm(x, layer["pre_cross_attention_layer_norm"])
     held = [caches[kind][i][row] for kind in ("cross_keys", "cross_values")]
     x = x + _attend(y, attention, *held, hidden)
-    y, mlp = _norm(x, layer["pre_mlp_layer_norm"]), layer["mlp"]
+    y = _norm(x, layer["pre_mlp_layer_norm"])
+    mlp = layer["mlp"]
     if gated:
       inner = gelu(y @ mlp["wi_0"]["kernel"]) * (y @ mlp["wi_1"]["kernel"])
     else:
