@@ -1,8 +1,8 @@
-"""Speculation on speculation, in float64: the oracle of `drafters.cascade`.
+"""Nested speculation in float64: the oracle of `contrib.cascade`.
 
-A hierarchy is a tuple of levels, the lowest first and the target last. A window of a
-level is what it and those below it put out, each judged by the next; a whole decode is
-the target's window.
+A hierarchy is a tuple of levels, the lowest first and the target last. Each level
+judges the tokens from below and puts out a window. A whole decode is the target's
+window.
 """
 
 import dataclasses
@@ -26,12 +26,12 @@ class Level:
   """One model of a hierarchy.
 
   Attributes:
-    distribution: of its next token, given the output before; where `begins`, as
-      (what was known when the window began, what is in the window).
-    size: most tokens of a window.
-    flush: whether a window ends with the first token that this level corrected.
-    rule: how it judges what comes from below.
-    begins: whether its distribution depends on where the window began.
+    distribution: the distribution of the next token, given the output so far; if
+      `begins`, given (output before the window, tokens of the window).
+    size: the most tokens of a window.
+    flush: whether a window ends at this level's first correction.
+    rule: the rule that judges tokens from below.
+    begins: whether the distribution depends on the start of the window.
   """
 
   distribution: ProbsFn
@@ -41,7 +41,7 @@ class Level:
   begins: bool = False
 
   def after(self, known: Tokens) -> ProbsFn:
-    """Its distribution in a window that begins after `known`, given the output."""
+    """Returns the distribution in a window that begins after `known`."""
     if not self.begins:
       return self.distribution
     return lambda output: self.distribution((known, output[len(known) :]))
@@ -51,18 +51,18 @@ Levels = tuple[Level, ...]
 
 
 def draws(levels: Levels) -> int:
-  """How many decisions a window takes."""
+  """Returns the number of decisions per window."""
   *below, top = levels
   return top.size * (iteration(tuple(below)) if below else 1)
 
 
 def iteration(levels: Levels) -> int:
-  """How many decisions it takes to draft a window of `levels` and to judge it."""
+  """Returns the number of decisions to draft and judge a window of `levels`."""
   return draws(levels) + levels[-1].size + 1
 
 
 def window(world: World, levels: Levels, prefix: Tokens, room: int, names: Callable):
-  """At most `room` tokens after `prefix`; decision i of turn t is names(t, i)."""
+  """Returns up to `room` tokens after `prefix`; decision i of turn t is names(t, i)."""
   *below, top = levels
   tokens, turn, goes_on = (), 0, True
   own = top.after(prefix)
@@ -80,7 +80,7 @@ def window(world: World, levels: Levels, prefix: Tokens, room: int, names: Calla
 
 
 def _judged(world, setting, top, below, known, room, names):
-  """What one iteration of `top` adds, and whether it took all that was drafted."""
+  """Returns the new tokens of one iteration of `top`, and whether all drafts passed."""
   each = iteration(below[:-1]) if below[:-1] else 1
   drafted = window(world, below, known, room, lambda t, i: names(t * each + i))
   draft, own = Draft({0: ()}, {}), below[-1].after(known)
@@ -97,7 +97,7 @@ def _judged(world, setting, top, below, known, room, names):
 
 
 def paths(levels: Levels, max_length: int):
-  """Every path of whole decodes; decision i of iteration n is (n, i)."""
+  """Returns all paths of whole decodes; decision i of iteration n is (n, i)."""
   whole = dataclasses.replace(levels[-1], size=max_length, flush=False)
 
   def decode(world):

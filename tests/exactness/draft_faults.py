@@ -1,4 +1,4 @@
-"""What others got wrong in drafts, to be planted in place of what is right."""
+"""Known mistakes of drafters, planted in place of the right code."""
 
 import dataclasses
 
@@ -100,7 +100,7 @@ def bias_reads_the_token_it_predicts(self, context, *args, proposal=Headed.propo
 
 
 def heads_drop_the_doubtful_token(self, *args, grown=Headed.grown):
-  """As a policy would that asked for the drawn tokens, and not for the past."""
+  """Drops improbable drawn tokens, like a policy that looks at the draw."""
   proposal = grown(self, *args)
   sure = jnp.cumprod(proposal.drafted_probs() >= 0.5, axis=1).astype(bool)
   return proposal.replace(is_valid=proposal.is_valid & sure)
@@ -136,26 +136,26 @@ def copy_from_the_output_alone(self, context, state, *args, propose=Copy.propose
 
 
 def _of_last(proposal, values):
-  """What stands at a chain's last token."""
+  """Returns the values at a chain's last token."""
   last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
   return jnp.take_along_axis(values, last, axis=1)[:, 0]
 
 
 def _without_last(proposal, rows):
-  """A chain without its last token in these rows."""
+  """Returns a chain without its last token in some rows."""
   size = jnp.maximum(proposal.num_valid - rows, 0)
   return Proposal.chain(proposal.tokens, proposal.draft_probs, size)
 
 
 def drop_the_doubtful_token(self, *args, propose=Stepwise.propose):
-  """As a policy would that asked how likely the drawn token was."""
+  """Drops an improbable last token, like a policy that looks at the draw."""
   proposal, state = propose(self, *args)
   probs = _of_last(proposal, proposal.drafted_probs())
   return _without_last(proposal, probs < 0.35), state
 
 
 def drop_what_it_drew(self, *args, propose=Stepwise.propose):
-  """As a policy would that asked for the drawn token, not for the distribution."""
+  """Drops a last token 2, like a policy that looks at the draw, not at q."""
   proposal, state = propose(self, *args)
   return _without_last(proposal, _of_last(proposal, proposal.tokens) == 2), state
 

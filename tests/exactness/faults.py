@@ -1,4 +1,4 @@
-"""What others got wrong in loops and rules, to be planted in place of what is right."""
+"""Known mistakes of loops and rules, planted in place of the right code."""
 
 import dataclasses
 
@@ -177,7 +177,7 @@ def unweighted_block_residual(scaled, draft_probs):
 
 
 def the_draft_s_keys_stay(spec, state, proposal, score=step.score):
-  """As a target would that did not write its own over what the draft wrote."""
+  """Keeps the draft's cache entries, like a target that does not overwrite them."""
   scored = score(spec, state, proposal)
   block = jnp.concatenate([state.last_tokens()[:, None], proposal.tokens], axis=1)
   draft = spec.drafter.extend(spec.context)
@@ -204,7 +204,7 @@ def no_place_for_the_last_token(blocks, num_valid, narrowest=widths.narrowest):
 
 
 def least_likely_of_all_is_dropped(proposal, most, eos_id, limit=step.limit):
-  """As a budget would that asked how likely the drawn tokens are (TETRIS)."""
+  """Drops the least likely token, like a budget that looks at the draws (TETRIS)."""
   found = limit(proposal, most, eos_id)
   scores = jnp.cumprod(found.drafted_probs(), axis=1)
   least = jnp.where(found.is_valid, scores, jnp.inf).min()
@@ -212,7 +212,7 @@ def least_likely_of_all_is_dropped(proposal, most, eos_id, limit=step.limit):
 
 
 def correction_by_its_residual(spec, state, uniforms, step=step.step):
-  """Reports the distribution of the last draw, not that of the whole test."""
+  """Reports the distribution of the last draw instead of the whole test's."""
   state, told = step(spec, state, uniforms)
   last, probs = told.verdict.last, told.target_probs
   residual = token.next_token_probs(probs, told.proposal, last)

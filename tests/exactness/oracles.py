@@ -1,9 +1,9 @@
-"""The verification rules as their papers write them, for `enumeration`.
+"""The verification rules as in their papers, for `enumeration`.
 
-A judge takes (world, setting, prefix, draft, names) and returns the last accepted node
-(of a chain, how many tokens are accepted), and the distribution of the next token.
-`names(n)` names the decision on node n. Float64, one draft at a time: slow, and short
-enough to be checked against the papers by eye.
+A judge takes (world, setting, prefix, draft, names). A judge returns the last accepted
+node (for a chain, the number of accepted tokens) and the distribution of the next
+token. `names(n)` names the decision on node n. The code is float64, one draft at a
+time, and short enough to compare with the papers by eye.
 """
 
 import functools
@@ -16,7 +16,7 @@ from tests.exactness.enumeration import Draft, Setting, Tokens, World
 
 
 def token(world: World, setting: Setting, prefix: Tokens, draft: Draft, names):
-  """Token-by-token verification (Leviathan et al., algorithm 1)."""
+  """Verifies token by token (Leviathan et al., algorithm 1)."""
   return lenient(1.0)(world, setting, prefix, draft, names)
 
 
@@ -34,7 +34,7 @@ def lenient(lenience: float):
 
 
 def greedy(world, setting, prefix, draft, names):
-  """Exact match with the target's argmax (Stern et al., section 3)."""
+  """Accepts exact matches with the target's argmax (Stern et al., section 3)."""
   del world, names
 
   def best(n):
@@ -55,7 +55,7 @@ def lenient_greedy(lenience: float):
 
 
 def greedy_while(passes: Callable[[Float[np.ndarray, "V"], int], bool]):
-  """Returns the judge that accepts tokens while they pass, and then takes argmax p."""
+  """Returns the judge that accepts tokens while `passes` holds, then takes argmax p."""
 
   def judge(world, setting, prefix, draft, names):
     del world, names
@@ -84,7 +84,7 @@ def typical(epsilon: float = 0.09, delta: float = 0.3):
 
 
 def block(world, setting, prefix, draft, names):
-  """Block verification (Sun et al., arXiv 2403.10444, algorithm 2)."""
+  """Verifies blocks (Sun et al., arXiv 2403.10444, algorithm 2)."""
   weight, accepted = 1.0, 0
   distribution = _residual(*_block_probs(setting, prefix, draft, 0, 1.0))
   for i, x in enumerate(draft.tokens):
@@ -104,7 +104,7 @@ def _block_probs(setting, prefix, draft, size, weight):
 
 
 def kseq(world, setting, prefix, draft, names):
-  """k-SEQ (Sun et al., arXiv 2310.15141, algorithm 2, p and q as everywhere here)."""
+  """Verifies by k-SEQ (Sun et al., arXiv 2310.15141, algorithm 2; p and q as here)."""
 
   def judge(p, distributions, tokens, flip):
     q = distributions[0]
@@ -121,7 +121,7 @@ def kseq(world, setting, prefix, draft, names):
 
 
 def recursive(world, setting, prefix, draft, names):
-  """Recursive rejection (Miao et al., arXiv 2305.09781, algorithm 2)."""
+  """Rejects recursively (Miao et al., arXiv 2305.09781, algorithm 2)."""
 
   def judge(p, distributions, tokens, flip):
     for i, (x, q) in enumerate(zip(tokens, distributions, strict=True)):
@@ -134,7 +134,7 @@ def recursive(world, setting, prefix, draft, names):
 
 
 def _walk(world, setting, prefix, draft, names, judge):
-  """Goes on with all nodes that spell what was accepted, until none passes."""
+  """Judges all nodes that continue the accepted path, until no node passes."""
   last = 0
   while True:
     accepted = draft.paths[last]
@@ -154,9 +154,9 @@ def _walk(world, setting, prefix, draft, names, judge):
 
 
 def traversal(world, setting, prefix, draft, names):
-  """Traversal verification (Weng et al., arXiv 2505.12398, algorithm 2)."""
+  """Verifies by traversal (Weng et al., arXiv 2505.12398, algorithm 2)."""
   distributions = {node: _target(setting, prefix, draft, node) for node in draft.paths}
-  rejected = {0: 1.0}  # Weights that are set: the root's, and after rejections.
+  rejected = {0: 1.0}  # Assigned weights: the root's, and weights after rejections.
 
   def weight(node):
     if node in rejected:
@@ -179,7 +179,7 @@ def traversal(world, setting, prefix, draft, names):
 
 
 def _leaves_first(tree, nodes, top=0):
-  """Returns the nodes, the children of each one, in order, before it."""
+  """Returns the nodes, children before parents and siblings in order."""
   below = [n for n, parent in enumerate(tree, 1) if parent == top and n in nodes]
   return [*(x for child in below for x in _leaves_first(tree, nodes, child)), top]
 

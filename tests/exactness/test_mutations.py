@@ -1,6 +1,6 @@
-"""Known mistakes, each planted: the checks of exactness must notice every one.
+"""The checks of exactness notice every known mistake.
 
-Without a fault all checks pass; with a fault its check fails.
+Checks pass without faults, and fail with a fault.
 """
 
 import functools
@@ -15,9 +15,9 @@ from tests.exactness.traps import TRAPS
 ORDER = list(dict.fromkeys(trap.check for trap in TRAPS))
 
 
-@functools.lru_cache(maxsize=2)  # Traps of one check follow each other.
+@functools.lru_cache(maxsize=2)  # The traps of a check are adjacent.
 def session(check):
-  """A check whose programs have all of its faults, after it passed without them."""
+  """Returns a session of a check with its faults, after a run without faults."""
   known = [trap for trap in TRAPS if trap.check == check and not trap.alone]
   made = Session(CHECKS[check], known)
   made.run(None)

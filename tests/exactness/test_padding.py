@@ -1,4 +1,4 @@
-"""Drafts whose rows are padded otherwise than the target's keep its distribution."""
+"""Drafts with a different number of vocabulary rows keep the target's distribution."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ TARGET = HashModel(seed=1, vocab_size=4, eos_bias=-0.5)
 
 @dataclasses.dataclass(frozen=True)
 class Padded(HashModel):
-  """A draft over another number of rows, as the decoder makes it the target's."""
+  """A draft with a different number of rows, resized to the target's like a decoder."""
 
   def extend(self, *args, **words):
     logits, features, cache = super().extend(*args, **words)
@@ -49,7 +49,7 @@ class Padded(HashModel):
   ],
   ids=["token", "block", "recursive", "greedy"],
 )
-def test_the_target_s_distribution_stays(rows, rule, tree, room, sampling):
+def test_padded_drafts_keep_the_target_s_distribution(rows, rule, tree, room, sampling):
   draft = Padded(seed=2, vocab_size=rows, eos_bias=-0.5)
   assert_the_loop_is_exact((TARGET, draft, rule, tree, room), sampling)
 

@@ -1,4 +1,4 @@
-"""Truncated drafts, in this process and over a link, keep the target's distribution."""
+"""Truncated drafts, local or over a link, keep the target's distribution."""
 
 import pytest
 
@@ -40,8 +40,8 @@ def test_a_link_keeps_the_distribution():
   assert counts["lost"] == 0
 
 
-def test_it_keeps_it_where_the_other_side_drew_from_another_distribution():
-  """What counts is drawn on this side, from what was sent."""
+def test_a_link_keeps_the_distribution_if_the_remote_drew_from_another_distribution():
+  """The local side redraws tokens from the distributions that the remote sent."""
   target, draft, rule, *_ = linked(answers_of(Liar(SMALL_DRAFT)).answer)
   assert_the_loop_is_exact((target, draft, rule, chain(1), 3), Sampling())
   assert draft.remote.counts()["lost"] == 0

@@ -1,9 +1,9 @@
-"""One compiled step of the loop, driven along every path of `trees` on every tree.
+"""Drives one compiled step of the loop along every path of `trees` on every tree.
 
-A drafter whose proposals are data gives each row of one program a path of its own: a
-tree, tokens on it, and uniforms that lead to one outcome of every decision. One step
-follows each prefix that there is; the distributions of whole outputs are those of the
-Markov chain of prefixes.
+The drafter proposes data, so every row of a program has a separate path: a tree, tokens
+on the tree, and uniforms that lead to an outcome of every decision. A step follows
+every possible prefix. A Markov chain of prefixes gives the distributions of whole
+outputs.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ MOST, ROOM, CHUNK = 5, 6, 1 << 13
 
 @dataclasses.dataclass(frozen=True)
 class Given(Drafter):
-  """Proposes what its state is; each row has a tree of its own."""
+  """Proposes the proposal in its state; every row has a separate tree."""
 
   @property
   def tree(self):
@@ -50,7 +50,7 @@ class Given(Drafter):
 
 @flax.struct.dataclass
 class OneStep(DecodeState):
-  """A state whose room and tests' uniforms are prescribed, [B] and [B, N]."""
+  """A state with prescribed rooms [B] and prescribed uniforms of tests [B, N]."""
 
   rooms: jax.Array = None
   prescribed: jax.Array = None
@@ -64,7 +64,7 @@ class OneStep(DecodeState):
 
 
 def prefixes_of(max_length):
-  """Every output that has not ended, up to the last place."""
+  """Returns every output that has not ended, up to the last place."""
   prefixes = [()]
   for prefix in prefixes:
     if len(prefix) < max_length - 1:
@@ -73,20 +73,20 @@ def prefixes_of(max_length):
 
 
 def room_of(parents):
-  """For the deepest node, and for a second draft where trees are flat."""
+  """Returns the room for the deepest node, and for a second draft if trees are flat."""
   return max(max(trees.depths_of(parents)) + 1, 3)
 
 
 @functools.cache
 def paths_of(rule, siblings, sampling, parents):
-  """All paths of one iteration after every prefix."""
+  """Returns every path of an iteration after every prefix."""
   room = room_of(parents)
   known = TARGET, DRAFT, sampling, parents, prefixes_of(room), room
   return trees.Paths(*known).draft(siblings).judged(trees.JUDGES[rule])
 
 
 def rows_of(paths, parents, rng):
-  """The paths as rows of what the program reads, padded to the largest tree."""
+  """Returns the paths as rows of the program's inputs, padded to the largest tree."""
   prefixes, size = prefixes_of(room_of(parents)), len(parents)
   known = np.zeros((len(prefixes), ROOM), int)
   for row, prefix in zip(known, prefixes, strict=True):
@@ -109,14 +109,14 @@ def rows_of(paths, parents, rng):
     "distributions": pad(
       paths.distributions[:, 1:].astype(np.float32), constant_values=0.7
     ),
-    # The loop itself drops what has no room, or follows an end.
+    # The loop drops nodes without room and nodes after an EOS.
     "is_valid": pad(paths.has_token[:, 1:]),
     "draws": np.float32(np.concatenate([pad(draws[:, :-1]), draws[:, -1:]], 1)),
   }
 
 
 def program(rule, siblings, sampling):
-  """One step after what rows say: sequences, their lengths and whether they ended."""
+  """Returns a program of one step, which returns sequences, lengths and ends."""
   keys = row_keys(jax.random.key(0), CHUNK)
   known = TARGET, Given(), RULES[rule], sampling, keys, ROOM
   certain = siblings == "likeliest"
@@ -151,7 +151,7 @@ def program(rule, siblings, sampling):
 
 
 def run_all(run, rows):
-  """Runs a program over all rows, a chunk at a time."""
+  """Runs a program over all rows in chunks."""
   count, found = len(rows["lengths"]), []
   for first in range(0, count, CHUNK):
     at = np.minimum(np.arange(first, first + CHUNK), count - 1)
@@ -160,7 +160,7 @@ def run_all(run, rows):
 
 
 def probs_of(parents, paths, after):
-  """The distribution of whole outputs, each step's by its paths' probabilities."""
+  """Returns the distribution of whole outputs, from steps weighted by probability."""
   room = room_of(parents)
   setting = Setting(TARGET.distribution(Sampling()), None, None, parents, room)
   prefixes, steps = prefixes_of(room), {}
@@ -174,7 +174,7 @@ def probs_of(parents, paths, after):
 
 
 def expected_after(paths, parents):
-  """What the oracle's paths come to: lengths and sequences."""
+  """Returns lengths and sequences after the oracle's paths."""
   prefixes = prefixes_of(room_of(parents))
   accepted, depth = paths.accepted()
   rows = np.zeros((len(depth), 2 * ROOM + 2), int)

@@ -1,9 +1,8 @@
 """Every path of an iteration on a tree, side by side: the oracle of trees.
 
-`oracles` follows one path at a time, slow where trees have thousands. Here each row of
-an array is a path, and a decision splits the rows by its outcomes. Float64 NumPy, on
-the distributions of table models; nothing is shared with the library.
-
+`oracles` follows one path at a time, which is slow on trees with thousands of paths.
+Here each row of an array is a path, and a decision splits rows by outcome. The code is
+float64 NumPy on the distributions of table models, and shares no code with the library.
 Shapes: R paths, G drafted nodes, N = G + 1 nodes, V vocabulary.
 """
 
@@ -20,13 +19,13 @@ EOS, GARBAGE, LEAST = 1, 2, 1e-13
 
 
 def canonical(size):
-  """All trees of `size` drafted nodes: parents that come earlier and never fall."""
+  """Returns all trees of `size` nodes: earlier parents, in non-decreasing order."""
   choices = itertools.product(*(range(node) for node in range(1, size + 1)))
   return [parents for parents in choices if list(parents) == sorted(parents)]
 
 
 def depths_of(parents):
-  """How far each node is from the root."""
+  """Returns the depth of each node."""
   depths = [0]
   for parent in parents:
     depths.append(depths[parent] + 1)
@@ -34,25 +33,25 @@ def depths_of(parents):
 
 
 class Paths:
-  """Drafts on one tree after some prefixes, and what becomes of them.
+  """Drafts on a tree after some prefixes, and the results of their verification.
 
-  Every array attribute has a row a path; the decisions are the G tests and the token
-  that is drawn at last.
+  Every array attribute has a row per path. The decisions are the G tests and the final
+  draw.
 
   Attributes:
-    prefix: the number of the prefix that a path goes on from.
-    place: of the last known token, the start token's being 0.
-    room: how many tokens still fit.
-    tokens: [R, N], the root's is none of the draft's.
-    counts: [R, N], which nodes count.
-    has_token: [R, N], which nodes have a token, were there room for it.
+    prefix: the number of the prefix before the path.
+    place: the place of the last known token; the start token has place 0.
+    room: the number of tokens that still fit.
+    tokens: [R, N]; the root's entry is not a drafted token.
+    counts: [R, N], whether each node counts.
+    has_token: [R, N], whether each node has a token, regardless of room.
     distributions: q of each node, [R, N, V].
-    sums: [R, N], of each node's path, as the table models hash it.
+    sums: [R, N], the hash of each node's path in the table models.
     spelt: [R, N], each node's path as a number.
-    probability: of the path.
-    low: of each decision's cell, [R, N].
-    high: of it, too.
-    reached: the probability that the path came to it.
+    probability: the probability of the path.
+    low: the lower edge of each decision's cell, [R, N].
+    high: the upper edge of each decision's cell, [R, N].
+    reached: the probability that the path reaches each decision, [R, N].
   """
 
   def __init__(self, target, draft, sampling, parents, prefixes, max_length):
@@ -62,7 +61,7 @@ class Paths:
     def distributions(model, sampling):
       return np.stack([adjusted(logits, sampling) for logits in model.table])
 
-    # Where tokens are certain, the likeliest are those at temperature 1.
+    # Certain tokens are the likeliest tokens at temperature 1.
     self._p, self._q = distributions(target, sampling), distributions(draft, Sampling())
     rows, nodes, size = len(prefixes), len(parents) + 1, target.vocab_size
     self.prefix = np.arange(rows)
@@ -87,14 +86,14 @@ class Paths:
     return enumerate(self._parents, 1)
 
   def p(self, node):
-    """Returns the target's probs after a node, or after one of each path, [R, V]."""
+    """Returns p after a node, or after a node per path, [R, V]."""
     return self._p[_at(self.sums, node) % MODULUS]
 
   def split(self, chances, counts, decision=None):
-    """Splits the paths by the outcomes of a decision, where it counts.
+    """Splits the paths by the outcomes of a decision.
 
     Returns:
-      Each path's outcome, 0 where it does not count, and whether it does.
+      The outcome per path, and whether the decision counts. Outcomes are 0 if not.
     """
     possible = chances > LEAST
     possible[~counts] = np.arange(chances.shape[1]) == 0
@@ -112,7 +111,7 @@ class Paths:
     return outcome, counts
 
   def flip(self, node, chance, counts):
-    """Returns where the test of a node counts and is passed, and where it fails."""
+    """Returns the paths that count and pass a node's test, and the paths that fail."""
     chances = np.stack([chance, 1 - chance], axis=1)
     outcome, counts = self.split(chances, counts, node - 1)
     return counts & (outcome == 0), counts & (outcome == 1)
@@ -150,14 +149,14 @@ class Paths:
     return self
 
   def judged(self, judge):
-    """Lets a rule decide, and draws the next token from the probs that it leaves."""
+    """Applies a rule, and draws the next token from the rule's distribution."""
     distribution = judge(self)
     everywhere = np.ones(len(distribution), bool)
     self.next_token, _ = self.split(distribution, everywhere, len(self._parents))
     return self
 
   def accepted(self):
-    """Returns the tokens of the path to the last accepted node, zeros beyond."""
+    """Returns the tokens up to the last accepted node, zero-padded, and the depth."""
     rows, depths = np.arange(self.last.size), np.array(self._depths)
     tokens, node = np.zeros((rows.size, depths.max() + 1), int), self.last
     above = np.array([0, *self._parents])
@@ -169,7 +168,7 @@ class Paths:
 
 
 def recursive(paths):
-  """Recursive rejection (Miao et al., arXiv 2305.09781, algorithm 2)."""
+  """Rejects recursively (Miao et al., arXiv 2305.09781, algorithm 2)."""
   paths.last, paths.left = np.zeros_like(paths.prefix), paths.p(0)
   for node, parent in paths.nodes():
     x, q = paths.tokens[:, node], paths.distributions[:, node]
@@ -183,7 +182,7 @@ def recursive(paths):
 
 
 def kseq(paths):
-  """k-SEQ (Sun et al., arXiv 2310.15141, algorithm 2)."""
+  """Verifies by k-SEQ (Sun et al., arXiv 2310.15141, algorithm 2)."""
   paths.last = np.zeros_like(paths.prefix)
   for node, parent in paths.nodes():
     present, x = _present(paths, node, parent), paths.tokens[:, node]
@@ -199,7 +198,7 @@ def kseq(paths):
 
 
 def traversal(paths):
-  """Traversal verification (Weng et al., arXiv 2505.12398, algorithm 2)."""
+  """Verifies by traversal (Weng et al., arXiv 2505.12398, algorithm 2)."""
   nodes = np.arange(paths.tokens.shape[1])
   paths.last = np.full_like(paths.prefix, -1)
   paths.after = np.stack([paths.p(node) for node in nodes], axis=1)
@@ -207,7 +206,7 @@ def traversal(paths):
   parents = dict(paths.nodes())
 
   def weight(node):
-    """What is set, at the root or by rejections, or what follows from the parent's."""
+    """Returns the assigned weight, or the weight that follows from the parent's."""
     if node == 0:
       return paths.weight[:, 0]
     x, parent = paths.tokens[:, node], parents[node]
@@ -235,7 +234,7 @@ def traversal(paths):
 
 
 def greedy(paths):
-  """The longest path of argmaxes (Stern et al., section 3)."""
+  """Accepts the longest path of argmaxes (Stern et al., section 3)."""
   agrees, depth = np.zeros(paths.tokens.shape, bool), depths_of(paths._parents)
   agrees[:, 0] = True
   for node, parent in paths.nodes():
@@ -254,13 +253,13 @@ JUDGES = {
 
 
 def _present(paths, node, parent):
-  """Whether a node goes on from what was accepted, by whichever nodes spell it."""
+  """Returns whether a node continues the accepted tokens, through any equal path."""
   spells = paths.spelt[:, parent] == _at(paths.spelt, paths.last)
   return spells & paths.counts[:, node]
 
 
 def _stage(paths):
-  """What goes on from what was accepted: how many tokens, p, q and k-SEQ's rho."""
+  """Returns the number of nodes that continue the accepted path, p, q and rho."""
   present = [_present(paths, node, parent) for node, parent in paths.nodes()]
   p, q = paths.p(paths.last), _at(paths.distributions, 1 + np.argmax(present, axis=0))
   count = np.sum(present, axis=0)
@@ -274,13 +273,13 @@ def _stage(paths):
 
 
 def _leaves_first(parents, top=0):
-  """Returns the drafted nodes, the children of each one, in order, before it."""
+  """Returns the drafted nodes, children before parents and siblings in order."""
   below = [node for node, parent in parents.items() if parent == top]
   return [x for child in below for x in (*_leaves_first(parents, child), child)]
 
 
 def _at(array, index):
-  """Returns what [R, M, ...] holds at one place, or at each row's own."""
+  """Returns the values of [R, M, ...] at one index, or at one index per row."""
   return array[np.arange(len(array)), index]
 
 
