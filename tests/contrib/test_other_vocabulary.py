@@ -1,4 +1,4 @@
-"""A draft of another vocabulary: real networks, real tokenizers, what is refused."""
+"""Drafts with a different vocabulary: real networks, real tokenizers, and refusals."""
 
 import dataclasses
 import itertools
@@ -27,10 +27,10 @@ ROOM = 12
 INPUTS = jnp.array([[5, 6, 7, 1, 0, 0], [9, 3, 1, 0, 0, 0], [4, 4, 8, 9, 6, 1]])
 VOCAB = tiny.VOCAB_SIZE
 RNG = np.random.default_rng(0)
-# Token i of the target is token OTHER[i] of the draft; the end is 1 in both.
+# Token i of the target is token OTHER[i] of the draft; EOS is 1 in both vocabularies.
 OTHER = np.array([0, 1, *(2 + RNG.permutation(VOCAB - 2))], np.int32)
 RENAMED = SharedTokens(np.where(OTHER, OTHER, -1), OTHER[:, None])
-# Every third token is two others of the draft.
+# Every third token of the target is two tokens of the draft.
 IDS = np.where((np.arange(VOCAB) % 3 == 2) | (OTHER == 0), -1, OTHER)
 TWO = np.stack([OTHER, np.where(IDS < 0, np.roll(OTHER, 5), 0)], axis=1)
 TWO[0] = 0
@@ -38,7 +38,7 @@ PARTLY = SharedTokens(IDS, TWO)
 
 
 def renamed(params):
-  """The same network, its tokens numbered as in RENAMED."""
+  """Returns the parameters of the same network with the token ids of RENAMED."""
   tables = {"token_embedder": 0, "logits_dense": 1}
 
   def rename(path, x):
@@ -68,8 +68,8 @@ def run(network, drafter=None, slots=0):
   ],
   ids=["T5", "decoder-only"],
 )
-def test_the_target_with_its_tokens_renamed_drafts_what_it_says(config, tokens):
-  """Inputs and outputs are read in its tokens, and drafts are put in the target's."""
+def test_a_target_with_renamed_tokens_drafts_for_itself(config, tokens):
+  """The draft reads its own tokens, and proposes the target's tokens."""
   network = network_for(config)
   found = run(network, OtherVocabulary(network, 3, tokens=tokens), slots=2)
   np.testing.assert_array_equal(found.tokens, run(network, slots=2).tokens)
@@ -81,14 +81,14 @@ def test_the_target_with_its_tokens_renamed_drafts_what_it_says(config, tokens):
     assert 0 < accepted.sum() < drafted.sum()
 
 
-def test_shared_tokens_alone_are_drafted():
+def test_only_shared_tokens_are_drafted():
   logits = PARTLY.of_target(jnp.zeros((2, VOCAB)), VOCAB + 8)
   probs = np.asarray(jax.nn.softmax(logits))
   np.testing.assert_allclose(probs[:, :VOCAB][:, IDS >= 0], 1 / (IDS >= 0).sum(), 1e-5)
   assert probs[:, VOCAB:].max() == probs[:, :VOCAB][:, IDS < 0].max() == 0
 
 
-def test_a_text_in_the_draft_s_tokens_by_hand():
+def test_texts_are_converted_to_draft_tokens():
   ids = np.array([-1, 1, -1, 7], np.int32)
   tokens = SharedTokens(ids, np.array([[0, 0], [1, 0], [4, 5], [7, 0]], np.int32))
   assert tokens.longer == 1
@@ -112,7 +112,7 @@ def vocabularies(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_tables_of_real_tokenizers(vocabularies):
+def test_tables_between_real_tokenizers_preserve_texts(vocabularies):
   for target, draft in itertools.permutations(vocabularies, 2):
     tokens = vocabulary_tables.between(target, draft)
     assert tokens.ids[target.eos_id] == draft.eos_id
@@ -132,7 +132,7 @@ def test_the_tables_of_real_tokenizers(vocabularies):
       assert of_draft.strip() == target.decode([token]).strip()
 
 
-def test_what_does_not_fit_is_refused(vocabularies):
+def test_unsuitable_drafts_are_refused(vocabularies):
   with pytest.raises(ValueError, match=r"None of the target's 3 tokens"):
     SharedTokens(np.full(3, -1, np.int32), np.zeros((3, 1), np.int32))
   lacking = network_for(dataclasses.replace(tiny.DRAFT, num_encoder_layers=0))
