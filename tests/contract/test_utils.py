@@ -24,9 +24,9 @@ def batches(config, shard=0, shards=1):
   return list(ds.as_numpy_iterator())
 
 
-def test_get_dataset_makes_the_models_features():
+def test_get_dataset_makes_the_model_s_features():
   first, *_ = found = batches(dataset_config())
-  assert len(found) == 2  # the last three examples fill no batch
+  assert len(found) == 2  # The last three examples do not fill a batch.
   assert first["encoder_input_tokens"].shape == (4, 24)
   assert first["decoder_target_tokens"].shape == (4, 12)
   assert set(first) == {
@@ -49,12 +49,12 @@ def test_shards_take_turns():
     np.testing.assert_array_equal(rows, whole[shard::2])
 
 
-def test_the_batch_must_divide_by_the_shards():
+def test_the_batch_must_be_divisible_by_the_shards():
   with pytest.raises(ValueError, match="3"):
     utils.get_dataset(dataset_config(batch_size=3), 0, 2, seqio.EncDecFeatureConverter)
 
 
-def test_unknown_tasks_and_modules():
+def test_unknown_tasks_and_modules_are_errors():
   config = dataset_config(mixture_or_task_name="contract_utls")
   with pytest.raises(ValueError, match="contract_utls"):
     utils.get_dataset(config, 0, 1, seqio.EncDecFeatureConverter)
@@ -87,7 +87,7 @@ def test_the_restore_config_has_t5x_s_fields():
 @pytest.mark.parametrize(
   "mode", ["specific", pytest.param("latest", marks=conftest.runtime_only)]
 )
-def test_the_checkpoint_manager_hook(mode, tmp_path):
+def test_restoring_uses_the_checkpoint_manager_class(mode, tmp_path):
   seen = {}
 
   class Manager:
@@ -140,7 +140,7 @@ NUMBERS = (
 )
 
 
-def test_infer_fn_numbers_results_and_drops_the_padding():
+def test_infer_fn_numbers_results_and_drops_padding():
   def step(params, batch):
     return params["w"] * batch["x"]
 
@@ -148,7 +148,7 @@ def test_infer_fn_numbers_results_and_drops_the_padding():
   assert [(int(i), float(y)) for i, y in result] == [(i, 2.0 * i) for i in range(10)]
 
 
-def test_infer_fn_splits_the_key_once_a_batch():
+def test_infer_fn_splits_the_key_once_per_batch():
   def step(params, batch, rng=None):
     return batch["x"], {"u": jax.random.uniform(rng, batch["x"].shape)}
 
@@ -165,14 +165,14 @@ def test_infer_fn_splits_the_key_once_a_batch():
   assert not isinstance(aux["u"][0], float)
 
 
-@pytest.mark.skipif(not conftest.IS_RUNTIME, reason="upstream's batches know nothing")
-def test_each_batch_is_told_what_the_one_before_left():
+@pytest.mark.skipif(not conftest.IS_RUNTIME, reason="upstream passes no known values")
+def test_each_batch_receives_the_result_of_the_previous_batch():
   def step(params, batch):
     total = batch["known"] + batch["x"]
     return total, {"known": total}
 
   run = infer_fn(step, nothing_known=np.zeros)
-  # Each dataset begins anew, so that a resumed run goes on as before.
+  # Each dataset starts anew, so a resumed run repeats the results.
   for _ in range(2):
     totals = [float(total) for _, total in sorted(run(NUMBERS, STATE))]
     assert totals == [0, 1, 2, 3, 4, 6, 8, 10, 12, 15]
@@ -188,7 +188,7 @@ def test_gin_arguments():
   assert gin_utils.string_split_fn("a,b", ",", index=1) == "b"
 
 
-def test_the_provider_is_known():
+def test_the_provider_is_recognized():
   assert not conftest.IS_RUNTIME or "specdec" in t5x.__version__
 
 
@@ -205,7 +205,7 @@ def test_the_provider_is_known():
     ("/zzz.gin", "mine.gin", None),
   ],
 )
-def test_a_gin_file_that_is_missing_is_named_with_the_closest(
+def test_a_missing_gin_file_is_named_with_the_closest_name(
   tmp_path, file, include, suggested
 ):
   def here(text):
@@ -225,7 +225,7 @@ def test_a_gin_file_that_is_missing_is_named_with_the_closest(
 
 
 @conftest.runtime_only
-def test_a_gin_file_of_another_place_is_read_from_any_folder(tmp_path, monkeypatch):
+def test_a_gin_file_of_a_search_path_is_read_from_any_folder(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.syspath_prepend(str(ROOT))
   (tmp_path / "elsewhere" / "configs").mkdir(parents=True)
