@@ -1,7 +1,8 @@
 """Speculative sampling (Chen et al., arXiv 2302.01318, algorithm 2) is our token rule.
 
-Their letters: q is the target's distribution and p the draft's, K the draft's length, r
-a uniform an accept test; (f)+ is max(0, f) over its sum.
+In the paper's letters, q is the target's distribution, p is the draft's distribution, K
+is the draft length, and r holds a uniform per acceptance test. (f)+ is max(0, f),
+normalized.
 """
 
 import jax
@@ -14,7 +15,7 @@ from specdec_t5x.core.types import Proposal
 
 
 def algorithm_2(q, p, drafted, r, draw):
-  """One pass of its loop, line by line; `draw` samples from a distribution.
+  """Runs one pass of algorithm 2, line by line; `draw` samples from a distribution.
 
   Returns:
     The tokens that the pass adds.
@@ -25,15 +26,15 @@ def algorithm_2(q, p, drafted, r, draw):
     if r[t] < min(1, q[t][x] / p[t][x]):
       added.append(x)
     else:
-      rest = np.maximum(0, q[t] - p[t])
-      added.append(draw(rest / rest.sum()))
+      residual = np.maximum(0, q[t] - p[t])
+      added.append(draw(residual / residual.sum()))
       return added
   added.append(draw(q[K]))
   return added
 
 
 @pytest.mark.parametrize("K", [1, 4])
-def test_each_decision_is_the_same(K):
+def test_every_decision_equals_algorithm_2(K):
   rng, rows, vocab = np.random.default_rng(K), 400, 5
 
   def distribution(*shape):

@@ -1,4 +1,4 @@
-"""Trees of drafts, scored in a real network's cache."""
+"""Trees of drafts are scored in a real network's cache."""
 
 import functools
 
@@ -16,7 +16,7 @@ from tests.t5x_bridge import tiny
 NETWORK = Transformer(tiny.config(2, 16, 30))
 INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
 ROWS, PREFIX = 2, 3
-# Nodes of any number of children, and paths of several lengths.
+# Nodes with zero to two children, and paths of several lengths.
 TREE = Tree((0, 0, 1, 1, 2, 3, 3, 5))
 
 
@@ -25,11 +25,11 @@ def random_tokens(seed, *shape):
 
 
 def line(node):
-  """The drafted nodes from the root to one of them."""
+  """Returns the drafted nodes from the root to a node."""
   return [*line(TREE.parents[node - 1]), node] if node else []
 
 
-def test_each_path_is_scored_as_if_it_were_alone():
+def test_each_path_of_a_tree_is_scored_like_a_single_path():
   params = networks.initialize(NETWORK, INPUTS)["params"]
   extend, empty = networks.start(NETWORK, params, INPUTS, 40)
   prefix, tokens = random_tokens(1, ROWS, PREFIX), random_tokens(2, ROWS, TREE.size)

@@ -1,4 +1,4 @@
-"""EAGLE's drafter: training does as drafting does, and outputs are the target's."""
+"""EAGLE: training and drafting agree, and unsupported trees are refused."""
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,8 @@ EAGLE = EagleDrafter(HeadsConfig.of(TARGET.config, COUNT, kind="eagle"))
 TOKENS = jnp.array([[5, 7, 2, 9, 4, 6, 3, 1]])
 
 
-def test_training_does_as_drafting():
-  """Each position's unrolled steps, beside those that drafting takes from there."""
+def test_training_equals_drafting():
+  """Unrolled steps of training equal the steps of a draft from each position."""
   params, source = all_params(EAGLE), INPUTS[:1, :4]
   batch = {
     "encoder_input_tokens": source,
@@ -74,6 +74,6 @@ def test_training_does_as_drafting():
     (Pruned(6, 3, 3, penalty=1.0), "a penalty of 1.0"),
   ],
 )
-def test_its_trees_are_chains_or_pruned(shape, message):
+def test_trees_other_than_chains_and_pruned_trees_are_refused(shape, message):
   with pytest.raises(ValueError, match=message):
     headed(EAGLE, shape)

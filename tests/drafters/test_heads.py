@@ -1,4 +1,4 @@
-"""Drafts from the target's features: as in training, in as many calls as promised."""
+"""Heads draft like in training, in as many calls as promised."""
 
 import dataclasses
 import functools
@@ -40,7 +40,7 @@ def heads_of(kind, config):
 
 
 def noisy(network, seed):
-  """Parameters that draw anything, rather than nearly the target's own distribution."""
+  """Returns noisy parameters, so heads do not nearly copy the target's distribution."""
   draw = np.random.default_rng(seed).normal
 
   def noise(x):
@@ -51,7 +51,7 @@ def noisy(network, seed):
 
 @functools.cache
 def pair(kind, target="t5"):
-  """Target, heads, and the parameters of both."""
+  """Returns the target, the heads, and the parameters of both networks."""
   networks = network_for(TARGETS[target]), heads_of(kind, TARGETS[target])
   params = (noisy(network, seed) for seed, network in enumerate(networks))
   return *networks, dict(zip(("target", "draft"), params, strict=True))
@@ -62,8 +62,8 @@ def decoder(kind, shape, target="t5"):
   return SpeculativeDecoder(network, headed(heads, shape), RULES["traversal"]), params
 
 
-def test_greedy_outputs_are_those_of_a_decoder_only_target():
-  """tests/test_ways.py has the others."""
+def test_a_decoder_only_target_keeps_greedy_outputs():
+  """tests/test_ways.py has further targets."""
   speculative, params = decoder("hydra", Tree((0, 0, 1, 1, 2, 3)), "gpt")
   decoders = speculative, PlainDecoder(speculative.target)
   found, plain = (networks.run(x, params, INPUTS, ROOM) for x in decoders)
@@ -71,7 +71,7 @@ def test_greedy_outputs_are_those_of_a_decoder_only_target():
 
 
 def test_a_target_in_16_bits_with_tied_logits_has_heads():
-  """Their own numbers stay float32's."""
+  """The heads' parameters stay in float32."""
   changes = {"dtype": "bfloat16", "logits_via_embedding": True}
   network = network_for(dataclasses.replace(tiny.TARGET, **changes))
   heads = heads_of("parallel", tiny.TARGET)
@@ -87,8 +87,8 @@ def test_a_target_in_16_bits_with_tied_logits_has_heads():
 @pytest.mark.parametrize(
   ("kind", "target"), [("parallel", "t5"), ("parallel", "gpt"), ("medusa", "gpt")]
 )
-def test_drafts_come_from_the_distributions_that_were_trained(kind, target):
-  """Iteration by iteration, whatever was accepted before, against teacher forcing."""
+def test_drafts_follow_the_trained_distributions(kind, target):
+  """Every iteration matches teacher forcing, after any number of accepted tokens."""
   speculative, params = decoder(kind, chain(COUNT), target)
   keys = row_keys(jax.random.key(0), len(INPUTS))
   known = params, INPUTS, keys, Sampling(), ROOM, -1
@@ -114,7 +114,7 @@ def test_drafts_come_from_the_distributions_that_were_trained(kind, target):
     found.append((np.asarray(logits), counts))
   tokens = state.outputs(ROOM)
   network, heads, _ = pair(kind, target)
-  # Prompts of one length alone: others would be packed with their outputs.
+  # The rows have full prompts. Forcing would pack a shorter prompt with the output.
   rows, prompts = ([0, 1, 2], tokens[:, :0]) if target == "t5" else ([0, 2], INPUTS)
   first = prompts.shape[1]
   whole = jnp.concatenate([prompts, tokens], axis=1)[jnp.array(rows)]
@@ -127,7 +127,7 @@ def test_drafts_come_from_the_distributions_that_were_trained(kind, target):
       "decoder_target_tokens": whole,
     }
     features = forward(network, params["target"], batch, method="features")[:, first:]
-    # The drafter reads what is put out, no prompt.
+    # The drafter reads outputs, not prompts.
     batch["decoder_target_tokens"] = whole[:, first:]
     given = heads, params["draft"], network, params["target"], features, batch
     return jnp.stack(list(drafted_ahead(*given)), axis=2)
@@ -142,7 +142,7 @@ def test_drafts_come_from_the_distributions_that_were_trained(kind, target):
 
 
 @pytest.mark.parametrize("kind", BIASED)
-def test_a_biased_chain_is_drawn_from_what_follows_the_token_before(kind):
+def test_a_biased_chain_adds_the_bias_of_the_token_before(kind):
   speculative, params = decoder(kind, chain(COUNT))
   keys = row_keys(jax.random.key(0), len(INPUTS))
   known = INPUTS, keys, Sampling(), ROOM, -1
@@ -168,11 +168,11 @@ def test_a_biased_chain_is_drawn_from_what_follows_the_token_before(kind):
   assert np.abs(found - without).max() > 0.05
 
 
-def test_sure_heads_need_no_more_calls_than_m_over_k_and_one():
-  """m / k + 1 calls of k tokens (Stern et al., section 4): heads that are always right.
+def test_perfect_heads_need_at_most_m_over_k_plus_one_calls():
+  """Perfect heads need m / k + 1 calls of k tokens (Stern et al., section 4).
 
-  A target that goes on with the same distribution whatever comes is drafted by its own
-  feature.
+  The target has the same distribution after every token, so the target's feature
+  predicts all drafted tokens.
   """
   network, heads, params = pair("blockwise")
   same = jax.tree.map(jnp.zeros_like, params["draft"])
@@ -191,8 +191,8 @@ def test_sure_heads_need_no_more_calls_than_m_over_k_and_one():
 
 
 @pytest.mark.parametrize(("positions", "nodes"), [(3, 9), (1, 3)])
-def test_a_pruned_tree_is_the_best_of_all_nodes(positions, nodes):
-  """Against every path of every length: heads, the text's pairs, a table of 3-grams."""
+def test_a_pruned_tree_has_the_best_nodes(positions, nodes):
+  """An enumeration of all paths confirms heads, pairs of the text, and 3-grams."""
   rng = np.random.default_rng(0)
   rows, size = 5, 4
   logits = jnp.asarray(rng.normal(size=(rows, positions, size)) * 2, jnp.float32)
@@ -202,7 +202,7 @@ def test_a_pruned_tree_is_the_best_of_all_nodes(positions, nodes):
   lengths, asked = jnp.full(rows, 5), []
 
   def probs_after(before, places):
-    # The root is token 4, counted from 0; its children and theirs follow.
+    # The root is token 4, counting from 0. Children and grandchildren follow.
     asked.append((places == {1: 4, size: 5, size**2: 6}[places.shape[1]]).all())
     return jnp.asarray(table)[before[..., 0], before[..., 1]]
 
@@ -248,7 +248,7 @@ def scores_paths(size, positions):
       yield from ((*path, x) for x in range(size))
 
 
-def test_what_is_no_number_is_drafted_and_an_error():
+def test_nan_logits_draft_an_invalid_token():
   logits = jnp.zeros((1, 2, 4)).at[0, 1].set(jnp.nan)
   known = 2, jnp.array([[1]]), jnp.array([1])
 
@@ -261,7 +261,7 @@ def test_what_is_no_number_is_drafted_and_an_error():
   assert (tokens[is_valid] == -1).any()
 
 
-def test_a_table_of_n_grams_prunes_what_is_drafted_and_no_output():
+def test_a_table_of_n_grams_changes_drafts_but_no_output():
   size = tiny.TARGET.vocab_size
   table = NgramTable(NgramConfig(size, (4, 2), 2, 3))
   nothing = jax.tree.map(jnp.zeros_like, shapes_of(table)["params"])
@@ -272,7 +272,7 @@ def test_a_table_of_n_grams_prunes_what_is_drafted_and_no_output():
   params = {name: noisy(network, seed) for name, network, seed in models}
   run = jax.jit(lambda known: by_table.decode(known, INPUTS, keys, GREEDY, ROOM, -1))
   found = []
-  # All tokens alike, or the odd ones alone.
+  # A uniform table, and a table of odd tokens only.
   for distribution in (jnp.ones(size), jnp.arange(size) % 2 / 32):
     found.append(run({**params, "ngrams": {**nothing, "unigram": distribution}}))
   found.append(networks.run(alone, params, INPUTS, ROOM, eos_id=-1))
@@ -282,7 +282,7 @@ def test_a_table_of_n_grams_prunes_what_is_drafted_and_no_output():
   assert even == same != odd
 
 
-def test_what_can_t_be_drafted_is_refused():
+def test_unsupported_settings_are_refused():
   heads, parallel = (heads_of(kind, tiny.TARGET) for kind in ("medusa", "parallel"))
   gpt = network_for(tiny_gpt.TARGET)
   for make, message in [
