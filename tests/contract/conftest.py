@@ -20,7 +20,8 @@ from tests.t5x_bridge import tiny
 IS_RUNTIME = hasattr(t5x, "PROVIDER")
 LENGTHS = {"inputs": 24, "targets": 12}
 VOCABULARY = seqio.ByteVocabulary()
-TASK, EXAMPLES = "contract_infer", 11
+TASK = "contract_infer"
+EXAMPLES = 11
 EXPECTED_INPUTS = [f"text {i} {'x' * (i % 5)}" for i in range(EXAMPLES)]
 
 

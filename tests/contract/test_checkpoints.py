@@ -89,7 +89,8 @@ def flat(params):
 
 
 def assert_same(a, b, **tolerance):
-  a, b = flat(a), flat(b)
+  a = flat(a)
+  b = flat(b)
   assert a.keys() == b.keys()
   for name in a:
     np.testing.assert_allclose(a[name], b[name], err_msg=name, **tolerance)
@@ -116,7 +117,8 @@ def test_round_trip(layout, stored, wanted, tmp_path):
   template = jax.eval_shape(lambda: state.replace_params(cast(state.params)))
   restored = restore(path, template, restore_dtype=wanted and jnp.dtype(wanted))
   assert int(restored.step) == 7
-  leaves, dtype = jax.tree.leaves(restored.params), jnp.dtype(wanted or stored)
+  leaves = jax.tree.leaves(restored.params)
+  dtype = jnp.dtype(wanted or stored)
   assert all(isinstance(x, jax.Array) for x in leaves)
   if IS_RUNTIME or layout == "t5x" or wanted:  # Upstream casts Orbax to float32.
     assert {x.dtype for x in leaves} == {dtype}
@@ -282,7 +284,8 @@ def test_groups_are_full_largest_first_and_at_least_a_64th():
 @runtime_only
 @pytest.mark.parametrize("layout", FORMATS)
 def test_only_arrays_of_one_group_are_read_at_once(layout, monkeypatch, tmp_path):
-  reads, now = [], []
+  reads = []
+  now = []
 
   def noted(names, read, *args):
     now.extend(names)
@@ -292,7 +295,8 @@ def test_only_arrays_of_one_group_are_read_at_once(layout, monkeypatch, tmp_path
     del now[: len(names)]
     return result
 
-  read, read_group = checkpoint_arrays.StoredArray.read, orbax_format._read_group
+  read = checkpoint_arrays.StoredArray.read
+  read_group = orbax_format._read_group
   monkeypatch.setattr(
     checkpoint_arrays.StoredArray,
     "read",

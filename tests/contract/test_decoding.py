@@ -23,7 +23,8 @@ def sample(model, seed=0, **kwargs):
 
 def greedy(model, prompt, length):
   """Returns the greedy output of a loop: the prompt, then argmax tokens up to EOS."""
-  tokens, current = [], 0
+  tokens = []
+  current = 0
   for i in range(length):
     current = prompt[i] if i < len(prompt) else int(model.logits[current].argmax())
     tokens.append(current)
@@ -75,7 +76,8 @@ def test_prefilled_prompts_give_the_same_decodes():
 def first_token_probs(model, **kwargs):
   """Returns frequencies of the first token over many rows, and scores by token."""
   decodes, scores = sample(model, rows=4000, length=1, **kwargs)
-  tokens, scores = decodes[:, 0, 0], scores[:, 0]
+  tokens = decodes[:, 0, 0]
+  scores = scores[:, 0]
   size = len(model.logits)
   frequencies = np.bincount(tokens, minlength=size) / len(tokens)
   return frequencies, {int(t): scores[tokens == t] for t in set(tokens.tolist())}
@@ -117,7 +119,7 @@ def test_a_key_gives_the_samples_of_upstream():
   again, _ = sample(model, topk=0, seed=3)
   assert decodes.tolist() == again.tolist()
   distribution = model.log_probs()
-  key, subkey = jax.random.PRNGKey(3), None
+  key = jax.random.PRNGKey(3)
   subkey, key = jax.random.split(key)
   first = jax.random.categorical(subkey, jnp.asarray(model.logits)[jnp.array([0, 0])])
   assert decodes[:, 0, 0].tolist() == first.tolist()
@@ -146,7 +148,10 @@ def test_a_beam_of_one_is_greedy():
   model = TableModel(0)
   model.logits[:, EOS] = -30.0
   decodes, scores = search(model, num_decodes=1, length=5)
-  distribution, token, path, total = model.log_probs(), 0, [], 0.0
+  distribution = model.log_probs()
+  token = 0
+  path = []
+  total = 0.0
   for _ in range(5):
     best = int(distribution[token].argmax())
     total += distribution[token, best]

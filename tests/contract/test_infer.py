@@ -64,7 +64,8 @@ def test_the_output_folder_may_have_any_name(checkpoint, whole, tmp_path, name):
 @runtime_only
 def test_datasets_are_read_without_autotuning(checkpoint, tmp_path, monkeypatch):
   # Closing an iterator with autotuning may sleep for seconds.
-  found, iterate = [], tf.data.Dataset.__iter__
+  found = []
+  iterate = tf.data.Dataset.__iter__
 
   def note(dataset):
     return found.append(dataset) or iterate(dataset)
@@ -118,7 +119,8 @@ def test_score_is_the_likelihood_of_the_targets(checkpoint, tmp_path):
   run(checkpoint, tmp_path, "score")
   rows = records(result_path(tmp_path, "score"))
   assert inputs_of(rows) == EXPECTED_INPUTS
-  model, state = tiny_model(), tiny_state(tiny_model())
+  model = tiny_model()
+  state = tiny_state(tiny_model())
   row = rows[3]
 
   def pad(ids, n):
@@ -303,7 +305,8 @@ def test_metrics_equal_those_of_infer_s_files(checkpoint, tmp_path):
 
 
 def test_all_checkpoints_are_evaluated_once(checkpoint, tmp_path):
-  folder, output = tmp_path / "checkpoints", tmp_path / "eval"
+  folder = tmp_path / "checkpoints"
+  output = tmp_path / "eval"
   for steps in ((12,), (1, 2)):
     for step in steps:
       shutil.copytree(checkpoint, folder / f"checkpoint_{step}")

@@ -90,7 +90,7 @@ def test_a_damaged_chunk_is_named_and_decoded_again_after_deletion(
 ):
   chunk, marker = chunk_files(killed)
   for damage, file in ((halve, chunk), (flip_a_bit, chunk), (garble, marker)):
-    whole = file.read_bytes()
+    content = file.read_bytes()
     damage(file)
     before = contents(killed)
     with pytest.raises(ValueError, match=r"is damaged.*Delete") as error:
@@ -98,7 +98,7 @@ def test_a_damaged_chunk_is_named_and_decoded_again_after_deletion(
     assert str(chunk) in str(error.value).replace(str(marker), "")
     assert str(marker) in str(error.value)
     assert contents(killed) == before
-    file.write_bytes(whole)
+    file.write_bytes(content)
   chunk.unlink()
   marker.unlink()
   run(checkpoint, killed)
@@ -208,7 +208,8 @@ def test_the_kernel_frees_the_lock_of_a_killed_job(tmp_path):
 
 
 def test_two_jobs_never_hold_a_lock_while_jobs_create_and_remove_it(tmp_path):
-  lock, inside = epath.Path(tmp_path) / "below" / ".lock", tmp_path / "inside"
+  lock = epath.Path(tmp_path) / "below" / ".lock"
+  inside = tmp_path / "inside"
 
   def job(_):
     held = 0

@@ -46,15 +46,15 @@ def predict(model, params, batch=BATCH, **kwargs):
   return jax.jit(run)(params, batch)
 
 
-def check_several_decodes(*given, shape):
+def check_several_decodes(*model_inputs, shape):
   settings = {"num_decodes": 3, "rng": jax.random.PRNGKey(3)}
-  every, aux = predict(*given, return_all_decodes=True, **settings)
-  assert every.shape == shape
+  decodes, aux = predict(*model_inputs, return_all_decodes=True, **settings)
+  assert decodes.shape == shape
   assert (np.diff(aux["scores"], axis=1) >= 0).all()
-  best, best_aux = predict(*given, **settings)
-  np.testing.assert_array_equal(best, every[:, -1])
+  best_decodes, best_aux = predict(*model_inputs, **settings)
+  np.testing.assert_array_equal(best_decodes, decodes[:, -1])
   np.testing.assert_allclose(best_aux["scores"], aux["scores"][:, -1])
-  return every
+  return decodes
 
 
 def test_several_decodes_are_sorted_by_score(model, params):
@@ -192,8 +192,8 @@ def test_targets_in_the_batch_do_not_change_predictions(prompt_params, prompts):
 
 def test_several_decodes_of_prompts_are_sorted_by_score(prompt_params, prompts):
   model = tiny_decoder_only(decode_fn=sampler(1.0))
-  every = check_several_decodes(model, prompt_params, prompts, shape=(3, 3, 10))
-  assert not any(every[0, :, 10 - 4 :].any(axis=1))
+  decodes = check_several_decodes(model, prompt_params, prompts, shape=(3, 3, 10))
+  assert not any(decodes[0, :, 10 - 4 :].any(axis=1))
 
 
 def test_scores_cover_only_the_targets(prompt_params, prompts):

@@ -45,7 +45,8 @@ def batch(vocabulary):
     "contract_m30k", {"test": tuple(map(str, files))}, vocabulary=vocabulary
   )
   lengths = {"inputs": LENGTH, "targets": LENGTH}
-  task, lines = seqio.get_mixture_or_task(name), f"test[:{LINES}]"
+  task = seqio.get_mixture_or_task(name)
+  lines = f"test[:{LINES}]"
   dataset = task.get_dataset(lengths, lines, shuffle=False)
   features = seqio.EncDecFeatureConverter(pack=False)(dataset, lengths)
   rows = list(features.as_numpy_iterator())

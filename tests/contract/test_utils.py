@@ -40,13 +40,13 @@ def test_get_dataset_makes_the_model_s_features():
 
 
 def test_shards_take_turns():
-  whole = np.concatenate(
+  tokens = np.concatenate(
     [b["encoder_input_tokens"] for b in batches(dataset_config(batch_size=1))]
   )
   config = dataset_config(batch_size=2)
   for shard in (0, 1):
     rows = [b["encoder_input_tokens"][0] for b in batches(config, shard, 2)]
-    np.testing.assert_array_equal(rows, whole[shard::2])
+    np.testing.assert_array_equal(rows, tokens[shard::2])
 
 
 def test_the_batch_must_be_divisible_by_the_shards():
@@ -106,12 +106,12 @@ def test_restoring_uses_the_checkpoint_manager_class(mode, tmp_path):
   path = tmp_path / "checkpoint_3"
   path.mkdir()
   (path / "checkpoint").touch()
-  given = str(path if mode == "specific" else tmp_path)
+  restored_path = str(path if mode == "specific" else tmp_path)
   config = utils.RestoreCheckpointConfig(
-    path=given, mode=mode, dtype="bfloat16", checkpoint_manager_cls=Manager
+    path=restored_path, mode=mode, dtype="bfloat16", checkpoint_manager_cls=Manager
   )
   state, _ = utils.create_checkpoint_manager_and_restore(
-    initializer, part, config, given, None, use_orbax=True
+    initializer, part, config, restored_path, None, use_orbax=True
   )
   assert int(state.step) == 3
   assert {"directory", "train_state", "partitioner", "restore_dtype"} <= set(
@@ -154,7 +154,8 @@ def test_infer_fn_splits_the_key_once_per_batch():
 
   _, aux = infer_fn(step)(NUMBERS, STATE, rng=jax.random.PRNGKey(5))
   assert isinstance(aux["u"], list)
-  expected, rng = [], jax.random.PRNGKey(5)
+  expected = []
+  rng = jax.random.PRNGKey(5)
   for _ in range(3):
     key, rng = jax.random.split(rng)
     expected += jax.random.uniform(key, (4,)).tolist()
@@ -211,15 +212,15 @@ def test_a_missing_gin_file_is_named_with_the_closest_name(
   def here(text):
     return text.replace("HERE", str(tmp_path))
 
-  given = here(file)
+  gin_file = here(file)
   if include:
-    given = str(tmp_path / include)
+    gin_file = str(tmp_path / include)
     (tmp_path / include).write_text(f"include '{here(file)}'\n")
   with pytest.raises(ValueError, match="Unable to open file: ") as caught:
-    gin_utils.parse_gin_flags([".", str(ROOT)], [given], [])
+    gin_utils.parse_gin_flags([".", str(ROOT)], [gin_file], [])
   message = str(caught.value)
   assert f"Unable to open file: {here(file)}, sought in ." in message
-  assert message.startswith(f"--gin_file={given}: ")
+  assert message.startswith(f"--gin_file={gin_file}: ")
   fix = f"Did you mean {here(suggested)}" if suggested else "Check the name"
   assert fix in message
 

@@ -26,7 +26,8 @@ TARGET, MIDDLE, LOWER = (HashModel(s, vocab_size=5, eos_bias=-30.0) for s in (4,
 
 def decode(drafter, length, sampling=GREEDY, target=TARGET):
   """Returns a decode, and the number of calls of each level below the target."""
-  keys, kept = row_keys(jax.random.key(0), 1), []
+  keys = row_keys(jax.random.key(0), 1)
+  kept = []
 
   def loop(*arguments):
     carry = jax.lax.while_loop(*arguments)

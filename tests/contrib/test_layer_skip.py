@@ -22,7 +22,8 @@ from tests.t5x_bridge import tiny, tiny_gpt
 from tests.training.conftest import params_of
 
 INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [4, 4, 8, 1]])
-ROOM, GAMMA = 14, 3
+ROOM = 14
+GAMMA = 3
 TARGETS = {"t5": tiny.TARGET, "gpt": tiny_gpt.TARGET}
 SKIPS = {"t5": ("self_0", "cross_1", "mlp_0"), "gpt": ("self_0", "mlp_0")}
 
@@ -47,8 +48,8 @@ def test_drafts_without_skipped_sublayers_are_accepted():
 def cache_of(kind):
   """Returns a cache without output."""
   network = network_for(TARGETS[kind])
-  given = INPUTS, ROOM, 1, prompts_of(INPUTS, network)
-  return networks.start(network, params(kind)["target"], *given)[1]
+  prompts = prompts_of(INPUTS, network)
+  return networks.start(network, params(kind)["target"], INPUTS, ROOM, 1, prompts)[1]
 
 
 def test_skipped_sublayers_are_not_computed():

@@ -25,7 +25,8 @@ NETWORK = Transformer(tiny.DRAFT)
 FAST = Optimizer(Schedule("constant", 0.01, 0), "adamw")
 ONLINE = Online(interval=2, kept=3, optimizer=FAST)
 RNG = np.random.default_rng(0)
-ROOM, LENGTH = 6, 8
+ROOM = 6
+LENGTH = 8
 
 
 def requests(count, kept=3, seed=0):
@@ -84,7 +85,8 @@ def test_the_loss_by_hand(loss, expected):
 def test_losses_approach_the_full_distance_as_more_tokens_are_kept():
   @jax.jit
   def distances(target, draft):
-    distribution, order = jax.nn.softmax(target), jnp.argsort(-target)
+    distribution = jax.nn.softmax(target)
+    order = jnp.argsort(-target)
     found = {name: [] for name in losses.DISTILLATION_LOSSES}
     for kept in range(1, 9):
       tokens = order[:, :kept]
@@ -153,24 +155,26 @@ def test_accepted_places_teach_nothing():
   served = requests(2)
   is_kept = served.kept_probs.sum(-1, keepdims=True) > 0
   garbage = RNG.integers(0, 64, served.kept_tokens.shape).astype(np.int32)
-  other = dataclasses.replace(
+  changed = dataclasses.replace(
     served, kept_tokens=np.where(is_kept, served.kept_tokens, garbage)
   )
-  one, two = learner(), learner()
-  assert one.learn(served) == two.learn(other)
-  assert_same(one.state, two.state)
+  first = learner()
+  second = learner()
+  assert first.learn(served) == second.learn(changed)
+  assert_same(first.state, second.state)
 
 
 def test_a_partial_batch_takes_the_same_step_as_a_full_batch():
-  whole, padded = (learner(Online(n, 3, optimizer=FAST)) for n in (2, 3))
+  full, padded = (learner(Online(n, 3, optimizer=FAST)) for n in (2, 3))
   served = requests(2)
-  np.testing.assert_allclose(whole.learn(served), padded.learn(served), rtol=1e-5)
-  for a, b in zip(*(jax.tree.leaves(x.params) for x in (whole, padded)), strict=True):
+  np.testing.assert_allclose(full.learn(served), padded.learn(served), rtol=1e-5)
+  for a, b in zip(*(jax.tree.leaves(x.params) for x in (full, padded)), strict=True):
     np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 def test_steps_follow_the_interval_and_need_rejections():
-  draft, served = learner(), requests(2)
+  draft = learner()
+  served = requests(2)
   start = draft.params
   nothing = dataclasses.replace(served, kept_probs=0 * served.kept_probs)
   assert draft.learn(nothing) == [0.0]
@@ -218,7 +222,8 @@ def test_a_learner_resumes_bit_for_bit(tmp_path):
 
 
 def test_restore_skips_steps_that_the_filter_rejects(tmp_path):
-  draft, resumed = learner(), learner()
+  draft = learner()
+  resumed = learner()
   draft.learn(requests(2))
   draft.save(str(tmp_path))
   before = jax.device_get(draft.state)

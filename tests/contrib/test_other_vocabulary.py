@@ -73,7 +73,8 @@ def test_a_target_with_renamed_tokens_drafts_for_itself(config, tokens):
   network = network_for(config)
   found = run(network, OtherVocabulary(network, 3, tokens=tokens), slots=2)
   np.testing.assert_array_equal(found.tokens, run(network, slots=2).tokens)
-  drafted, accepted = found.statistics.drafted, found.statistics.accepted
+  drafted = found.statistics.drafted
+  accepted = found.statistics.accepted
   assert drafted.sum() > 10
   if tokens is RENAMED:
     np.testing.assert_array_equal(accepted, drafted)
@@ -98,16 +99,22 @@ def test_texts_are_converted_to_draft_tokens():
 
 
 def trained(root, size, text):
-  given = {"model_prefix": str(root / f"{size}"), "vocab_size": size, "bos_id": -1}
+  settings = {"model_prefix": str(root / f"{size}"), "vocab_size": size, "bos_id": -1}
   sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=iter(text), pad_id=0, eos_id=1, unk_id=2, minloglevel=2, **given
+    sentence_iterator=iter(text),
+    pad_id=0,
+    eos_id=1,
+    unk_id=2,
+    minloglevel=2,
+    **settings,
   )
   return open_vocabulary(f"{root / str(size)}.model")
 
 
 @pytest.fixture(scope="module")
 def vocabularies(tmp_path_factory):
-  root, text = tmp_path_factory.mktemp("tokens"), tiny.sentences(300)
+  root = tmp_path_factory.mktemp("tokens")
+  text = tiny.sentences(300)
   return *(trained(root, size, text) for size in (30, 22)), Bytes()
 
 
@@ -118,18 +125,18 @@ def test_tables_between_real_tokenizers_preserve_texts(vocabularies):
     assert tokens.ids[target.eos_id] == draft.eos_id
     assert tokens.ids[0] == tokens.ids[2] == -1
     texts = tiny.sentences(5, seed=2)
-    given = np.zeros((len(texts), 160), np.int32)
-    for row, text in zip(given, texts, strict=True):
+    inputs = np.zeros((len(texts), 160), np.int32)
+    for row, text in zip(inputs, texts, strict=True):
       ids = [*target.encode(text), target.eos_id]
       row[: len(ids)] = ids
-    read = jax.jit(tokens.in_draft)(given).tolist()
-    for text, row in zip(texts, read, strict=True):
-      found = [x for x in row if x]
-      assert found[-1] == draft.eos_id
-      assert draft.decode(found[:-1]).strip() == text
+    converted = jax.jit(tokens.in_draft)(inputs).tolist()
+    for text, row in zip(texts, converted, strict=True):
+      ids_in_draft = [x for x in row if x]
+      assert ids_in_draft[-1] == draft.eos_id
+      assert draft.decode(ids_in_draft[:-1]).strip() == text
     for token in np.flatnonzero(tokens.ids >= 0)[1:].tolist():
-      of_draft = draft.decode([int(tokens.ids[token])])
-      assert of_draft.strip() == target.decode([token]).strip()
+      draft_text = draft.decode([int(tokens.ids[token])])
+      assert draft_text.strip() == target.decode([token]).strip()
 
 
 def test_unsuitable_drafts_are_refused(vocabularies):
@@ -137,7 +144,8 @@ def test_unsuitable_drafts_are_refused(vocabularies):
     SharedTokens(np.full(3, -1, np.int32), np.zeros((3, 1), np.int32))
   lacking = network_for(dataclasses.replace(tiny.DRAFT, num_encoder_layers=0))
   tokens = vocabulary_tables.between(vocabularies[0], vocabularies[1])
-  target, draft = network_for(tiny.TARGET), network_for(tiny.DRAFT)
+  target = network_for(tiny.TARGET)
+  draft = network_for(tiny.DRAFT)
   with pytest.raises(ValueError, match="needs a draft that reads inputs itself"):
     SpeculativeDecoder(target, OtherVocabulary(lacking, tokens=tokens))
   for more in ({"num_candidates": 2}, {"drafter": "copy"}):

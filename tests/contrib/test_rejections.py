@@ -31,8 +31,8 @@ def assert_kept(found, row, place, target, output):
   distribution = target.distribution(observed.AT_ONE)(tuple(output[:place]))
   best = np.argsort(-distribution)[:KEPT]
   np.testing.assert_array_equal(found.observed.tokens[row, place], best)
-  kept = found.observed.probs[row, place]
-  np.testing.assert_allclose(kept, distribution[best], atol=1e-6)
+  kept_probs = found.observed.probs[row, place]
+  np.testing.assert_allclose(kept_probs, distribution[best], atol=1e-6)
 
 
 def greedy(decode, seed):
@@ -62,7 +62,8 @@ def test_first_rejected_tokens_keep_the_target_s_distribution():
   assert accepted > 10
 
 
-PUT, PROBS_AT = Rejections.put, rejections.chain.probs_at
+PUT = Rejections.put
+PROBS_AT = rejections.chain.probs_at
 FAULTS = {
   "a place on": lambda self, at, *rest: PUT(self, at + 1, *rest),
   "accepted ones, too": lambda self, at, is_rejected, logits: PUT(
@@ -117,13 +118,13 @@ def test_a_row_s_distributions_do_not_depend_on_its_neighbours():
     lambda: decoder.decode(params, inputs, keys, GREEDY, observed.LENGTH, 1)
   )
   found = run()
-  read = {
+  batch = {
     "encoder_input_tokens": inputs,
     "decoder_input_tokens": jnp.pad(found.tokens, ((0, 0), (1, 0)))[:, :-1],
     "decoder_target_tokens": found.tokens,
   }
-  teacher = jax.jit(lambda read: forward(network, params["target"], read))
-  distributions = np.asarray(jax.nn.softmax(teacher(read)))
+  teacher = jax.jit(lambda batch: forward(network, params["target"], batch))
+  distributions = np.asarray(jax.nn.softmax(teacher(batch)))
   probs = np.asarray(found.observed.probs)
   is_kept = probs.sum(-1) > 0
   np.testing.assert_array_equal(is_kept.sum(axis=1), rejected_of(found))

@@ -57,7 +57,8 @@ def test_the_draft_learns_from_repeated_requests(setup):
 
 
 def test_serving_compiles_once_for_a_changing_draft(setup, monkeypatch):
-  traced, decode = [], SpeculativeDecoder.decode
+  traced = []
+  decode = SpeculativeDecoder.decode
 
   def counted(*args, **words):
     return traced.append(1) or decode(*args, **words)
@@ -72,17 +73,18 @@ def test_serving_compiles_once_for_a_changing_draft(setup, monkeypatch):
 
 
 def test_learning_continues_across_calls(setup):
-  once, one = served(setup, TEXTS[:6])
-  first, two = served(setup, TEXTS[:3])
-  second, _ = served(setup, TEXTS[3:6], learner=two)
-  assert first + second == once
-  assert_same(one.state, two.state)
+  outputs, single_call = served(setup, TEXTS[:6])
+  first, two_calls = served(setup, TEXTS[:3])
+  second, _ = served(setup, TEXTS[3:6], learner=two_calls)
+  assert first + second == outputs
+  assert_same(single_call.state, two_calls.state)
 
 
 def test_requests_are_read_lazily(setup):
   target, draft, vocabulary = setup
   learner = Learner(draft.network, draft.params, FAST)
-  endless, read = itertools.cycle(TEXTS), []
+  endless = itertools.cycle(TEXTS)
+  read = []
   requests = (read.append(text) or text for text in endless)
   stream = specdec_t5x.serve(requests, target, learner, vocabulary, gamma=3, **ROOM)
   next(stream)

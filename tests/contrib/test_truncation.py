@@ -36,7 +36,8 @@ def test_truncation_by_hand():
 def test_ties_keep_the_first_tokens_and_zeros_fill_up():
   equal, _, _ = truncated(Truncation(2), jnp.full(4, 0.25), jnp.zeros(1))
   assert equal.tokens.tolist() == [0, 1]
-  probs, uniforms = jnp.array([0.0, 0.0, 1.0, 0.0]), jnp.array([1 - 2.0**-24])
+  probs = jnp.array([0.0, 0.0, 1.0, 0.0])
+  uniforms = jnp.array([1 - 2.0**-24])
   distribution, token, _ = truncated(Truncation(3), probs, uniforms)
   assert distribution.total == LARGEST
   assert token == 2
@@ -64,7 +65,8 @@ def test_sums_are_exact_in_any_order_and_q_covers_drawn_tokens(seed, size, scale
   order = rng.permutation(size)
   sums = np.cumsum(weights[:, order].astype(np.float32), axis=1)
   assert (sums == np.cumsum(weights[:, order], axis=1)).all()
-  token, dense = np.asarray(token), np.asarray(dense)
+  token = np.asarray(token)
+  dense = np.asarray(dense)
   assert (np.take_along_axis(dense, token[:, None], 1) > 0).all()
 
 

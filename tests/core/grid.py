@@ -54,12 +54,14 @@ def _edges(masses, least):
 
 def _first(masses, least, index):
   """Returns the first uniform that leads to `index` or beyond, or 2^24 if none does."""
-  low, high = np.full(len(masses), -1), np.full(len(masses), VALUES)
+  low = np.full(len(masses), -1)
+  high = np.full(len(masses), VALUES)
   while (high - low > 1).any():
     middle = np.maximum((low + high) // 2, 0)
     reached = np.asarray(_drawn(masses, np.float32(middle / VALUES), least)) >= index
+    low = np.where(reached, low, middle)
     # If high is already 0, the loop asks for 0 again: 0 was reached, so high stays.
-    low, high = np.where(reached, low, middle), np.where(reached, middle, high)
+    high = np.where(reached, middle, high)
   return high
 
 

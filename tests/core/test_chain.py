@@ -11,7 +11,8 @@ from specdec_t5x.core.types import Proposal
 
 
 def test_the_ratio_is_at_most_one_and_zero_without_target_mass():
-  p, q = jnp.array([0.0, 0.0, 0.2, 0.3, 0.1]), jnp.array([0.0, 0.5, 0.0, 0.2, 0.4])
+  p = jnp.array([0.0, 0.0, 0.2, 0.3, 0.1])
+  q = jnp.array([0.0, 0.5, 0.0, 0.2, 0.4])
   np.testing.assert_allclose(chain.ratio(p, q), [0, 0, 1, 1, 0.25])
 
 

@@ -20,7 +20,8 @@ def algorithm_2(q, p, drafted, r, draw):
   Returns:
     The tokens that the pass adds.
   """
-  added, K = [], len(drafted)
+  added = []
+  K = len(drafted)
   for t in range(K):
     x = drafted[t]
     if r[t] < min(1, q[t][x] / p[t][x]):
@@ -35,12 +36,15 @@ def algorithm_2(q, p, drafted, r, draw):
 
 @pytest.mark.parametrize("K", [1, 4])
 def test_every_decision_equals_algorithm_2(K):
-  rng, rows, vocab = np.random.default_rng(K), 400, 5
+  rng = np.random.default_rng(K)
+  rows = 400
+  vocab = 5
 
   def distribution(*shape):
     return rng.dirichlet(np.full(vocab, 0.7), shape)
 
-  q, p = distribution(rows, K + 1), distribution(rows, K)
+  q = distribution(rows, K + 1)
+  p = distribution(rows, K)
   drafted = np.array([[rng.choice(vocab, p=each) for each in row] for row in p])
   r = rng.random((rows, K + 1))
   verdict = jax.jit(RULES["token"].verify)(

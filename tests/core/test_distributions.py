@@ -119,7 +119,8 @@ def test_impossible_tokens_stay_impossible():
 
 
 def test_residual_is_the_normalised_excess():
-  p, q = jnp.array([0.5, 0.3, 0.2]), jnp.array([0.2, 0.2, 0.6])
+  p = jnp.array([0.5, 0.3, 0.2])
+  q = jnp.array([0.2, 0.2, 0.6])
   np.testing.assert_allclose(residual(p, q), [0.75, 0.25, 0], atol=1e-6)
 
 
@@ -152,7 +153,8 @@ def random_probs(kind, size):
     "some of 40": lambda: rng.multinomial(1000, rng.dirichlet(np.ones(40))),
   }[kind]()
   if distribution.size < size:
-    distribution, few = np.zeros(size), distribution
+    few = distribution
+    distribution = np.zeros(size)
     distribution[rng.choice(size, few.size, replace=False)] = few
   return np.float32(distribution / distribution.sum())
 
@@ -179,10 +181,12 @@ def test_sample_matches_the_grid_s_cells(size):
   distribution, first, last = grid_probs(probs)
   assert (distribution[probs == 0] == 0).all()
   tokens = np.flatnonzero(distribution)
-  first, last = first[tokens], last[tokens]
+  first = first[tokens]
+  last = last[tokens]
   # Two programs may round sums differently, which moves an edge by a step or two.
-  first, last = np.minimum(first + 4, last), np.maximum(last - 4, first)
-  edges = np.concatenate([first, last, first - 4, first - 5, last + 4, last + 5])
+  low = np.minimum(first + 4, last)
+  high = np.maximum(last - 4, first)
+  edges = np.concatenate([low, high, low - 4, low - 5, high + 4, high + 5])
   uniforms = jnp.asarray(np.clip(edges, 0, 2**24 - 1) / 2.0**24, jnp.float32)
   drawn = jax.jit(sample)(jnp.broadcast_to(probs, (len(edges), size)), uniforms)
   np.testing.assert_array_equal(drawn[: 2 * len(tokens)], np.tile(tokens, 2))
@@ -266,6 +270,8 @@ def test_a_distribution_of_nan_or_infinity_is_nan(size, sampling):
 )
 def test_a_certain_token_s_log_probability_is_nan_with_invalid_logits(dtype, at):
   logits = np.full((4, 8_064), 10.0, dtype=jnp.dtype(dtype))
-  logits[1, at], logits[2, at], logits[3, at] = np.nan, np.inf, -np.inf
+  logits[1, at] = np.nan
+  logits[2, at] = np.inf
+  logits[3, at] = -np.inf
   found = certain_log_prob(jnp.asarray(logits))
   np.testing.assert_array_equal(found, [0.0, np.nan, np.nan, 0.0])

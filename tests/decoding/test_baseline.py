@@ -20,7 +20,8 @@ from tests.hash_model import HashModel
 from tests.t5x_bridge import tiny
 
 MODEL = HashModel(seed=1, vocab_size=6, eos_bias=-0.5)
-LENGTH, GAMMA = 13, 3
+LENGTH = 13
+GAMMA = 3
 
 
 @functools.partial(jax.jit, static_argnames=("block", "sampling", "extend", "rows"))
@@ -36,7 +37,8 @@ def decode(block, sampling, extend=MODEL.extend, rows=8):
   ("block", "sampling"), [(2, GREEDY), (5, Sampling(0.8)), (21, Sampling(0.8))]
 )
 def test_fillers_change_no_output(block, sampling):
-  expected, found = decode(1, sampling), decode(block, sampling)
+  expected = decode(1, sampling)
+  found = decode(block, sampling)
   np.testing.assert_array_equal(found.tokens, expected.tokens)
   np.testing.assert_allclose(found.scores, expected.scores)
   np.testing.assert_array_equal(
@@ -61,7 +63,8 @@ def test_every_call_has_the_shape_of_a_block():
 def test_the_fillers_are_scored_in_the_compiled_program():
   # A compiler could drop fillers from the last products, which need a single row.
   network, params = near_ties.target("float32")
-  inputs, keys = near_ties.inputs(), row_keys(jax.random.key(0), 6)
+  inputs = near_ties.inputs()
+  keys = row_keys(jax.random.key(0), 6)
   decoder = PlainDecoder(network, 4)
 
   @jax.jit
@@ -114,7 +117,9 @@ def test_decoding_one_token_per_call_has_different_bits():
 
 def test_a_token_has_the_same_bits_anywhere_in_a_block():
   network, params = near_ties.target("float32")
-  inputs, size, length = near_ties.inputs(), 4, 8
+  inputs = near_ties.inputs()
+  size = 4
+  length = 8
   rng = np.random.default_rng(0)
   tokens = jnp.asarray(rng.integers(3, 30, (6, length)), jnp.int32)
   extend, cache = networks.start(network, params, inputs, length + size)

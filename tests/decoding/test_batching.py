@@ -23,7 +23,9 @@ from tests import networks
 SIZES = {"vocab_size": 14, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 24}
 T5 = network_for(T5Config(**SIZES, num_encoder_layers=1, num_decoder_layers=1))
 GPT = network_for(GptConfig(**SIZES, num_layers=1))
-SAMPLING, LENGTH, EOS = Sampling(), 12, 1
+SAMPLING = Sampling()
+LENGTH = 12
+EOS = 1
 # Eleven inputs of 1 to 24 tokens cover both widths of the encoder.
 INPUTS = np.zeros((11, 24), np.int32)
 for number, size in enumerate([3, 20, 1, 7, 24, 2, 19, 5, 10, 1, 12]):
@@ -86,10 +88,12 @@ def test_a_policy_state_continues_across_batches(slots):
   Coupled samples equal the samples of plain decoding under any policy state.
   """
   sampling = Sampling(coupled=True)
-  drafter, rule = DraftModel(T5, 2), RULES["coupled"]
+  drafter = DraftModel(T5, 2)
+  rule = RULES["coupled"]
   decoder = SpeculativeDecoder(T5, drafter, rule, HASTY)
   run = program(decoder, slots, sampling, per_input=1)
-  known, drafted = decoder.first_policy_state(len(INPUTS)), []
+  known = decoder.first_policy_state(len(INPUTS))
+  drafted = []
   expected = decode(DECODERS["plain"], 0, sampling, per_input=1)
   for _ in range(2):
     found = run(policy_state=known)
@@ -115,7 +119,8 @@ def test_unwanted_rows_are_not_decoded(name, slots, monkeypatch):
 
 def test_inputs_are_read_when_rows_need_them(monkeypatch):
   """The loop reads as many inputs at once as there are rows, and no unwanted input."""
-  read, prepare = [], PlainDecoder.prepare
+  read = []
+  prepare = PlainDecoder.prepare
 
   def counting(self, params, inputs, keys, *rest):
     jax.debug.callback(lambda rows: read.append(rows.tolist()), (inputs > 0).sum(1))
@@ -132,7 +137,8 @@ def test_inputs_are_read_when_rows_need_them(monkeypatch):
 
 def iterations_of(monkeypatch):
   """Returns a function that returns the number of iterations so far."""
-  count, then = [], Carry.then
+  count = []
+  then = Carry.then
 
   def counted(self, *args):
     jax.debug.callback(lambda: count.append(1))

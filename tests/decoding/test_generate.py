@@ -22,7 +22,8 @@ DRAFT = HashModel(seed=2, vocab_size=6)
 
 
 def speculate(draft, sampling, gamma, length, rows, seed=0, target=TARGET):
-  drafter, keys = DraftModel(draft, gamma), row_keys(jax.random.key(seed), rows)
+  drafter = DraftModel(draft, gamma)
+  keys = row_keys(jax.random.key(seed), rows)
 
   @jax.jit
   def run():
@@ -52,7 +53,8 @@ def assert_follows(outputs, distribution, level=1e-3):
   expected = np.append(expected[~rare], expected[rare].sum())
   found = np.append(found[~rare], found[rare].sum())
   keep = expected > 0
-  expected, found = expected[keep], found[keep]
+  expected = expected[keep]
+  found = found[keep]
   assert stats.chisquare(found, expected * found.sum() / expected.sum()).pvalue > level
 
 
@@ -65,7 +67,8 @@ def test_chi_squared_test_can_fail():
 
 def test_statistics_add_up():
   decoded = speculate(Similar(9, 6, model=TARGET, noise=0.4), Sampling(), 4, 13, 128)
-  info, tokens = decoded.statistics, np.asarray(decoded.tokens)
+  info = decoded.statistics
+  tokens = np.asarray(decoded.tokens)
   np.testing.assert_array_equal(info.emitted, output_lengths(tokens))
   # Each call adds a token of the target, unless the draft ended the sequence.
   surplus = np.asarray(info.accepted + info.target_calls - info.emitted)
@@ -111,9 +114,11 @@ def test_limit_cuts_after_eos_and_at_the_most_tokens(tokens, most, expected):
 
 @pytest.mark.parametrize(("policy", "longest"), [(Fixed(), 5), (Fixed(2), 2)], ids=str)
 def test_drafts_leave_room_for_the_target_s_token(policy, longest):
-  drafter, keys = DraftModel(DRAFT, 5), row_keys(jax.random.key(0), 9)
-  given = TARGET, drafter, RULES["token"], Sampling(), keys, 8
-  spec, state = speculation(*given, policy=policy)
+  drafter = DraftModel(DRAFT, 5)
+  keys = row_keys(jax.random.key(0), 9)
+  spec, state = speculation(
+    TARGET, drafter, RULES["token"], Sampling(), keys, 8, policy=policy
+  )
   state = state.replace(lengths=1 + jnp.arange(9), ended=jnp.arange(9) == 3)
   most = np.minimum(np.maximum(7 - np.arange(9), 0), longest)
   most[3] = 0

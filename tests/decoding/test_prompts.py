@@ -31,7 +31,8 @@ TARGET, DRAFT = (
 PROMPTS = jnp.array(
   [[5, 6, 7, 8, 9], [5, 6, 7, 0, 0], [4, 1, 0, 0, 0], [0, 0, 0, 0, 0]], jnp.int32
 )
-EOS, ROOM = 1, 9
+EOS = 1
+ROOM = 9
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,8 @@ def test_the_narrowest_block_for_all_drafts_is_scored():
     wide = jnp.full((*tokens.shape, 3), float(tokens.shape[1]))
     return wide, tokens[..., None] * 1.0, cache
 
-  tokens, draft_probs = jnp.arange(10).reshape(2, 5), jnp.zeros((2, 5, 3))
+  tokens = jnp.arange(10).reshape(2, 5)
+  draft_probs = jnp.zeros((2, 5, 3))
   score = jax.jit(
     lambda sizes: widths.score(
       extend, None, jnp.array([7, 7]), Proposal.chain(tokens, draft_probs, sizes)
@@ -39,10 +40,14 @@ def test_the_narrowest_block_for_all_drafts_is_scored():
 
 @pytest.mark.parametrize("name", RULES)
 def test_rules_read_only_valid_places(name):
-  rng, rows, gamma, size = np.random.default_rng(0), 64, 5, 4
+  rng = np.random.default_rng(0)
+  rows = 64
+  gamma = 5
+  size = 4
   p = rng.dirichlet(np.ones(size), (rows, gamma + 1)).astype(np.float32)
   q = rng.dirichlet(np.ones(size), (rows, gamma)).astype(np.float32)
-  tokens, num_valid = rng.integers(size, size=(rows, gamma)), np.arange(rows) % gamma
+  tokens = rng.integers(size, size=(rows, gamma))
+  num_valid = np.arange(rows) % gamma
   uniforms = jnp.asarray(rng.uniform(size=(rows, gamma + 1, 1)), jnp.float32)
   beyond = np.arange(gamma) >= num_valid[:, None]
   after = np.arange(gamma + 1) > num_valid[:, None]

@@ -20,9 +20,13 @@ def propose(inputs, outputs, gamma=3, match=1):
   sequences = np.full((len(outputs), width), 9)
   for row, output in zip(sequences, outputs, strict=True):
     row[: len(output) + 1] = [0, *output]
-  drafter, keys = Copy(gamma, match), row_keys(jax.random.key(0), len(outputs))
-  known = HashModel(0, 16), drafter, Token(), Sampling(), keys, width
-  spec, state = speculation(*known, source=jnp.array(inputs))
+  drafter = Copy(gamma, match)
+  keys = row_keys(jax.random.key(0), len(outputs))
+  target = HashModel(0, 16)
+  source = jnp.array(inputs)
+  spec, state = speculation(
+    target, drafter, Token(), Sampling(), keys, width, source=source
+  )
   state = state.replace(
     sequences=jnp.asarray(sequences),
     lengths=jnp.array([len(output) + 1 for output in outputs]),
@@ -38,7 +42,8 @@ def propose(inputs, outputs, gamma=3, match=1):
 
 def by_search(inputs, output, gamma, least):
   """Returns the proposal of a search in plain Python."""
-  best, draft = 0, []
+  best = 0
+  draft = []
   for text in (inputs, output):
     text = [token for token in text if token]
     for place in range(len(text) - 1):
@@ -48,7 +53,8 @@ def by_search(inputs, output, gamma, least):
           break
         match += 1
       if match > best:
-        best, draft = match, text[place + 1 : place + 1 + gamma]
+        best = match
+        draft = text[place + 1 : place + 1 + gamma]
   return draft if best >= least else []
 
 
@@ -87,7 +93,8 @@ def test_the_distribution_is_one_hot():
 
 def test_alpha_by_counts_equals_alpha_by_mass():
   """A copied token is certain, so the token is accepted with probability p(token)."""
-  rows, target = 20_000, HashModel(seed=3, vocab_size=6)
+  rows = 20_000
+  target = HashModel(seed=3, vocab_size=6)
   source = jnp.tile(jnp.array([2, 3, 4, 5, 3, 2, 5, 4, 2, 2, 1, 0]), (rows, 1))
   spec, state = speculation(
     target,

@@ -28,7 +28,8 @@ from tests.t5x_bridge import tiny, tiny_gpt
 from tests.training.conftest import params_of, shapes_of
 
 INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [4, 4, 8, 1]])
-ROOM, COUNT = 14, 3
+ROOM = 14
+COUNT = 3
 TARGETS = {"t5": tiny.TARGET, "gpt": tiny_gpt.TARGET}
 BIASED = ("parallel, biased", "blockwise, biased")
 
@@ -91,23 +92,26 @@ def test_drafts_follow_the_trained_distributions(kind, target):
   """Every iteration matches teacher forcing, after any number of accepted tokens."""
   speculative, params = decoder(kind, chain(COUNT), target)
   keys = row_keys(jax.random.key(0), len(INPUTS))
-  known = params, INPUTS, keys, Sampling(), ROOM, -1
+
+  def prepare():
+    return speculative.prepare(params, INPUTS, keys, Sampling(), ROOM, -1)
 
   def distributions(spec, state):
     if kind == "parallel":
       features = spec.drafter._read(spec.context, state)[0]
       return spec.context.target.logits(features)
-    given = {"params": params["draft"]}, state.drafter_state.feature
-    return spec.context.target.logits(
-      spec.drafter.network.apply(*given, method="features")
+    features = spec.drafter.network.apply(
+      {"params": params["draft"]}, state.drafter_state.feature, method="features"
     )
+    return spec.context.target.logits(features)
 
   @jax.jit
   def one(state):
-    spec, _ = speculative.prepare(*known)
+    spec, _ = prepare()
     return distributions(spec, state), step(spec, state)[0]
 
-  state, found = jax.jit(lambda: speculative.prepare(*known)[1])(), []
+  state = jax.jit(lambda: prepare()[1])()
+  found = []
   while not state.ended.all():
     counts = np.asarray(state.lengths - state.starts) * ~np.asarray(state.ended)
     logits, state = one(state)
@@ -129,33 +133,39 @@ def test_drafts_follow_the_trained_distributions(kind, target):
     features = forward(network, params["target"], batch, method="features")[:, first:]
     # The drafter reads outputs, not prompts.
     batch["decoder_target_tokens"] = whole[:, first:]
-    given = heads, params["draft"], network, params["target"], features, batch
-    return jnp.stack(list(drafted_ahead(*given)), axis=2)
+    logits = drafted_ahead(
+      heads, params["draft"], network, params["target"], features, batch
+    )
+    return jnp.stack(list(logits), axis=2)
 
   expected = np.asarray(forced(whole))
   assert len(found) > ROOM // (COUNT + 1)
   for logits, counts in found:
     for place, row in enumerate(rows):
       if counts[row]:
-        of_row = logits[row], expected[place, counts[row] - 1]
-        np.testing.assert_allclose(*of_row, rtol=2e-3, atol=2e-3)
+        forced_logits = expected[place, counts[row] - 1]
+        np.testing.assert_allclose(logits[row], forced_logits, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("kind", BIASED)
 def test_a_biased_chain_adds_the_bias_of_the_token_before(kind):
   speculative, params = decoder(kind, chain(COUNT))
   keys = row_keys(jax.random.key(0), len(INPUTS))
-  known = INPUTS, keys, Sampling(), ROOM, -1
+
+  def prepare(params):
+    return speculative.prepare(params, INPUTS, keys, Sampling(), ROOM, -1)
+
   draws = jax.random.uniform(jax.random.key(1), (len(INPUTS), COUNT, LEVELS))
-  started = jax.jit(lambda params: step(*speculative.prepare(params, *known))[0])
+  started = jax.jit(lambda params: step(*prepare(params))[0])
 
   @jax.jit
   def drafted(draft, state):
-    spec, _ = speculative.prepare({**params, "draft": draft}, *known)
+    spec, _ = prepare({**params, "draft": draft})
     proposal, _ = spec.drafter.propose(spec.context, state, draws)
     return state.last_tokens(), proposal.tokens, proposal.draft_probs
 
-  state, draft = started(params), params["draft"]
+  state = started(params)
+  draft = params["draft"]
   kernel = draft["markov_logits"]["kernel"]
   last, tokens, found = map(np.asarray, drafted(draft, state))
   apart = {**draft, "markov_logits": {"kernel": 0 * kernel}}
@@ -179,7 +189,9 @@ def test_perfect_heads_need_at_most_m_over_k_plus_one_calls():
   # Every token has the same embedding.
   one = jax.tree.map(jnp.ones_like, params["target"]["token_embedder"])
   known = {"target": {**params["target"], "token_embedder": one}, "draft": same}
-  decoder, room, block = SpeculativeDecoder(network, headed(heads)), 12, COUNT + 1
+  decoder = SpeculativeDecoder(network, headed(heads))
+  room = 12
+  block = COUNT + 1
   decoded = networks.run(decoder, known, INPUTS, room, eos_id=-1)
   calls = np.asarray(decoded.statistics.target_calls)
   assert np.unique(np.asarray(decoded.tokens)).size <= len(INPUTS)
@@ -194,12 +206,14 @@ def test_perfect_heads_need_at_most_m_over_k_plus_one_calls():
 def test_a_pruned_tree_has_the_best_nodes(positions, nodes):
   """An enumeration of all paths confirms heads, pairs of the text, and 3-grams."""
   rng = np.random.default_rng(0)
-  rows, size = 5, 4
+  rows = 5
+  size = 4
   logits = jnp.asarray(rng.normal(size=(rows, positions, size)) * 2, jnp.float32)
   known = jnp.asarray(rng.integers(1, size, (rows, 2)))
   text = jnp.asarray(rng.integers(0, size, (rows, 6)))
   table = rng.dirichlet(np.full(size, 0.1), (size, size)).astype(np.float32)
-  lengths, asked = jnp.full(rows, 5), []
+  lengths = jnp.full(rows, 5)
+  asked = []
 
   def probs_after(before, places):
     # The root is token 4, counting from 0. Children and grandchildren follow.
@@ -250,12 +264,14 @@ def scores_paths(size, positions):
 
 def test_nan_logits_draft_an_invalid_token():
   logits = jnp.zeros((1, 2, 4)).at[0, 1].set(jnp.nan)
-  known = 2, jnp.array([[1]]), jnp.array([1])
 
   @jax.jit
   def grown(logits):
-    found = Pruned(3, 2, 2).grow(lambda depth, *_: logits[:, [depth]], *known)
-    return found.tokens, found.is_valid
+    def read(depth, *_):
+      return logits[:, [depth]]
+
+    tree = Pruned(3, 2, 2).grow(read, 2, jnp.array([[1]]), jnp.array([1]))
+    return tree.tokens, tree.is_valid
 
   tokens, is_valid = grown(logits)
   assert (tokens[is_valid] == -1).any()

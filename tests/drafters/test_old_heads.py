@@ -12,7 +12,8 @@ from specdec_t5x.network.heads import HeadsConfig
 from tests import ways
 from tests.t5x_bridge import tiny
 
-WIDTH, COUNT = tiny.TARGET.emb_dim, 3
+WIDTH = tiny.TARGET.emb_dim
+COUNT = 3
 BIAS = {"rank": 2, "vocab_size": tiny.TARGET.vocab_size}
 CONFIGS = {
   "medusa": HeadsConfig("medusa", COUNT, WIDTH),
@@ -54,7 +55,8 @@ def test_unused_weights_of_old_heads_change_no_output(both, config, target):
   old, new = map(specdec_t5x.load_model, both)
   assert old.network.config == new.network.config == config
   assert "confidence" not in old.params
-  texts, settings = tiny.sentences(3, seed=4), {"gamma": 3, "max_length": 6}
+  texts = tiny.sentences(3, seed=4)
+  settings = {"gamma": 3, "max_length": 6}
   outputs = [
     specdec_t5x.generate(texts, whole, draft, vocabulary, **settings)
     for draft in (old, new)

@@ -18,7 +18,8 @@ from tests import networks
 from tests.t5x_bridge import tiny
 
 IDS = [[5, 9, 7, 1], [8, 1], [6, 6, 4, 1], [12, 3, 1]]
-LENGTH, ROWS = 10, 64
+LENGTH = 10
+ROWS = 64
 
 
 def model(config, vocab_size, seed=3):
@@ -45,7 +46,8 @@ DRAFTS = {
 @pytest.mark.parametrize("rows", [ROWS - 3, ROWS + 4])
 @pytest.mark.parametrize("how", DRAFTS)
 def test_outputs_equal_plain_decoding(how, rows):
-  target, words = model(tiny.TARGET, ROWS), DRAFTS[how](rows)
+  target = model(tiny.TARGET, ROWS)
+  words = DRAFTS[how](rows)
   gamma = {"policy": "fixed"} if how == "heads" else {"gamma": 3}
   for sampling in (GREEDY, Sampling(1.0, coupled=True)):
     if words.get("num_candidates") and not sampling.greedy:
@@ -61,7 +63,8 @@ def test_outputs_equal_plain_decoding(how, rows):
 
 @pytest.mark.parametrize("rows", [ROWS - 3, ROWS + 4])
 def test_hypotheses_of_a_beam_equal_plain_search(rows):
-  target, draft = model(tiny.TARGET, ROWS), model(tiny.DRAFT, rows)
+  target = model(tiny.TARGET, ROWS)
+  draft = model(tiny.DRAFT, rows)
   params = {"target": target.params, "draft": draft.params}
   inputs = jax.numpy.array([[5, 9, 7, 1], [8, 4, 2, 1]])
   found = [

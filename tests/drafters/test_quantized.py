@@ -23,7 +23,9 @@ from tests.network.kinds import T5_1_0
 from tests.t5x_bridge import tiny, tiny_gpt
 from tests.training.conftest import params_of
 
-INPUTS, ROOM, GAMMA = of_target.INPUTS, of_target.ROOM, 3
+INPUTS = of_target.INPUTS
+ROOM = of_target.ROOM
+GAMMA = 3
 TARGETS = {"t5": tiny.TARGET, "tied": T5_1_0, "gpt": tiny_gpt.TARGET}
 WAYS = {
   "8": Quantized(gamma=GAMMA),
@@ -87,9 +89,9 @@ def test_a_drafter_may_be_given_by_name():
 def test_missing_rounded_weights_are_an_error():
   decoder = SpeculativeDecoder(network_for(tiny.TARGET), WAYS["8"], RULES["token"])
   keys = row_keys(jax.random.key(0), len(INPUTS))
-  given = {"target": model("t5").params}, INPUTS, keys, GREEDY, ROOM, 1
+  params = {"target": model("t5").params}
   with pytest.raises(ValueError, match="'quantized' is not among the parameters"):
-    decoder.decode(*given)
+    decoder.decode(params, INPUTS, keys, GREEDY, ROOM, 1)
 
 
 def test_lists_from_gin_are_hashable(unchecked):

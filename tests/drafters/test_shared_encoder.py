@@ -19,7 +19,8 @@ from tests import networks
 from tests.t5x_bridge import tiny
 from tests.training.conftest import params_of
 
-ROOM, LENGTH = 12, 48
+ROOM = 12
+LENGTH = 48
 TARGET = network_for(tiny.TARGET)
 # A draft with the target's decoder, so every drafted token is accepted.
 PERFECT = network_for(dataclasses.replace(tiny.TARGET, num_encoder_layers=0))
@@ -59,7 +60,8 @@ def test_a_middle_network_on_the_target_s_encoder_keeps_outputs():
 def test_a_draft_without_a_matching_encoder_is_refused():
   narrow = network_for(dataclasses.replace(tiny.DRAFT, num_encoder_layers=0))
   draft = network_for(SMALL)
-  params, beam = all_params(draft), BeamDecoder(TARGET, draft)
+  params = all_params(draft)
+  beam = BeamDecoder(TARGET, draft)
   for make, message in [
     (lambda: SpeculativeDecoder(TARGET, DraftModel(narrow)), "16, got one of width 8"),
     (lambda: run(PlainDecoder(draft), {"target": params["draft"]}), "got one with"),

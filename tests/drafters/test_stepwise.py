@@ -43,7 +43,8 @@ SETTINGS = {"gamma": 5, "length": 13, "sampling": Sampling()}
 
 def prepare(keys, policy, gamma, length, sampling, draft=DRAFT, target=TARGET):
   """Returns the loop's settings and first state."""
-  drafter, rule = DraftModel(draft, gamma), RULES["token"]
+  drafter = DraftModel(draft, gamma)
+  rule = RULES["token"]
   return speculation(target, drafter, rule, sampling, keys, length, policy=policy)
 
 
@@ -76,7 +77,8 @@ def test_a_row_does_not_depend_on_its_neighbours(policy):
   """A batch of the same three rows, five times, gives the rows' outputs."""
   decode = jax.jit(lambda keys: generate(*prepare(keys, policy, **SETTINGS)))
   keys = row_keys(jax.random.key(5), 15)
-  many, few = decode(keys), decode(jnp.tile(keys[:3], 5))
+  many = decode(keys)
+  few = decode(jnp.tile(keys[:3], 5))
   assert len(np.unique(many.tokens, axis=0)) > 3
   np.testing.assert_array_equal(many.tokens[:3], few.tokens[:3])
   first_rows = [jax.tree.map(lambda x: x[:3], each.statistics) for each in (many, few)]
@@ -137,7 +139,8 @@ def test_an_easy_row_drafts_long_and_a_hard_row_drafts_short():
   target = HashModel(1, vocab_size=6, eos_bias=-30.0)
   draft = EasyAndHard(2, vocab_size=6, eos_bias=-30.0, target=target)
   policy = by_row(1.0, 1.12, 1.26, 1.36, 1.54, 1.64, 1.74, 1.84)
-  sizes, endless = [], {"length": 60, "gamma": 7, "sampling": GREEDY}
+  sizes = []
+  endless = {"length": 60, "gamma": 7, "sampling": GREEDY}
   for before, *_ in iterations(policy, 2, target=target, draft=draft, **endless):
     sizes.append(policy.lengths(before.policy_state, 2, tuple(range(8))).tolist())
   assert sizes[0] == [3, 3]

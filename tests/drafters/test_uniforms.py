@@ -24,7 +24,8 @@ from tests import networks, ways
 from tests.decoding.test_generate import assert_follows
 from tests.hash_model import sequence_probs, speculation
 
-ROWS, MESSAGE = 2, r"Expected uniforms of {} decisions, .* got an array of shape"
+ROWS = 2
+MESSAGE = r"Expected uniforms of {} decisions, .* got an array of shape"
 # Copies and the likeliest tokens of a pruned tree are certain, so nothing is drawn.
 DRAWING = {
   name: drafter
@@ -109,7 +110,8 @@ class Forgetful(Drafter):
 
 def test_reused_uniforms_are_refused_and_would_change_the_distribution(monkeypatch):
   """JAX clamps an index beyond an array's end and would reuse the last uniform."""
-  length, rows = 4, 10_000
+  length = 4
+  rows = 10_000
   expected = sequence_probs(ways.TARGET, Sampling(), length)
 
   def samples():
@@ -129,14 +131,16 @@ def test_reused_uniforms_are_refused_and_would_change_the_distribution(monkeypat
 
 def judged(rule, tree, count):
   """Returns the shape of a verdict from `count` uniforms."""
-  size, shape = tree.size, (ROWS, tree.size)
+  size = tree.size
+  shape = (ROWS, tree.size)
   proposal = Proposal(
     jnp.zeros(shape, jnp.int32),
     jnp.full((*shape, 3), 1 / 3),
     jnp.ones(shape, bool),
     tree,
   )
-  probs, uniforms = jnp.full((ROWS, size + 1, 3), 1 / 3), jnp.zeros((ROWS, count, 2))
+  probs = jnp.full((ROWS, size + 1, 3), 1 / 3)
+  uniforms = jnp.zeros((ROWS, count, 2))
   return jax.eval_shape(lambda: rule.verify(probs, proposal, uniforms).last).shape
 
 

@@ -64,26 +64,34 @@ def iteration(levels: Levels) -> int:
 def window(world: World, levels: Levels, prefix: Tokens, room: int, names: Callable):
   """Returns up to `room` tokens after `prefix`; decision i of turn t is names(t, i)."""
   *below, top = levels
-  tokens, turn, goes_on = (), 0, True
-  own = top.after(prefix)
-  setting = Setting(own, own, None, (), min(room, top.size))
+  tokens = ()
+  turn = 0
+  goes_on = True
+  distribution = top.after(prefix)
+  setting = Setting(distribution, distribution, None, (), min(room, top.size))
   while goes_on and len(tokens) < setting.max_length and not has_end(tokens, setting):
-    known, called = (*prefix, *tokens), lambda i, t=turn: names(t, i)
+    output = (*prefix, *tokens)
+
+    def called(i, turn=turn):
+      return names(turn, i)
+
     if below:
       left = setting.max_length - len(tokens) - 1
-      new, is_whole = _judged(world, setting, top, tuple(below), known, left, called)
+      new, is_whole = _judged(world, setting, top, tuple(below), output, left, called)
       goes_on = is_whole or not top.flush
     else:
-      new = (world.draw(called(0), own(known)),)
-    tokens, turn = cut((*tokens, *new), setting), turn + 1
+      new = (world.draw(called(0), distribution(output)),)
+    tokens = cut((*tokens, *new), setting)
+    turn += 1
   return tokens
 
 
 def _judged(world, setting, top, below, known, room, names):
   """Returns the new tokens of one iteration of `top`, and whether all drafts passed."""
-  each = iteration(below[:-1]) if below[:-1] else 1
-  drafted = window(world, below, known, room, lambda t, i: names(t * each + i))
-  draft, own = Draft({0: ()}, {}), below[-1].after(known)
+  decisions = iteration(below[:-1]) if below[:-1] else 1
+  drafted = window(world, below, known, room, lambda t, i: names(t * decisions + i))
+  draft = Draft({0: ()}, {})
+  own = below[-1].after(known)
   for node in range(1, len(drafted) + 1):
     draft.paths[node] = drafted[:node]
     draft.distributions[node] = own((*known, *drafted[: node - 1]))
@@ -98,9 +106,9 @@ def _judged(world, setting, top, below, known, room, names):
 
 def paths(levels: Levels, max_length: int):
   """Returns all paths of whole decodes; decision i of iteration n is (n, i)."""
-  whole = dataclasses.replace(levels[-1], size=max_length, flush=False)
+  target = dataclasses.replace(levels[-1], size=max_length, flush=False)
 
   def decode(world):
-    return window(world, (*levels[:-1], whole), (), max_length, lambda t, i: (t, i))
+    return window(world, (*levels[:-1], target), (), max_length, lambda t, i: (t, i))
 
   return list(explore(decode))

@@ -42,13 +42,14 @@ from tests.exactness.test_rules import assert_exact, setting_of
 from tests.hash_model import HashModel, SparseHash, speculation
 from tests.t5x_bridge import tiny
 
-PURE, FEWER = Sampling(), Sampling(1.0, top_k=2)
+PURE = Sampling()
+FEWER = Sampling(1.0, top_k=2)
 
 
 def loop(draft, *setting, target=SMALL_TARGET, policy=None, sampling=PURE):
   """Returns a check of the compiled loop; `setting` is rule, tree, room, siblings."""
-  known = Loop(target, draft, *setting, policy=policy)
-  return partial(assert_the_loop_is_exact, known, sampling)
+  compiled_loop = Loop(target, draft, *setting, policy=policy)
+  return partial(assert_the_loop_is_exact, compiled_loop, sampling)
 
 
 def on_encoder(rule, draft):
@@ -69,7 +70,8 @@ FEW = Sampling(1.0, top_k=3)
 # Every tree of up to three nodes, and a tree that continues from its second node.
 SMALL_TREES = [parents for size in (1, 2, 3) for parents in trees.canonical(size)]
 SECOND = Tree((0, 0, 2))
-OTHER, CANDIDATES = test_other_vocabulary.DRAFT, delayed(0, 2, 2)
+OTHER = test_other_vocabulary.DRAFT
+CANDIDATES = delayed(0, 2, 2)
 
 CHECKS = {
   "token_loop": loop(SMALL_DRAFT, "token", chain(2), 4),
@@ -154,9 +156,13 @@ def decode(target, draft, sampling, gamma, length, rows=32):
 @check
 def coupled_loop():
   """Drafts change no output, places differ in noise, a perfect draft is accepted."""
-  sampling, gamma, length, rows = Sampling(coupled=True), 3, 12, 32
+  sampling = Sampling(coupled=True)
+  gamma = 3
+  length = 12
+  rows = 32
   target = HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
-  keys, cache = row_keys(jax.random.key(0), rows), target.start(rows, length + 1)
+  keys = row_keys(jax.random.key(0), rows)
+  cache = target.start(rows, length + 1)
   state = initial_state(cache, None, keys, length, 0)
   how = Plain(target.extend, sampling, length, 1, adjusted_probs)
   plain = generate_plain(how, state)
@@ -173,7 +179,9 @@ def coupled_loop():
 @check
 def perfect_draft():
   """A target that drafts for itself accepts full blocks and adds bonus tokens."""
-  gamma, length, sampling = 3, 12, Sampling(0.8, top_p=0.7)
+  gamma = 3
+  length = 12
+  sampling = Sampling(0.8, top_p=0.7)
   target = HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
   info = decode(target, target, sampling, gamma, length).statistics
   np.testing.assert_array_equal(info.target_calls, length // (gamma + 1))
@@ -205,7 +213,8 @@ def probs_apart_by_rounding():
   p = jnp.broadcast_to(jnp.array([0.5, 0.3, 0.2]), (3, 2, 3))
   tokens = jnp.zeros((3, 1), jnp.int32)
   proposal = Proposal.chain(tokens, p[:, :1] * (1 + 1e-5), 1)
-  just_too_much, quantiles = jnp.full(3, 1 - 1e-6), jnp.array([0.4, 0.7, 0.9])
+  just_too_much = jnp.full(3, 1 - 1e-6)
+  quantiles = jnp.array([0.4, 0.7, 0.9])
   uniforms = jnp.stack([just_too_much, quantiles], axis=1)[..., None]
   verdict = Token().verify(p, proposal, uniforms)
   np.testing.assert_array_equal(verdict.last, 0)
@@ -215,9 +224,12 @@ def probs_apart_by_rounding():
 @check
 def copying():
   """The copy drafter proposes the tokens after the last token's match in the source."""
-  drafter, keys = Copy(gamma=2, match=1), row_keys(jax.random.key(0), 1)
-  known, source = (SMALL_TARGET, drafter, Token(), PURE, keys, 4), [5, 6, 7, 1]
-  spec, state = speculation(*known, source=jnp.array([source]))
+  drafter = Copy(gamma=2, match=1)
+  keys = row_keys(jax.random.key(0), 1)
+  source = jnp.array([[5, 6, 7, 1]])
+  spec, state = speculation(
+    SMALL_TARGET, drafter, Token(), PURE, keys, 4, source=source
+  )
   state = state.replace(sequences=jnp.array([[0, 5, 0, 0]]), lengths=jnp.array([2]))
   proposal, _ = drafter.propose(spec.context, state, jnp.zeros((1, 2, 1)))
   np.testing.assert_array_equal(proposal.num_valid, 2)
@@ -231,7 +243,8 @@ def transformers():
   inputs = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
   drawn = (networks.initialize(module, inputs, seed)["params"] for seed in (0, 1))
   target, draft = (jax.tree.map(lambda x: 3 * x, params) for params in drawn)
-  params, keys = {"target": target, "draft": draft}, row_keys(jax.random.key(0), 2)
+  params = {"target": target, "draft": draft}
+  keys = row_keys(jax.random.key(0), 2)
   found, expected = (
     jit(lambda d=d: d.decode(params, inputs, keys, GREEDY, 12, 1).tokens)()
     for d in (SpeculativeDecoder(module, DraftModel(module, 3)), PlainDecoder(module))

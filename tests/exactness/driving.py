@@ -53,13 +53,16 @@ def uniforms_along(paths, shape):
   Returns:
     [PLACES, N, *shape, levels]; unread uniforms are 0.5.
   """
-  at, cells = [], []
+  at = []
+  cells = []
   for row, path in enumerate(paths):
     for decision, levels in path.cells.items():
       at += [(row, *decision, -level) for level in range(len(levels), 0, -1)]
       cells += levels
-  (low, high, reached), at = np.array(cells).T, np.array(at).T
-  margin, middle = MARGIN / reached, np.minimum((low + high) / 2, LARGEST)
+  low, high, reached = np.array(cells).T
+  at = np.array(at).T
+  margin = MARGIN / reached
+  middle = np.minimum((low + high) / 2, LARGEST)
   is_wide = high - low >= 2 * margin
   edges = [np.where(is_wide, edge, middle) for edge in (low + margin, high - margin)]
   shape = PLACES, len(paths), *shape, -at[-1].min()
@@ -129,16 +132,19 @@ def _probs_of_verdicts(setting, paths, verdicts):
 
 def _rule_inputs(setting, prefix, path):
   """Returns target_probs and the proposal's fields of one path, as one row."""
-  draft, count = path.result[0], len(setting.tree)
+  draft = path.result[0]
+  count = len(setting.tree)
   size = setting.target(()).size
   # Invalid nodes hold garbage, which must not matter.
-  tokens, is_valid = np.full(count, 2), np.zeros(count, bool)
+  tokens = np.full(count, 2)
+  is_valid = np.zeros(count, bool)
   draft_probs = np.full((count, size), 0.7, np.float32)
   target_probs = np.full((count + 1, size), 0.7, np.float32)
   for node, drafted in draft.paths.items():
     target_probs[node] = setting.target((*prefix, *drafted))
   for node, distribution in draft.distributions.items():
-    tokens[node - 1], draft_probs[node - 1] = draft.paths[node][-1], distribution
+    tokens[node - 1] = draft.paths[node][-1]
+    draft_probs[node - 1] = distribution
     is_valid[node - 1] = True
   return target_probs, tokens, draft_probs, is_valid
 
@@ -185,8 +191,11 @@ def loop_paths(loop, sampling):
   setting = Setting(p, q, judge, tree.parents, max_length, eos_id, siblings)
   if isinstance(draft, HashHeads):
     # Heads cannot draft before the target's first call.
-    known = {"given": lambda *known: known, "stops": lambda prefix, _: not prefix}
-    setting = dataclasses.replace(setting, **known)
+    setting = dataclasses.replace(
+      setting,
+      given=lambda prefix, path: (prefix, path),
+      stops=lambda prefix, path: not prefix,
+    )
   if policy is None:
     return setting, list(explore(lambda world: enumeration.decode(world, setting)))
   resumes = not isinstance(draft, HashHeads)
@@ -219,8 +228,11 @@ def driven_probs(
   paths, target, drafter, sampling, name, max_length, policy=FIXED, *, eos_id=1
 ):
   """Returns the compiled loop's distribution of outputs at each place of the cells."""
-  setting = target, drafter, sampling, name, policy
-  run = jit(lambda uniforms: drive(uniforms, *setting, eos_id=eos_id))
+  run = jit(
+    lambda uniforms: drive(
+      uniforms, target, drafter, sampling, name, policy, eos_id=eos_id
+    )
+  )
   if policy.may_rest:
     # Resting depends on all rows of a batch, so each path is a batch.
     alone = run
@@ -273,10 +285,10 @@ def drafter_of(draft, tree, siblings="independent"):
   if isinstance(draft, HashHeads):
     return HeadDraft(draft, tree, siblings)
   if isinstance(draft, SparseHash):
-    cut = draft.truncation.top_k, draft.truncation.top_p
+    truncation = draft.truncation
     if draft.remote:
-      return Link(draft.remote, tree.size, *cut)
-    return SparseDraft(draft.model, tree.size, *cut)
+      return Link(draft.remote, tree.size, truncation.top_k, truncation.top_p)
+    return SparseDraft(draft.model, tree.size, truncation.top_k, truncation.top_p)
   if isinstance(draft, OtherHash):
     return OtherVocabulary(draft.model, tree.size, tokens=draft.tokens)
   if tree.is_chain:
@@ -337,7 +349,8 @@ def assert_the_decoder_is_exact(decoder, params, inputs, sampling, settings, pat
     settings: a setting per input, with the target's distribution and the room.
     paths: all paths of whole decodes per input, by the oracle.
   """
-  room, count = settings[0].max_length, decisions(decoder.drafter)
+  room = settings[0].max_length
+  count = decisions(decoder.drafter)
   prescribed = [
     np.concatenate(uniforms_along(of_input, (room, count))) for of_input in paths
   ]

@@ -52,8 +52,11 @@ class World:
   """
 
   def __init__(self, choices: tuple[int, ...] = ()):
-    self._prescribed, self._taken = choices, ()
-    self.probability, self.cells, self.untaken = 1.0, {}, []
+    self._prescribed = choices
+    self._taken = ()
+    self.probability = 1.0
+    self.cells = {}
+    self.untaken = []
 
   def draw(self, name: Any, distribution: Float[np.ndarray, "V"]) -> int:
     """Returns a token drawn from `distribution`, by the uniforms called `name`."""
@@ -89,7 +92,7 @@ class World:
 
 @functools.cache
 def _possible(data: bytes) -> list[tuple[int, list[tuple[float, float]]]]:
-  """Returns each possible token of a distribution in bytes, with its `edges_of`.
+  """Returns possible tokens of a distribution in bytes, with `edges_of` the tokens.
 
   Many paths draw from a few distributions, hence the cache.
   """
@@ -197,7 +200,6 @@ def iterate(world: World, setting: Setting, prefix: Tokens, names=lambda i: (i,)
 
   Args:
     world: decides every outcome.
-    world: decides every outcome.
     setting: the models and the settings of the decode.
     prefix: the output so far.
     names: the name of this iteration's i-th decision. The order is the compiled loop's:
@@ -206,7 +208,8 @@ def iterate(world: World, setting: Setting, prefix: Tokens, names=lambda i: (i,)
   Returns:
     The draft, the last accepted node, the next token, and the new output.
   """
-  draft, size = _draft(world, setting, prefix, names), len(setting.tree)
+  draft = _draft(world, setting, prefix, names)
+  size = len(setting.tree)
 
   def of_node(node):
     return names(size + node - 1)
@@ -260,7 +263,8 @@ def _probs_of_sibling(setting, prefix, path, draft, parent):
 
 def decode(world: World, setting: Setting) -> Tokens:
   """Runs iterations until the output ends; decision i of iteration n is (n, i)."""
-  output, number = (), 0
+  output = ()
+  number = 0
   while not has_ended(output, setting):
 
     def named(i, number=number):
@@ -312,14 +316,15 @@ def target_probs(setting: Setting) -> dict[Tokens, float]:
 
 def prefixes(setting: Setting) -> list[Tokens]:
   """Returns every prefix after which an iteration can begin."""
-  found, pending = [], [()]
+  found = []
+  pending = [()]
   while pending:
     prefix = pending.pop()
     found.append(prefix)
     for path in explore(lambda world, p=prefix: iterate(world, setting, p)):
       output = path.result[-1]
-      known = has_ended(output, setting) or output in found or output in pending
-      pending += [] if known else [output]
+      is_known = has_ended(output, setting) or output in found or output in pending
+      pending += [] if is_known else [output]
   return found
 
 
@@ -333,7 +338,8 @@ def absorb(
     step: returns the outputs after one step from a prefix, with their probabilities;
       every output is longer than the prefix.
   """
-  reached, ended = {(): 1.0}, {}
+  reached = {(): 1.0}
+  ended = {}
   while reached:
     prefix = min(reached, key=len)
     mass = reached.pop(prefix)

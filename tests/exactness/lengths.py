@@ -18,7 +18,9 @@ def decode(world, setting, policy, resumes=True):
     policy: a `CostAware`; only the policy's settings are used.
     resumes: whether drafting resumes after rests.
   """
-  output, history, may_draft = (), [], setting.stops
+  output = ()
+  history = []
+  may_draft = setting.stops
   tree = Tree(setting.tree)
   # A policy may shorten a chain. A tree is drafted in full or not at all.
   longer = range(tree.depth + 1) if tree.is_chain else (0, tree.depth)
@@ -26,8 +28,10 @@ def decode(world, setting, policy, resumes=True):
   def stops(prefix, draft):
     if may_draft(prefix, draft):
       return True
-    known = (history[:n] for n in range(len(history)))
-    if not (resumes or all(best_length(policy, longer, before) for before in known)):
+    histories = (history[:n] for n in range(len(history)))
+    if not (
+      resumes or all(best_length(policy, longer, before) for before in histories)
+    ):
       return True
     return len(draft) >= best_length(policy, longer, history)
 

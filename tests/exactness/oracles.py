@@ -25,7 +25,8 @@ def lenient(lenience: float):
 
   def judge(world, setting, prefix, draft, names):
     for i, x in enumerate(draft.tokens):
-      p, q = _target(setting, prefix, draft, i), draft.distributions[i + 1]
+      p = _target(setting, prefix, draft, i)
+      q = draft.distributions[i + 1]
       if not world.flip(names(i + 1), min(1.0, p[x] / (lenience * q[x]))):
         return i, _residual(p, q)
     return len(draft.tokens), _target(setting, prefix, draft, len(draft.tokens))
@@ -85,16 +86,19 @@ def typical(epsilon: float = 0.09, delta: float = 0.3):
 
 def block(world, setting, prefix, draft, names):
   """Verifies blocks (Sun et al., arXiv 2403.10444, algorithm 2)."""
-  weight, accepted = 1.0, 0
+  weight = 1.0
+  accepted = 0
   distribution = _residual(*_block_probs(setting, prefix, draft, 0, 1.0))
   for i, x in enumerate(draft.tokens):
-    p, q = _target(setting, prefix, draft, i), draft.distributions[i + 1]
+    p = _target(setting, prefix, draft, i)
+    q = draft.distributions[i + 1]
     weight = min(1.0, weight * p[x] / q[x])
     p, q = _block_probs(setting, prefix, draft, i + 1, weight)
     mass = np.maximum(p - q, 0).sum()
     certain = mass + 1 - weight <= 0
     if world.flip(names(i + 1), 1.0 if certain else mass / (mass + 1 - weight)):
-      accepted, distribution = i + 1, _residual(p, q)
+      accepted = i + 1
+      distribution = _residual(p, q)
   return accepted, distribution
 
 
@@ -104,7 +108,10 @@ def _block_probs(setting, prefix, draft, size, weight):
 
 
 def kseq(world, setting, prefix, draft, names):
-  """Verifies by k-SEQ (Sun et al., arXiv 2310.15141, algorithm 2; p and q as here)."""
+  """Verifies by k-SEQ (Sun et al., arXiv 2310.15141, algorithm 2).
+
+  p is the target's distribution, and q is the draft's distribution.
+  """
 
   def judge(p, distributions, tokens, flip):
     q = distributions[0]
@@ -161,7 +168,8 @@ def traversal(world, setting, prefix, draft, names):
   def weight(node):
     if node in rejected:
       return rejected[node]
-    parent, x = setting.tree[node - 1], draft.paths[node][-1]
+    parent = setting.tree[node - 1]
+    x = draft.paths[node][-1]
     return min(
       1.0, weight(parent) * distributions[parent][x] / draft.distributions[node][x]
     )
@@ -200,8 +208,10 @@ def _residual(p, q):
 
 @functools.cache
 def _least_rho(p, q, count):
-  p, q = np.array(p), np.array(q)
-  low, high = 1.0, float(count)
+  p = np.array(p)
+  q = np.array(q)
+  low = 1.0
+  high = float(count)
   for _ in range(60):
     rho = (low + high) / 2
     beta = np.minimum(q, p / rho).sum()

@@ -81,7 +81,8 @@ class Session:
     def choose(*args, **kwargs):
       if isinstance(self._selected, int):  # Outside of programs.
         return faults.get(self._selected, original)(*args, **kwargs)
-      selected, result = self._selected, original(*args, **kwargs)
+      selected = self._selected
+      result = original(*args, **kwargs)
       for number, fault in faults.items():
         other = fault(*args, **kwargs)
         result = _where(selected == number, other, result)
@@ -97,7 +98,8 @@ class Session:
     if key not in self._programs:
 
       def traced(selected, *args):
-        before, self._selected = self._selected, selected
+        before = self._selected
+        self._selected = selected
         try:
           return function(*args)
         finally:

@@ -65,17 +65,27 @@ class Hierarchy:
     return f"{self.inner}-{self.rule}-{sizes}-{self.window}-room{self.room}"
 
 
-TWO, THREE = (LOWER, MIDDLE), (LOWEST, LOWER, MIDDLE)
-TOP_K, TOP_P = Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.7)
+TWO = (LOWER, MIDDLE)
+THREE = (LOWEST, LOWER, MIDDLE)
+TOP_K = Sampling(1.0, top_k=2)
+TOP_P = Sampling(1.0, top_p=0.7)
 # Some windows are accepted in full, and further windows follow.
-FIXED, FLUSHED = Hierarchy(TWO, (1, 2), "fixed", 6), Hierarchy(TWO, (1, 2), "flush", 6)
+FIXED = Hierarchy(TWO, (1, 2), "fixed", 6)
+FLUSHED = Hierarchy(TWO, (1, 2), "flush", 6)
 BLOCKS = Hierarchy(TWO, (1, 2), "fixed", 6, rule="block", inner="block")
 
 
 def assert_exact(hierarchy, sampling):
   expected = sequence_probs(TARGET, sampling, hierarchy.room)
-  of_loop = TARGET, hierarchy.drafter, sampling, hierarchy.rule, hierarchy.room
-  assert_all_are(driven_probs(hierarchy.paths(sampling), *of_loop), expected)
+  outputs = driven_probs(
+    hierarchy.paths(sampling),
+    TARGET,
+    hierarchy.drafter,
+    sampling,
+    hierarchy.rule,
+    hierarchy.room,
+  )
+  assert_all_are(outputs, expected)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +114,8 @@ def test_windows_are_accepted_in_full_and_in_part(hierarchy):
 
 # ---- A reduced target (rounded, or without sublayers) is the middle network. ----
 
-INPUTS, ROOM = of_target.INPUTS, of_target.ROOM
+INPUTS = of_target.INPUTS
+ROOM = of_target.ROOM
 DRAFT = network_for(tiny.config(1, 8, vocab_size=of_target.SIZE))
 
 
@@ -127,10 +138,9 @@ def of_target_paths(drafter, sampling):
   """Returns the target's setting and all paths of whole decodes, by the oracle."""
   target, middle = of_target.distributions(drafter.network, sampling)
   lower = functools.cache(lambda output: adjusted(draft_logits()[output], sampling))
-  window = drafter.gamma, drafter.window == "flush", "token"
   levels = (
     Level(lower, drafter.drafter.gamma),
-    Level(middle, *window, begins=True),
+    Level(middle, drafter.gamma, drafter.window == "flush", "token", begins=True),
     Level(target, ROOM),
   )
   return Setting(target, target, None, (), ROOM), cascades.paths(levels, ROOM)

@@ -38,7 +38,8 @@ SAMPLINGS = {
   "top-k": Sampling(top_k=3, coupled=True),
   "top-p": Sampling(top_p=0.8, coupled=True),
 }
-ROWS, LENGTH = 500, 8
+ROWS = 500
+LENGTH = 8
 BY_ROW = CostAware((1.0, 1.35, 1.55, 1.8, 2.0), 0.6, 1.0, decay=0.5, by_row=True)
 
 
@@ -49,13 +50,16 @@ def plain(sampling, length=LENGTH, rows=ROWS, target=TARGET):
 
 def speculate(drafter, sampling, policy=FIXED, length=LENGTH, rows=ROWS, target=TARGET):
   keys = row_keys(jax.random.key(0), rows)
-  given = target, drafter, COUPLED, sampling, keys, length
   source = ways.source(rows)
 
-  def start():
-    return speculation(*given, source=source, policy=policy)
+  @jax.jit
+  def run():
+    spec, state = speculation(
+      target, drafter, COUPLED, sampling, keys, length, source=source, policy=policy
+    )
+    return generate(spec, state)
 
-  return jax.jit(lambda: generate(*start()))()
+  return run()
 
 
 @pytest.mark.parametrize(
@@ -74,8 +78,10 @@ def test_policies_and_rests_change_no_output(sampling, policy):
 
 def test_a_perfect_draft_is_accepted_in_full():
   """Draft and target share the noise of each place, in the draft's first branch."""
-  target, tree = HashModel(seed=4, vocab_size=5, eos_bias=-30.0), delayed(0, 3, 2)
-  length, drafter = 4 * (tree.depth + 1), TreeDraft(target, tree)
+  target = HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
+  tree = delayed(0, 3, 2)
+  length = 4 * (tree.depth + 1)
+  drafter = TreeDraft(target, tree)
   decoded = speculate(drafter, SAMPLINGS["T=1"], length=length, target=target)
   np.testing.assert_array_equal(decoded.statistics.target_calls, 4)
 
@@ -89,7 +95,8 @@ def test_a_tree_accepts_more_than_a_chain():
 # ---- Every assignment of a noise with few values. ----
 
 GRID = np.array([0.3, 3.5], np.float32)
-FEW, PLACES = 3, 3
+FEW = 3
+PLACES = 3
 ASSIGNMENTS = np.array([*itertools.product(GRID, repeat=FEW)])  # For one place.
 
 
@@ -125,11 +132,11 @@ def test_every_noise_gives_the_oracle_s_output_with_and_without_a_draft(
       if 1 not in output:
         output += (int(np.argmax(distribution(output) / ASSIGNMENTS[place])),)
     expected[row, : len(output)] = output
-  given = sampling, PLACES, rows, target
-  np.testing.assert_array_equal(plain(*given).tokens, expected)
+  decoded = plain(sampling, PLACES, rows, target)
+  np.testing.assert_array_equal(decoded.tokens, expected)
   if tree is not None:
     drafter = driving.drafter_of(draft, tree)
-    decoded = speculate(drafter, sampling, FIXED, *given[1:])
+    decoded = speculate(drafter, sampling, FIXED, PLACES, rows, target)
     np.testing.assert_array_equal(decoded.tokens, expected)
     assert 0 < decoded.statistics.accepted.sum() < decoded.statistics.drafted.sum()
 

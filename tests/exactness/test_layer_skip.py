@@ -32,7 +32,9 @@ from tests.exactness.enumeration import Setting, decode, explore
 from tests.exactness.oracles import JUDGES
 from tests.t5x_bridge import tiny
 
-SIZE, ROOM, GAMMA = 4, 4, 2
+SIZE = 4
+ROOM = 4
+GAMMA = 2
 CONFIG = tiny.config(2, 16, vocab_size=SIZE)
 TARGET = network_for(CONFIG)
 INPUTS = jnp.array([[2, 3, 3, 1]])
@@ -83,9 +85,9 @@ def all_params(drafter):
   The drafter derives parameters from the unrounded parameters.
   """
   network = target_of(drafter)
-  whole = params(network if drafter in OF_GEMMA else TARGET)
-  made = {name: make(whole) for name, make in drafter.derived(network).items()}
-  target = tuning.in_weights(network, whole) if network is ROUNDED else whole
+  unrounded = params(network if drafter in OF_GEMMA else TARGET)
+  made = {name: make(unrounded) for name, make in drafter.derived(network).items()}
+  target = tuning.in_weights(network, unrounded) if network is ROUNDED else unrounded
   return {"target": target, **made}
 
 
@@ -98,16 +100,19 @@ def logits(drafter):
   """
 
   @jax.jit
-  def split(given, at, read):
-    network, whole = target_of(drafter), given["target"]
-    target, cache = start_decoding(network, whole, INPUTS, 2 * ROOM, len(read))
-    lesser = without_fn(network, whole)(drafter.skip, given.get(NAME))
-    of_target, _, cache = target(cache, read)
+  def split(params_by_name, at, read):
+    network = target_of(drafter)
+    target_params = params_by_name["target"]
+    target, cache = start_decoding(network, target_params, INPUTS, 2 * ROOM, len(read))
+    reduced_extend = without_fn(network, target_params)(
+      drafter.skip, params_by_name.get(NAME)
+    )
+    target_logits, _, cache = target(cache, read)
     # Tokens behind the output do not change the logits before them.
-    left = jnp.roll(read, -at, axis=1)
-    of_lesser, _, _ = lesser(cache.at(jnp.full(len(read), at)), left)
+    unread = jnp.roll(read, -at, axis=1)
+    reduced_logits, _, _ = reduced_extend(cache.at(jnp.full(len(read), at)), unread)
     is_target_s = (jnp.arange(ROOM) < at)[:, None]
-    return jnp.where(is_target_s, of_target, jnp.roll(of_lesser, at, axis=1))
+    return jnp.where(is_target_s, target_logits, jnp.roll(reduced_logits, at, axis=1))
 
   split = functools.partial(split, all_params(drafter))
   return [
@@ -162,7 +167,9 @@ def assert_the_loop_is_exact(sampling, rule="token", policy=WHOLE, drafter=SKIPP
   assert_the_decoder_is_exact(decoder, params, INPUTS, sampling, [setting], [paths])
 
 
-PLAIN, TOP_K, TOP_P = Sampling(), Sampling(1.0, top_k=3), Sampling(0.8, top_p=0.8)
+PLAIN = Sampling()
+TOP_K = Sampling(1.0, top_k=3)
+TOP_P = Sampling(0.8, top_p=0.8)
 # `checks` has the plainest loop.
 LOOPS = [
   ("skipping", RESTING, TOP_K, "block"),
@@ -214,5 +221,6 @@ def test_the_draft_s_distribution_depends_on_the_start_of_the_draft(name):
 
 def test_few_bits_change_the_draft_s_distribution():
   """The loops above would otherwise reject no token."""
-  (target, draft), known = distributions(DRAFTERS["4 bits"], Sampling()), (2, 3)
-  assert abs(target(known) - draft((known, ()))).sum() > 0.02
+  target, draft = distributions(DRAFTERS["4 bits"], Sampling())
+  output = (2, 3)
+  assert abs(target(output) - draft((output, ()))).sum() > 0.02

@@ -18,10 +18,10 @@ ORDER = list(dict.fromkeys(trap.check for trap in TRAPS))
 @functools.lru_cache(maxsize=2)  # The traps of a check are adjacent.
 def session(check):
   """Returns a session of a check with its faults, after a run without faults."""
-  known = [trap for trap in TRAPS if trap.check == check and not trap.alone]
-  made = Session(CHECKS[check], known)
-  made.run(None)
-  return made
+  traps = [trap for trap in TRAPS if trap.check == check and not trap.alone]
+  planted = Session(CHECKS[check], traps)
+  planted.run(None)
+  return planted
 
 
 def test_every_fault_is_planted_once():
@@ -34,9 +34,9 @@ def test_every_fault_is_planted_once():
 )
 def test_the_fault_is_noticed(trap, monkeypatch):
   if not trap.alone:
-    known = session(trap.check)
+    planted = session(trap.check)
     with pytest.raises(AssertionError):
-      known.run(trap)
+      planted.run(trap)
     return
   check = CHECKS[trap.check]
   check()

@@ -34,8 +34,12 @@ from tests.exactness.driving import (
 )
 from tests.hash_model import GivenTable, HashModel, place_weights, speculation
 
-TARGET, DRAFT = HashModel(3, vocab_size=3), HashModel(4, vocab_size=3)
-SHAPE, LENGTH, KEPT, RATE = chain(2), 3, 2, 2.0
+TARGET = HashModel(3, vocab_size=3)
+DRAFT = HashModel(4, vocab_size=3)
+SHAPE = chain(2)
+LENGTH = 3
+KEPT = 2
+RATE = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +63,11 @@ def first_request(sampling, rule):
   keys = row_keys(jax.random.key(0), len(paths))
   drafter = DraftModel(DRAFT, SHAPE.size)
   spec, state = speculation(TARGET, drafter, RULES[rule], sampling, keys, LENGTH)
-  state, observe = Driven(**vars(state), prescribed=prescribed), KeepRejections(KEPT)
+  state = Driven(**vars(state), prescribed=prescribed)
+  observe = KeepRejections(KEPT)
   found = jax.jit(lambda: generate(spec, state, observe=observe))()
-  kept = found.observed.tokens, found.observed.probs
-  return paths, [np.asarray(x) for x in (found.tokens, *kept)]
+  kept_arrays = found.observed.tokens, found.observed.probs
+  return paths, [np.asarray(x) for x in (found.tokens, *kept_arrays)]
 
 
 @jax.jit
@@ -79,8 +84,8 @@ def learned(output, tokens, probs):
   """Returns the draft after a step on a path's observed distributions [T, K]."""
   changes = []
   for place in np.flatnonzero(probs.sum(-1) > 0):
-    known = 0, *output[:place].tolist()
-    terms = [(x + 1) * place_weights(64)[i] for i, x in enumerate(known)]
+    prefix = 0, *output[:place].tolist()
+    terms = [(x + 1) * place_weights(64)[i] for i, x in enumerate(prefix)]
     row = int(sum(terms) % 97)
     change = -RATE * gradient(DRAFT.table[row], tokens[place], probs[place])
     changes.append((row, tuple(change.tolist())))
@@ -94,7 +99,7 @@ def learned(output, tokens, probs):
 )
 def test_two_requests_have_the_target_s_joint_distribution(sampling, rule):
   paths, found = first_request(sampling, rule)
-  distributions = {}  # Of the first output, by the draft that learned from the path.
+  distributions = {}  # Maps each learned draft to the first output's distribution.
   for i, path in enumerate(paths):
     output = tuple(found[0][i].tolist())
     draft = learned(*(x[i] for x in found))
@@ -128,7 +133,8 @@ def second_request(sampling, rule):
 def second_probs(draft, sampling, rule):
   """Returns the distribution of the second output at each place of the cells."""
   _, paths = loop_paths((TARGET, draft, rule, SHAPE, LENGTH), sampling)
-  program, table = second_request(sampling, rule), jnp.asarray(draft.table)
+  program = second_request(sampling, rule)
+  table = jnp.asarray(draft.table)
 
   def run(uniforms):
     # Repeating rows up to a power of two keeps shapes and programs few.

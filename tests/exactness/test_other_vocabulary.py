@@ -13,7 +13,8 @@ from tests.hash_model import HashModel, OtherHash
 
 # EOS and 2 are shared under different ids. Token 3 is two tokens of the draft. Padding
 # is no token of the draft. The target has no token for the draft's 5.
-IDS, PIECES = [-1, 1, 4, -1], [[0, 0], [1, 0], [4, 0], [3, 2]]
+IDS = [-1, 1, 4, -1]
+PIECES = [[0, 0], [1, 0], [4, 0], [3, 2]]
 TOKENS = SharedTokens(np.array(IDS, np.int32), np.array(PIECES, np.int32))
 DRAFT = OtherHash(HashModel(2, vocab_size=6, eos_bias=-0.5), TOKENS)
 # All tokens but padding are shared, so more drafts are longer than one token.

@@ -26,7 +26,8 @@ class Padded(HashModel):
 
   def distribution(self, sampling):
     """The distribution over the target's tokens, in float64."""
-    table, weights = self.table.astype(float), place_weights(64)
+    table = self.table.astype(float)
+    weights = place_weights(64)
 
     @functools.cache
     def distribution(output):
@@ -61,6 +62,6 @@ def test_a_draft_s_distribution_is_renormalised_over_the_target_s_tokens():
     assert q.size == TARGET.vocab_size
     assert q.sum() == pytest.approx(1)
     assert (q[min(rows, 4) :] == 0).all()
-    whole = HashModel(seed=2, vocab_size=rows).distribution(Sampling())((1, 2))
-    known = min(rows, 4)
-    np.testing.assert_allclose(q[:known], whole[:known] / whole[:known].sum())
+    full = HashModel(seed=2, vocab_size=rows).distribution(Sampling())((1, 2))
+    size = min(rows, 4)
+    np.testing.assert_allclose(q[:size], full[:size] / full[:size].sum())

@@ -17,9 +17,12 @@ from specdec_t5x.core.types import Proposal
 from specdec_t5x.native.distributions import adjusted_probs
 
 # A fixed shape per array lets one program serve all examples.
-ROWS, GAMMA, SIZE = 4, 3, 5
+ROWS = 4
+GAMMA = 3
+SIZE = 5
 CONTEXTS = 11  # The number of distributions per row, for all prefixes of a draft.
-CHAIN, TREE = chain(GAMMA), delayed(0, 2, GAMMA)
+CHAIN = chain(GAMMA)
+TREE = delayed(0, 2, GAMMA)
 EXAMPLES = settings(max_examples=20, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31 - 1)
 SAMPLING = [Sampling(), Sampling(0.3), Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.5)]
@@ -50,8 +53,10 @@ def judged(draw, tree):
   def distribution():
     return np.array(jax.nn.softmax(draw(logits(ROWS, CONTEXTS, SIZE))))
 
-  rng, rows = np.random.default_rng(draw(seeds)), np.arange(ROWS)
-  p, q = distribution(), distribution()
+  rng = np.random.default_rng(draw(seeds))
+  rows = np.arange(ROWS)
+  p = distribution()
+  q = distribution()
   # Nodes with equal prefixes have equal distributions.
   spelt = np.zeros((ROWS, tree.size + 1), int)
   tokens = np.zeros((ROWS, tree.size), int)
@@ -88,12 +93,15 @@ def row(tree, i):
 def test_verdicts_are_possible_and_depend_on_their_row_alone(name, data):
   tree = TREE if RULES[name].takes_trees else CHAIN
   inputs = data.draw(judged(tree))
-  target_probs, proposal = np.asarray(inputs[0]), inputs[1]
+  target_probs = np.asarray(inputs[0])
+  proposal = inputs[1]
   verdict = compiled(name)(*inputs)
   for i in range(ROWS):
-    last, next_token = int(verdict.last[i]), int(verdict.next_token[i])
+    last = int(verdict.last[i])
+    next_token = int(verdict.next_token[i])
     assert 0 <= next_token < SIZE
-    distributions, tokens = target_probs[i], np.asarray(proposal.tokens[i])
+    distributions = target_probs[i]
+    tokens = np.asarray(proposal.tokens[i])
     # The target could produce every accepted or drawn token.
     assert distributions[last, next_token] > 0
     while last:

@@ -16,7 +16,8 @@ from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from tests import real_data
 from tests.exactness.test_real_pair import load
 
-LINES, LENGTH = 3, 64
+LINES = 3
+LENGTH = 64
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,9 @@ from tests.decoding.test_generate import assert_follows
 TARGET = Transformer(real_data.M30K_TARGET)
 DRAFT = Transformer(real_data.M30K_DRAFT)
 SENTENCE = "translate English to German: Two young men are playing a game."
-EOS, ROWS, LENGTH = 1, 300, 3
+EOS = 1
+ROWS = 300
+LENGTH = 3
 SAMPLING = Sampling(1.0, top_k=4)
 
 
@@ -77,7 +79,8 @@ def output_probs(params, inputs):
 
 
 def test_samples_follow_the_enumerated_distribution():
-  params, source = load(), inputs()
+  params = load()
+  source = inputs()
   drafter = TreeDraft(DRAFT, delayed(1, 2, 2), "distinct")
   decoder = SpeculativeDecoder(TARGET, drafter, RULES["traversal"])
   decoded = networks.run(decoder, params, source, LENGTH, SAMPLING, per_input=ROWS)

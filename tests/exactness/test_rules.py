@@ -31,7 +31,7 @@ from tests.exactness.enumeration import (
 
 EXACT = ("token", "block", "kseq", "recursive", "traversal")
 ON_TREES = ("kseq", "recursive", "traversal")
-# name, tree, vocabulary.
+# (name, tree, vocabulary size).
 SINGLE = [("token", chain(3), 4), ("block", chain(3), 4)]
 SEVERAL = [(name, delayed(0, 2, 2), 3) for name in ON_TREES]
 LARGER = [("block", chain(3), 5), *((name, delayed(0, 4, 1), 3) for name in ON_TREES)]
@@ -157,7 +157,8 @@ def test_lenience_bounds_probabilities_and_has_the_paper_s_alpha(lenience):
   first = np.zeros(4)
   for output, mass in output_probs(one).items():
     first[output[0]] += mass
-  p, q = target(()), draft(())
+  p = target(())
+  q = draft(())
   assert (first <= p / lenience + 1e-12).all()
   accepted = np.minimum(p / lenience, q)
   assert accepted.sum() == pytest.approx(theory.lenient_acceptance(p, q, lenience))
@@ -169,7 +170,8 @@ def test_lenience_bounds_probabilities_and_has_the_paper_s_alpha(lenience):
 
 @pytest.mark.parametrize("lenience", [0.2, 1.0])
 def test_greedy_lenience_accepts_sufficiently_likely_tokens(lenience):
-  target, draft = distributions.sampled(1, 4, Sampling()), distributions.one_hot(2, 4)
+  target = distributions.sampled(1, 4, Sampling())
+  draft = distributions.one_hot(2, 4)
   judge = oracles.lenient_greedy(lenience)
   setting = Setting(target, draft, judge, (0, 1), max_length=4)
   for distribution in rule_probs(LenientGreedy(lenience), setting):

@@ -37,7 +37,9 @@ from tests.exactness.oracles import JUDGES
 from tests.exactness.planting import jit
 from tests.t5x_bridge import tiny
 
-SIZE, ROOM, GAMMA = 4, 4, 2
+SIZE = 4
+ROOM = 4
+GAMMA = 2
 CONFIG = tiny.config(2, 16, vocab_size=SIZE)
 LESS = dataclasses.replace(CONFIG, num_encoder_layers=0, num_decoder_layers=1)
 TOP_K = Sampling(0.8, top_k=3)
@@ -52,7 +54,8 @@ NETWORKS = {
   "eagle": network_for(HeadsConfig.of(CONFIG, GAMMA, kind="eagle")),
 }
 # Attention ignores the order of features, but not padding beside the features.
-INPUTS, LENGTHS = jnp.array([[2, 3, 3, 1], [3, 1, 0, 0]]), (4, 2)
+INPUTS = jnp.array([[2, 3, 3, 1], [3, 1, 0, 0]])
+LENGTHS = (4, 2)
 
 
 @functools.cache
@@ -71,13 +74,15 @@ def params():
 @functools.cache
 def logits(name, row):
   """Returns logits [V] after each output so far."""
-  source, apply = INPUTS[row : row + 1, : LENGTHS[row]], NETWORKS["target"].apply
+  source = INPUTS[row : row + 1, : LENGTHS[row]]
+  apply = NETWORKS["target"].apply
 
   @jax.jit
   def read(params, tokens):
-    known = {"params": params["target"]}, source
-    encoded = apply(*known, enable_dropout=False, method="encode")
-    own, network = {"params": params[name]}, NETWORKS[name]
+    of_target = {"params": params["target"]}
+    encoded = apply(of_target, source, enable_dropout=False, method="encode")
+    own = {"params": params[name]}
+    network = NETWORKS[name]
     cache = network.apply(own, encoded, source, ROOM, method="start")
     cache = jax.tree.map(lambda x: jnp.repeat(x, len(tokens), axis=0), cache)
     return network.apply(own, cache, tokens, method="extend")[0]
@@ -97,21 +102,24 @@ def eagle_logits(row):
     "decoder_input_tokens": jnp.pad(tokens, ((0, 0), (1, 0)))[:, :-1],
     "decoder_target_tokens": is_token,
   }
-  network, target = NETWORKS["eagle"], NETWORKS["target"]
+  network = NETWORKS["eagle"]
+  target = NETWORKS["target"]
 
   @jit
   def found(params):
-    own, of_target = {"params": params["eagle"]}, {"params": params["target"]}
+    own = {"params": params["eagle"]}
+    of_target = {"params": params["target"]}
     features = forward(target, params["target"], batch, method="features", taps=3)
-    known = (
+    predicted = network.apply(
+      own,
       features,
       target.apply(of_target, tokens, method="embed"),
       jnp.ones((*tokens.shape, tokens.shape[1]), bool),
       target.apply(of_target, source, method="last_cross"),
       jnp.ones((*tokens.shape, source.shape[1]), bool),
+      method="everywhere",
     )
-    found = network.apply(own, *known, method="everywhere")
-    return target.apply(of_target, found, method="logits")
+    return target.apply(of_target, predicted, method="logits")
 
   after = np.asarray(found(params()))
   # `Setting.draft` reads this entry before `Setting.stops` excludes the draft.
@@ -130,15 +138,17 @@ def distribution(name, row, sampling):
 
 
 def assert_the_loop_is_exact(sampling, rule, draft):
-  is_eagle, is_tree = draft in ("eagle", "eagle tree"), draft == "eagle tree"
-  draft, tree = draft.removesuffix(" tree"), TREE if is_tree else chain(GAMMA)
+  is_eagle = draft in ("eagle", "eagle tree")
+  is_tree = draft == "eagle tree"
+  draft = draft.removesuffix(" tree")
+  tree = TREE if is_tree else chain(GAMMA)
   if is_tree:
     # All followed nodes are drafted, so every row has the same tree.
     drafter = EagleTree(NETWORKS[draft], Pruned(tree.size, width=4, ranks=2))
   else:
     drafter = (EagleDraft if is_eagle else DraftModel)(NETWORKS[draft], GAMMA)
   decoder = SpeculativeDecoder(NETWORKS["target"], drafter, RULES[rule])
-  own = {"target": params()["target"], "draft": params()[draft]}
+  network_params = {"target": params()["target"], "draft": params()[draft]}
   settings = []
   for row in range(2):
     is_certain = sampling.greedy or is_tree
@@ -155,7 +165,9 @@ def assert_the_loop_is_exact(sampling, rule, draft):
     )
     settings.append(setting)
   paths = [list(explore(functools.partial(decode, setting=each))) for each in settings]
-  assert_the_decoder_is_exact(decoder, own, INPUTS, sampling, settings, paths)
+  assert_the_decoder_is_exact(
+    decoder, network_params, INPUTS, sampling, settings, paths
+  )
 
 
 @pytest.mark.slow
@@ -173,5 +185,5 @@ def test_the_loop_keeps_the_target_s_distribution(draft, sampling, rule):
 
 def test_the_draft_s_distributions_depend_on_the_input():
   """Features of a wrong row would therefore show."""
-  of_rows = [logits("draft", row)[(2,)] for row in range(2)]
-  assert np.abs(np.subtract(*of_rows)).max() > 0.05
+  row_logits = [logits("draft", row)[(2,)] for row in range(2)]
+  assert np.abs(np.subtract(*row_logits)).max() > 0.05

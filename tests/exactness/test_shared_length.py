@@ -36,7 +36,8 @@ def paths_of(size, rule="token", sampling=TOP_K):
   target = HashModel(3, vocab_size, eos_bias=-1.0)
   draft = EasyAndHard(4, vocab_size, eos_bias=-1.0, target=target)
   p, q = (model.distribution(sampling) for model in (target, draft))
-  judge, tree = JUDGES["greedy" if sampling.greedy else rule], tuple(range(gamma))
+  judge = JUDGES["greedy" if sampling.greedy else rule]
+  tree = tuple(range(gamma))
   settings = [Setting(p, each, judge, tree, room) for each in (p, q)]
 
   def run(world):
@@ -54,7 +55,8 @@ def assert_both_rows_are_exact(size, rule="token", sampling=TOP_K):
   def both(uniforms):
     return drive(uniforms, draft.target, drafter, sampling, rule, policy)
 
-  run, count = jit(jax.vmap(both)), decisions(drafter)
+  run = jit(jax.vmap(both))
+  count = decisions(drafter)
   found = probs_along(paths, run, count, room, rows=(two_rows.ROWS,))
   assert_all_are(found, two_rows.product(*map(outputs_of, settings)))
 
@@ -68,7 +70,8 @@ def test_rows_that_share_a_length_are_exact_jointly():
   ("size", "lengths"), [(SHORT, {0, 2}), (LONG, {0, 1, 2, 3})], ids=["short", "long"]
 )
 def test_the_shared_length_changes(size, lengths, monkeypatch):
-  found, shared_length = set(), two_rows.shared_length
+  found = set()
+  shared_length = two_rows.shared_length
 
   def watched(*known):
     return found.add(shared_length(*known)) or shared_length(*known)

@@ -10,7 +10,8 @@ from tests.exactness.driving import assert_the_loop_is_exact
 from tests.exactness.test_loop import DRAFT, SMALL_DRAFT, SMALL_TARGET, TARGET
 from tests.hash_model import SparseHash
 
-CUT, TOP_P = Truncation(2), Sampling(1.0, top_p=0.7)
+CUT = Truncation(2)
+TOP_P = Sampling(1.0, top_p=0.7)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.exactness.test_loop import SMALL_DRAFT, SMALL_TARGET
 EVERY_TREE = [
   parents for size in range(1, tree_steps.MOST + 1) for parents in trees.canonical(size)
 ]
-# rule, siblings, sampling.
+# (rule, siblings, sampling).
 KINDS = [
   ("greedy", "likeliest", GREEDY),
   ("kseq", "independent", Sampling()),
@@ -62,7 +62,10 @@ def test_drafted_trees_keep_the_target_s_distribution(rule, tree, siblings):
 def test_rules_of_trees_equal_rules_of_chains_on_a_chain_draw_for_draw(
   of_trees, of_chains, is_certain
 ):
-  rng, rows, gamma, size = np.random.default_rng(0), 4000, 5, 4
+  rng = np.random.default_rng(0)
+  rows = 4000
+  gamma = 5
+  size = 4
   # Some tokens have no mass, and some distributions of p and q are equal.
   p, q = rng.dirichlet(np.full(size, 0.4), (2, rows, gamma + 1)).astype(np.float32)
   p, q = (np.where(x > 0.02, x, 0) for x in (p, q))

@@ -15,7 +15,9 @@ from tests.exactness.distributions import adjusted
 from tests.exactness.enumeration import BRANCHES
 from tests.hash_model import MODULUS, place_weights
 
-EOS, GARBAGE, LEAST = 1, 2, 1e-13
+EOS = 1
+GARBAGE = 2
+LEAST = 1e-13
 
 
 def canonical(size):
@@ -56,14 +58,18 @@ class Paths:
 
   def __init__(self, target, draft, sampling, parents, prefixes, max_length):
     assert target.vocab_size <= BRANCHES
-    self._parents, self._depths = parents, depths_of(parents)
+    self._parents = parents
+    self._depths = depths_of(parents)
 
     def distributions(model, sampling):
       return np.stack([adjusted(logits, sampling) for logits in model.table])
 
     # Certain tokens are the likeliest tokens at temperature 1.
-    self._p, self._q = distributions(target, sampling), distributions(draft, Sampling())
-    rows, nodes, size = len(prefixes), len(parents) + 1, target.vocab_size
+    self._p = distributions(target, sampling)
+    self._q = distributions(draft, Sampling())
+    rows = len(prefixes)
+    nodes = len(parents) + 1
+    size = target.vocab_size
     self.prefix = np.arange(rows)
     self.room = max_length - np.array([len(prefix) for prefix in prefixes])
     self.tokens = np.full((rows, nodes), GARBAGE)
@@ -78,7 +84,8 @@ class Paths:
       self.sums[row, 0] = known @ self._weights[: known.size]
     self.place = max_length - self.room
     self.probability = np.ones(rows)
-    self.low, self.reached = np.zeros((rows, nodes)), np.ones((rows, nodes))
+    self.low = np.zeros((rows, nodes))
+    self.reached = np.ones((rows, nodes))
     self.high = np.ones((rows, nodes))
 
   def nodes(self):
@@ -101,7 +108,8 @@ class Paths:
     for name, value in vars(self).items():
       if not name.startswith("_"):
         setattr(self, name, value[of])
-    counts, rows = counts[of], np.arange(of.size)
+    counts = counts[of]
+    rows = np.arange(of.size)
     edges = np.pad(np.cumsum(chances, axis=1), ((0, 0), (1, 0)))[of]
     if decision is not None:
       self.low[:, decision] = np.where(counts, edges[rows, outcome], 0)
@@ -157,8 +165,10 @@ class Paths:
 
   def accepted(self):
     """Returns the tokens up to the last accepted node, zero-padded, and the depth."""
-    rows, depths = np.arange(self.last.size), np.array(self._depths)
-    tokens, node = np.zeros((rows.size, depths.max() + 1), int), self.last
+    rows = np.arange(self.last.size)
+    depths = np.array(self._depths)
+    tokens = np.zeros((rows.size, depths.max() + 1), int)
+    node = self.last
     above = np.array([0, *self._parents])
     while node.any():
       at = np.where(node > 0, depths[node] - 1, -1)
@@ -169,13 +179,15 @@ class Paths:
 
 def recursive(paths):
   """Rejects recursively (Miao et al., arXiv 2305.09781, algorithm 2)."""
-  paths.last, paths.left = np.zeros_like(paths.prefix), paths.p(0)
+  paths.last = np.zeros_like(paths.prefix)
+  paths.left = paths.p(0)
   for node, parent in paths.nodes():
-    x, q = paths.tokens[:, node], paths.distributions[:, node]
+    x = paths.tokens[:, node]
+    q = paths.distributions[:, node]
     chance = np.minimum(1, _at(paths.left, x) / _positive(_at(q, x)))
     passes, fails = paths.flip(node, chance, _present(paths, node, parent))
-    rest = _residual(paths.left, paths.distributions[:, node])
-    paths.left = np.where(fails[:, None], rest, paths.left)
+    residual = _residual(paths.left, paths.distributions[:, node])
+    paths.left = np.where(fails[:, None], residual, paths.left)
     paths.left = np.where(passes[:, None], paths.p(node), paths.left)
     paths.last = np.where(passes, node, paths.last)
   return paths.left
@@ -185,7 +197,8 @@ def kseq(paths):
   """Verifies by k-SEQ (Sun et al., arXiv 2310.15141, algorithm 2)."""
   paths.last = np.zeros_like(paths.prefix)
   for node, parent in paths.nodes():
-    present, x = _present(paths, node, parent), paths.tokens[:, node]
+    present = _present(paths, node, parent)
+    x = paths.tokens[:, node]
     _, p, q, rho = _stage(paths)
     chance = np.minimum(1, _at(p, x) / _positive(rho * _at(q, x)))
     passes, _ = paths.flip(node, np.where(present, chance, 1), present)
@@ -209,16 +222,20 @@ def traversal(paths):
     """Returns the assigned weight, or the weight that follows from the parent's."""
     if node == 0:
       return paths.weight[:, 0]
-    x, parent = paths.tokens[:, node], parents[node]
-    p, q = _at(paths.after[:, parent], x), _at(paths.distributions[:, node], x)
+    x = paths.tokens[:, node]
+    parent = parents[node]
+    p = _at(paths.after[:, parent], x)
+    q = _at(paths.distributions[:, node], x)
     follows = np.minimum(1, weight(parent) * p / _positive(q))
     return np.where(np.isnan(paths.weight[:, node]), follows, paths.weight[:, node])
 
   for node in _leaves_first(parents):
-    live, parent = paths.counts[:, node] & (paths.last < 0), parents[node]
+    live = paths.counts[:, node] & (paths.last < 0)
+    parent = parents[node]
     passes, fails = paths.flip(node, weight(node), live)
     paths.last = np.where(passes, node, paths.last)
-    w, distribution = weight(parent), paths.after[:, parent]
+    w = weight(parent)
+    distribution = paths.after[:, parent]
     excess = np.maximum(w[:, None] * distribution - paths.distributions[:, node], 0)
     mass = excess.sum(axis=1)
     new = np.where(mass + 1 - w > 0, mass / _positive(mass + 1 - w), 1)
@@ -235,7 +252,8 @@ def traversal(paths):
 
 def greedy(paths):
   """Accepts the longest path of argmaxes (Stern et al., section 3)."""
-  agrees, depth = np.zeros(paths.tokens.shape, bool), depths_of(paths._parents)
+  agrees = np.zeros(paths.tokens.shape, bool)
+  depth = depths_of(paths._parents)
   agrees[:, 0] = True
   for node, parent in paths.nodes():
     best = paths.p(parent).argmax(axis=1) == paths.tokens[:, node]
@@ -261,14 +279,17 @@ def _present(paths, node, parent):
 def _stage(paths):
   """Returns the number of nodes that continue the accepted path, p, q and rho."""
   present = [_present(paths, node, parent) for node, parent in paths.nodes()]
-  p, q = paths.p(paths.last), _at(paths.distributions, 1 + np.argmax(present, axis=0))
+  p = paths.p(paths.last)
+  q = _at(paths.distributions, 1 + np.argmax(present, axis=0))
   count = np.sum(present, axis=0)
-  low, high = np.ones(len(p)), np.maximum(count, 1.0)
+  low = np.ones(len(p))
+  high = np.maximum(count, 1.0)
   for _ in range(60):
     rho = (low + high) / 2
     beta = np.minimum(q, p / rho[:, None]).sum(axis=1)
     enough = 1 - (1 - beta) ** count <= rho * beta
-    low, high = np.where(enough, low, rho), np.where(enough, rho, high)
+    low = np.where(enough, low, rho)
+    high = np.where(enough, rho, high)
   return count, p, q, high
 
 

@@ -31,9 +31,11 @@ def decode(world: World, settings: list[Setting], policy: CostAware) -> tuple:
     settings: a setting per row.
     policy: chooses a length for both rows; only the policy's settings are used.
   """
-  outputs, history = [()] * ROWS, []
+  outputs = [()] * ROWS
+  history = []
   while not all(map(has_ended, outputs, settings)):
-    number, count = len(history), shared_length(policy, settings, history)
+    number = len(history)
+    count = shared_length(policy, settings, history)
     history.append([(0, 0)] * ROWS)
     for row, setting in enumerate(settings):
       if has_ended(outputs[row], setting):

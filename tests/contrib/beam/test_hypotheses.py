@@ -13,7 +13,10 @@ from specdec_t5x.contrib.beam import hypotheses
 from specdec_t5x.contrib.beam.hypotheses import BeamSettings
 
 # (1 + ends) * WIDTH <= VOCAB: all first candidates extend the single hypothesis.
-EOS, WIDTH, VOCAB, LENGTH = 1, 3, 12, 6
+EOS = 1
+WIDTH = 3
+VOCAB = 12
+LENGTH = 6
 SETTINGS = BeamSettings(max_length=LENGTH, eos_id=EOS, alpha=0.6)
 step = jax.jit(
   lambda beam, distributions: hypotheses.step(SETTINGS, beam, distributions)
@@ -44,7 +47,8 @@ def python_step(live, finished, distribution, steps, ends=(EOS,)):
 def test_steps_equal_python_steps(ends):
   settings = dataclasses.replace(SETTINGS, eos_id=ends)
   step = jax.jit(functools.partial(hypotheses.step, settings))
-  rng, rows = np.random.default_rng(0), 4
+  rng = np.random.default_rng(0)
+  rows = 4
   beam = hypotheses.start(rows, WIDTH, LENGTH)
   live = [[(hypotheses.NOTHING, ())] * (WIDTH - 1) + [(0.0, ())] for _ in range(rows)]
   finished = [[] for _ in range(rows)]

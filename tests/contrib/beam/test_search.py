@@ -39,16 +39,17 @@ def run(
 ):
   layout = Layout(width, draft_width or width, gamma, length)
   slots = layout.num_slots
-  caches = target.start(inputs, slots), draft.start(inputs, slots) if draft else None
+  target_cache = target.start(inputs, slots)
+  draft_cache = draft.start(inputs, slots) if draft else None
   settings = BeamSettings(length, eos_id=eos_id, alpha=alpha)
   if compiled:
-    return run_compiled(*caches, settings, layout, len(inputs))
+    return run_compiled(target_cache, draft_cache, settings, layout, len(inputs))
   spec = BeamSearch(settings, layout, extend, extend)
 
   def loop(go_on, body, x):
     return python_loop(jax.jit(go_on), jax.jit(body), x)
 
-  return search(spec, *caches, len(inputs), loop)
+  return search(spec, target_cache, draft_cache, len(inputs), loop)
 
 
 @functools.partial(jax.jit, static_argnames=("settings", "layout", "rows"))
@@ -135,7 +136,8 @@ def test_a_perfect_draft_is_accepted_at_every_level():
 
 @pytest.mark.parametrize(("alpha", "gamma"), [(0.0, 0), (0.6, 2)])
 def test_a_wide_beam_finds_the_best_hypotheses(alpha, gamma):
-  length, target = 4, TableModel(seed=3, vocab_size=4)
+  length = 4
+  target = TableModel(seed=3, vocab_size=4)
   draft = dataclasses.replace(target, noise=1.0) if gamma else None
   settings = {"width": 4**3, "gamma": gamma, "length": length, "alpha": alpha}
   found = run(target=target, draft=draft, **settings)
@@ -153,7 +155,8 @@ def test_a_row_does_not_depend_on_its_neighbours():
 
 
 def test_compiled_loop_equals_the_python_loop():
-  found, watched = run(**GOOD), run(compiled=False, **GOOD)
+  found = run(**GOOD)
+  watched = run(compiled=False, **GOOD)
   np.testing.assert_array_equal(found.tokens, watched.tokens)
   np.testing.assert_allclose(found.scores, watched.scores, rtol=1e-6)
   chex.assert_trees_all_equal(found.info, watched.info)
@@ -175,7 +178,8 @@ class Broken(TableModel):
   "draft", [{}, {"draft": DRAFTS["good"], "gamma": 2, "draft_width": 4}], ids=len
 )
 def test_a_search_with_nan_has_nan_scores(draft):
-  found, clean = run(Broken(seed=1), **draft), run()
+  found = run(Broken(seed=1), **draft)
+  clean = run()
   is_lost = np.isnan(found.scores)
   assert is_lost[2].all()
   # Further inputs may read the same row of the table, but not all inputs.

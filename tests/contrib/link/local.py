@@ -64,8 +64,10 @@ class Liar:
   """Sends distributions with tokens that were not drawn from the distributions."""
 
   def __init__(self, model: HashModel):
-    self._honest, self.vocab_size = drafting_of(model), model.vocab_size
-    self.size, self.open = self._honest.size, self._honest.open
+    self._honest = drafting_of(model)
+    self.vocab_size = model.vocab_size
+    self.size = self._honest.size
+    self.open = self._honest.open
 
   def draft(self, setup, rows, ask):
     drafts, rows = self._honest.draft(setup, rows, ask)

@@ -23,7 +23,8 @@ from tests.contrib.link.local import Local, asker_of, drafting_of, honest, never
 from tests.hash_model import HashModel, speculation
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=7, eos_bias=-2.0) for seed in (3, 4))
-ROWS, LENGTH = 4, 30
+ROWS = 4
+LENGTH = 30
 SAMPLED = Sampling(0.7, 3)
 
 
@@ -34,8 +35,14 @@ def no_waiting(monkeypatch):
 
 def program(drafter, sampling):
   keys = row_keys(jax.random.key(1), ROWS)
-  given = TARGET, drafter, RULES["token"], sampling, keys, LENGTH
-  return jax.jit(lambda: generate(*speculation(*given)))
+
+  @jax.jit
+  def run():
+    return generate(
+      *speculation(TARGET, drafter, RULES["token"], sampling, keys, LENGTH)
+    )
+
+  return run
 
 
 @functools.cache
@@ -61,7 +68,8 @@ def here():
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=str)
 def test_a_link_gives_the_outputs_of_a_local_draft(sampling, here):
   """The size of a reply depends only on the number of rows, not on the draws."""
-  sizes, answer = {}, honest(DRAFT)
+  sizes = {}
+  answer = honest(DRAFT)
 
   def measure(request):
     reply = answer(request)
@@ -139,7 +147,8 @@ def test_a_lost_draft_is_asked_again_after_a_wait(here, monkeypatch):
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=str)
 def test_a_restarted_draft_receives_the_whole_session_again(sampling, here):
-  answers, asked = (honest(DRAFT), honest(DRAFT)), []
+  answers = (honest(DRAFT), honest(DRAFT))
+  asked = []
 
   def answer(request):
     asked.append(request)
@@ -194,7 +203,8 @@ def setup_of(rows, inputs=0):
 def asked(number, setup, opens):
   """Returns a request with ended rows only; opens a session if `opens`."""
   lengths = np.zeros(setup.rows, int)
-  tokens, uniforms = np.zeros((setup.rows, setup.slots)), np.zeros((setup.rows, 3, 0))
+  tokens = np.zeros((setup.rows, setup.slots))
+  uniforms = np.zeros((setup.rows, 3, 0))
   ask = Ask(lengths > 0, lengths, tokens, uniforms, tokens[:, :0] if opens else None)
   return wire.message(
     number, dataclasses.astuple(setup) if opens else None, *ask.packed(setup)
@@ -207,7 +217,8 @@ def status(reply):
 
 def test_a_draft_refuses_sessions_larger_than_its_limit():
   drafting = drafting_of(DRAFT)
-  small, large = setup_of(2), setup_of(3)
+  small = setup_of(2)
+  large = setup_of(3)
   # A slot takes a token of 4 bytes. A row also takes an index.
   assert drafting.size(small) * 3 == drafting.size(large) * 2
   answers = Answers(drafting, drafting.size(small))
@@ -226,7 +237,8 @@ def test_a_draft_refuses_sessions_larger_than_its_limit():
 
 
 def test_the_least_recently_used_session_makes_room():
-  drafting, setup = drafting_of(DRAFT), setup_of(2)
+  drafting = drafting_of(DRAFT)
+  setup = setup_of(2)
   answers = Answers(drafting, 2 * drafting.size(setup))
   # Reopening a session takes no further bytes.
   for number in (1, 2, 2, 1, 3):
@@ -237,14 +249,20 @@ def test_the_least_recently_used_session_makes_room():
 
 def test_a_row_with_new_inputs_starts_anew_and_other_rows_continue():
   """A new input may replace the input of an ended row."""
-  drafting, setup = drafting_of(DRAFT), setup_of(2, 3)
+  drafting = drafting_of(DRAFT)
+  setup = setup_of(2, 3)
   starts = []
   start = drafting._start
-  drafting._start = lambda params, source, slots: (
-    starts.append(np.asarray(source).tolist()) or start(params, source, slots)
-  )
-  rows, lengths = drafting.open(setup), np.ones(2, int)
-  sequences, uniforms = np.zeros((2, 40), np.int32), np.zeros((2, 3, 0), np.float32)
+
+  def record(params, source, slots):
+    starts.append(np.asarray(source).tolist())
+    return start(params, source, slots)
+
+  drafting._start = record
+  rows = drafting.open(setup)
+  lengths = np.ones(2, int)
+  sequences = np.zeros((2, 40), np.int32)
+  uniforms = np.zeros((2, 3, 0), np.float32)
   for live, source in (([1, 1], [[1], [2]]), ([1, 0], [[1], [3]]), ([1, 1], None)):
     source = source and np.repeat(source, 3, axis=1)
     ask = Ask(np.array(live) > 0, lengths, sequences, uniforms, source)
@@ -261,7 +279,8 @@ def test_a_draft_that_is_lost_before_decoding_may_return():
 
 
 def test_a_run_without_an_answering_draft_does_not_begin():
-  allowed, over_grpc = [], client._over_grpc("localhost:1")
+  allowed = []
+  over_grpc = client._over_grpc("localhost:1")
 
   def timed(request, seconds):
     allowed.append(seconds)

@@ -66,14 +66,17 @@ def test_both_sides_have_bitwise_equal_distributions(kept, models, address):
   setup = Setup(3, Truncation(kept), Sampling(), tiny.DRAFT.vocab_size, 3, 5, 12)
   sequences = np.zeros((3, 12), np.int32)
   uniforms = np.random.default_rng(0).integers(0, 2**24, (3, 3, setup.draws)) / 2**24
-  given = INPUTS, sequences, np.ones(3, int), np.zeros(3, bool), uniforms
-  arrays = Remote(address).asker.ask(setup, *given)
+  lengths = np.ones(3, int)
+  ended = np.zeros(3, bool)
+  arrays = Remote(address).asker.ask(setup, INPUTS, sequences, lengths, ended, uniforms)
   drafting = Drafting.of(models[2])
-  lengths, uniforms = np.ones(3, int), uniforms.astype(np.float32)
+  uniforms = uniforms.astype(np.float32)
   ask = wire.Ask(lengths > 0, lengths, sequences, uniforms, INPUTS)
-  mine, _ = drafting.draft(setup, drafting.open(setup), ask)
-  for sent, own in zip(arrays, (mine.tokens, mine.kept, mine.weights), strict=False):
-    np.testing.assert_array_equal(sent, own)
+  local_drafts, _ = drafting.draft(setup, drafting.open(setup), ask)
+  for sent, expected in zip(
+    arrays, (local_drafts.tokens, local_drafts.kept, local_drafts.weights), strict=False
+  ):
+    np.testing.assert_array_equal(sent, expected)
   assert arrays[3].all()
 
 
@@ -84,7 +87,8 @@ def test_a_killed_draft_costs_no_token(models, monkeypatch):
     [*command, "--address", "localhost:0"], stdout=subprocess.PIPE, text=True
   )
   remote = Remote(process.address_of(killed))
-  ask, asked = client.Asker.ask, []
+  ask = client.Asker.ask
+  asked = []
 
   def kills(self, *args):
     asked.append(1)
@@ -140,9 +144,13 @@ def test_a_job_with_too_large_a_batch_does_not_begin(
 ):
   monkeypatch.chdir(runs.ROOT)
   files = "configs/spec_ende.gin", "configs/contrib/link.gin"
-  given = {"TEMPERATURE": 1.0, "LINK_ADDRESS": address if macros else narrow, **macros}
+  settings = {
+    "TEMPERATURE": 1.0,
+    "LINK_ADDRESS": address if macros else narrow,
+    **macros,
+  }
   _, _, _, *arguments = runs.command(
-    *(*files, job), INFER_OUTPUT_DIR=f"{tmp_path}/out", **given
+    *(*files, job), INFER_OUTPUT_DIR=f"{tmp_path}/out", **settings
   )
   with pytest.raises(SystemExit) as exit_:
     commands.infer(*arguments)
@@ -154,7 +162,8 @@ def test_a_job_with_too_large_a_batch_does_not_begin(
 
 @pytest.mark.usefixtures("unchecked")
 def test_generate_refuses_too_large_a_batch_before_decoding(models, narrow):
-  drafter, says = Link(Remote(narrow), 3, 8), "at most 1024 bytes of caches, and 3 rows"
+  drafter = Link(Remote(narrow), 3, 8)
+  says = "at most 1024 bytes of caches, and 3 rows"
   with pytest.raises(ValueError, match=says):
     decoded(models[1], None, drafter, Sampling())
   assert drafter.counted()["requests"] == drafter.counted()["lost"] == 0

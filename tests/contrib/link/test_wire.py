@@ -26,14 +26,14 @@ SETUPS = [setup_of(), setup_of(kept=0), setup_of(at=GREEDY), setup_of(1, 0, 30, 
 
 def drafts_of(setup, rng):
   """Returns random drafts."""
-  shape, terms = (setup.rows, setup.gamma), setup
+  shape = (setup.rows, setup.gamma)
 
   def choose():
-    return np.sort(rng.choice(terms.vocab_size, terms.kept, replace=False))
+    return np.sort(rng.choice(setup.vocab_size, setup.kept, replace=False))
 
   kept = np.array([choose() for _ in range(np.prod(shape))]).astype(int)
-  weights = rng.integers(0, 2**16, (*shape, terms.kept))
-  tokens = rng.integers(0, terms.vocab_size, shape)
+  weights = rng.integers(0, 2**16, (*shape, setup.kept))
+  tokens = rng.integers(0, setup.vocab_size, shape)
   return Drafts(tokens, kept.reshape(weights.shape), weights)
 
 
@@ -76,7 +76,8 @@ def assert_equal(one, other):
 
 
 def test_weights_with_sums_beyond_float32_are_refused():
-  setup, one = setup_of(1, gamma=1, kept=0, vocab_size=257), np.ones(1, bool)
+  setup = setup_of(1, gamma=1, kept=0, vocab_size=257)
+  one = np.ones(1, bool)
   tokens = np.arange(257)[None, None]
   for last, says in ((255, None), (256, "sum below 16777216, got 16777216")):
     weights = np.full((1, 1, 257), 2**16 - 1)
@@ -97,7 +98,8 @@ def test_weights_with_sums_beyond_float32_are_refused():
 @given(st.integers(0, 2**32 - 1), st.sampled_from(SETUPS))
 def test_messages_survive_a_round_trip(seed, setup):
   rng = np.random.default_rng(seed)
-  ask, drafts = ask_of(setup, rng), drafts_of(setup, rng)
+  ask = ask_of(setup, rng)
+  drafts = drafts_of(setup, rng)
   assert_equal(ask, read_ask(sent(ask.packed(setup)), setup))
   every = np.ones(setup.rows, bool)
   assert_equal(drafts, read_drafts(sent(drafts.packed(setup, every)), setup))
@@ -107,7 +109,8 @@ def test_messages_survive_a_round_trip(seed, setup):
 
 def messages_of(setup):
   """Returns both messages of a session with their readers."""
-  rng, every = np.random.default_rng(0), np.ones(setup.rows, bool)
+  rng = np.random.default_rng(0)
+  every = np.ones(setup.rows, bool)
   return (
     (sent(ask_of(setup, rng).packed(setup)), read_ask),
     (sent(drafts_of(setup, rng).packed(setup, every)), read_drafts),
@@ -163,7 +166,8 @@ def test_a_changed_byte_is_read_as_a_message_or_raises_a_value_error(
   ],
 )
 def test_invalid_distributions_are_refused(change, says):
-  setup, every = setup_of(), np.ones(3, bool)
+  setup = setup_of()
+  every = np.ones(3, bool)
   drafts = drafts_of(setup, np.random.default_rng(0))
   for name, value in change.items():
     getattr(drafts, name)[...] = value
@@ -182,8 +186,9 @@ def test_invalid_distributions_are_refused(change, says):
 )
 def test_a_reply_has_the_documented_length(kept, vocab_size, bits):
   """docs/methods/link.md has the formula. A message adds less than 32 bytes."""
-  setup, rng = setup_of(4, gamma=5, kept=kept, vocab_size=vocab_size), np.random
-  drafts = drafts_of(setup, rng.default_rng(0)).packed(setup, np.ones(4, bool))
+  setup = setup_of(4, gamma=5, kept=kept, vocab_size=vocab_size)
+  rng = np.random.default_rng(0)
+  drafts = drafts_of(setup, rng).packed(setup, np.ones(4, bool))
   assert 8 * sum(map(len, drafts)) == 4 * 5 * bits
   assert len(wire.message(2**32 - 1, "ok", *drafts)) - sum(map(len, drafts)) < 32
 
