@@ -94,7 +94,7 @@ def test_a_middle_network_without_accepted_tokens_costs_a_target_call_per_token(
   """The windows are complete, but the target rejects the first token of each window."""
   middle = Contrary(4, 5, eos_bias=-30.0)
   decoded, (calls,) = decode(Cascade(middle, DraftModel(middle, 2), 3), 6)
-  # With room for r tokens, a window has min(3, r - 1) tokens; none need no call.
+  # With room for r tokens, a window has min(3, r - 1) tokens. No tokens take no call.
   assert (decoded.statistics.target_calls, calls) == (6, 5)
   assert decoded.statistics.accepted == 0
 

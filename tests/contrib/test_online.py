@@ -135,7 +135,7 @@ def test_the_draft_learns_the_target_s_distribution_at_rejected_places():
   np.testing.assert_allclose(
     distribution[jnp.array([9, 20, 31])], probs[0, place], atol=0.03
   )
-  # The place before has no example. Its distribution changes only by generalization.
+  # The place before has no example, and changes only by generalization.
   assert has_changed(probs_of(draft, served, place - 1), before)
 
 

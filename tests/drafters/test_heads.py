@@ -204,7 +204,7 @@ def test_perfect_heads_need_at_most_m_over_k_plus_one_calls():
 
 @pytest.mark.parametrize(("positions", "nodes"), [(3, 9), (1, 3)])
 def test_a_pruned_tree_has_the_best_nodes(positions, nodes):
-  """An enumeration of all paths confirms heads, pairs of the text, and 3-grams."""
+  """An enumeration of all paths scores heads, pairs in the text, and 3-grams."""
   rng = np.random.default_rng(0)
   rows = 5
   size = 4

@@ -73,7 +73,7 @@ def test_weights_are_rounded_once_with_a_message(monkeypatch):
   assert first is again
   assert len(said) == 1
   assert said[0].startswith("Quantized: 0.0 MB beside the target's 0.0 MB")
-  # The record of a run has the bytes.
+  # A run's record has the sizes in bytes.
   sizes = {"bytes": rounded.size(first), "bytes_of_target": rounded.size(target.params)}
   assert tuning.sizes([NAME, "other"]) == {NAME: sizes}
 

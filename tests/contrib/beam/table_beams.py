@@ -53,7 +53,7 @@ class TableModel:
     return jnp.asarray(table, jnp.float32)
 
   def start(self, inputs, num_slots):
-    # Slots start with garbage, since slots must be written before reading.
+    # Slots start with garbage, to reveal reads before writes.
     inputs = jnp.asarray(inputs, jnp.int32)
     garbage = jnp.full((inputs.size, num_slots), 3, jnp.int32)
     return TableCache(jnp.zeros(inputs.size, jnp.int32), garbage, inputs, self.table)

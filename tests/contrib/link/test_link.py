@@ -47,7 +47,7 @@ def program(drafter, sampling):
 
 @functools.cache
 def linked_program(sampling):
-  """Returns a remote without an asker, and a program that uses the remote."""
+  """Returns a remote with a replaceable asker, and a program that uses the remote."""
   remote = Local.of(never)
   return remote, program(Link(remote, 3, 4), sampling)
 
