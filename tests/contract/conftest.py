@@ -1,4 +1,4 @@
-"""What the contract's tests share. They run on whichever `t5x` is importable."""
+"""Helpers of the contract tests, which run on any importable `t5x`."""
 
 import functools
 import json
@@ -20,12 +20,13 @@ from tests.t5x_bridge import tiny
 IS_RUNTIME = hasattr(t5x, "PROVIDER")
 LENGTHS = {"inputs": 24, "targets": 12}
 VOCABULARY = seqio.ByteVocabulary()
-TASK, EXAMPLES = "contract_infer", 11
+TASK = "contract_infer"
+EXAMPLES = 11
 EXPECTED_INPUTS = [f"text {i} {'x' * (i % 5)}" for i in range(EXAMPLES)]
 
 
 runtime_only = pytest.mark.skipif(
-  not IS_RUNTIME, reason="upstream T5X fails otherwise here, or not at all"
+  not IS_RUNTIME, reason="upstream T5X fails differently here, or does not fail"
 )
 
 
@@ -48,9 +49,9 @@ def tiny_state(model) -> train_state.InferenceState:
 
 
 def register_task(name: str, count: int = EXAMPLES, first=(), metrics=()) -> str:
-  """A task of `count` short texts; the same one if called again.
+  """Registers a task of `count` short texts, once per name, and returns the name.
 
-  `first` are preprocessors of texts, `metrics` seqio's functions.
+  `first` are preprocessors of texts. `metrics` are seqio's metric functions.
   """
   if name in seqio.TaskRegistry.names():
     return name
@@ -76,7 +77,7 @@ def register_task(name: str, count: int = EXAMPLES, first=(), metrics=()) -> str
 
 
 def dataset_config(**settings) -> utils.DatasetConfig:
-  """Of the short texts, unless settings say otherwise."""
+  """Returns a configuration of the short texts, with changes in `settings`."""
   usual = {
     "mixture_or_task_name": register_task(TASK),
     "task_feature_lengths": LENGTHS,
@@ -89,7 +90,7 @@ def dataset_config(**settings) -> utils.DatasetConfig:
 
 
 def initializer(model, partitioner) -> utils.TrainStateInitializer:
-  """Of an encoder-decoder's parameters, which no length changes."""
+  """Returns an initializer of an encoder-decoder, with parameters for any length."""
   names = ("encoder_input_tokens", "decoder_input_tokens")
   return utils.TrainStateInitializer(
     optimizer_def=None,
@@ -126,7 +127,7 @@ EOS = 1
 
 
 def decoded(decode, model: TableModel, rows=2, length=6, inputs=None, **kwargs):
-  """The decodes and scores of one of T5X's samplers, of empty inputs unless given."""
+  """Returns decodes and scores of a T5X sampler; the default inputs are empty."""
   inputs = np.zeros((rows, length), np.int32) if inputs is None else inputs
   decodes, scores = decode(
     inputs=jnp.asarray(inputs),
@@ -140,7 +141,7 @@ def decoded(decode, model: TableModel, rows=2, length=6, inputs=None, **kwargs):
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory):
-  """A saved tiny model: the checkpoint's path."""
+  """Returns the path of a checkpoint of a tiny model."""
   return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
@@ -195,14 +196,14 @@ def inputs_of(rows):
 
 @pytest.fixture(scope="session")
 def whole(checkpoint, tmp_path_factory):
-  """The directory of a run that was not disturbed."""
+  """Returns the folder of an undisturbed run."""
   output = tmp_path_factory.mktemp("whole")
   run(checkpoint, output)
   return output
 
 
 def writer(before=lambda path: None, after=lambda path: None):
-  """T5X's writer of chunks, with something done before or after each."""
+  """Returns T5X's writer of chunks, with calls before and after each chunk."""
 
   def write(path, *args, **kwargs):
     before(path)
@@ -224,4 +225,4 @@ def _die(path):
     raise Killed
 
 
-dying_writer = writer(after=_die)  # In the middle of the second chunk's file.
+dying_writer = writer(after=_die)  # Dies with half of the second chunk written.

@@ -1,4 +1,4 @@
-"""Checkpoints in T5X's format and in Orbax's: round trips, and damage."""
+"""Checkpoints in the formats of T5X and Orbax: round trips, and damage."""
 
 import gzip
 import pathlib
@@ -65,7 +65,7 @@ def manager(directory, state, **kwargs):
 
 
 def save(layout, directory, state, dtype=np.float32):
-  """Writes a checkpoint; returns its directory."""
+  """Writes a checkpoint, and returns the checkpoint's folder."""
   if layout == "t5x":
     checkpoints.Checkpointer(
       state, partitioner(), str(directory), save_dtype=dtype
@@ -89,7 +89,8 @@ def flat(params):
 
 
 def assert_same(a, b, **tolerance):
-  a, b = flat(a), flat(b)
+  a = flat(a)
+  b = flat(b)
   assert a.keys() == b.keys()
   for name in a:
     np.testing.assert_allclose(a[name], b[name], err_msg=name, **tolerance)
@@ -116,9 +117,10 @@ def test_round_trip(layout, stored, wanted, tmp_path):
   template = jax.eval_shape(lambda: state.replace_params(cast(state.params)))
   restored = restore(path, template, restore_dtype=wanted and jnp.dtype(wanted))
   assert int(restored.step) == 7
-  leaves, dtype = jax.tree.leaves(restored.params), jnp.dtype(wanted or stored)
+  leaves = jax.tree.leaves(restored.params)
+  dtype = jnp.dtype(wanted or stored)
   assert all(isinstance(x, jax.Array) for x in leaves)
-  if IS_RUNTIME or layout == "t5x" or wanted:  # Upstream casts Orbax's to float32.
+  if IS_RUNTIME or layout == "t5x" or wanted:  # Upstream casts Orbax to float32.
     assert {x.dtype for x in leaves} == {dtype}
   assert_same(restored.params, state.params, rtol=0 if dtype == np.float32 else 1e-2)
 
@@ -138,7 +140,7 @@ def test_the_index_of_the_t5x_format(tmp_path):
   assert isinstance(index["optimizer"]["state"]["step"], msgpack.ExtType)
 
 
-def test_load_t5x_checkpoint_and_finding(tmp_path):
+def test_load_t5x_checkpoint_and_find_checkpoint(tmp_path):
   state = make_state()
   save("t5x", tmp_path, state.replace_step(jnp.asarray(3, jnp.int32)))
   path = save("t5x", tmp_path, state)
@@ -168,7 +170,7 @@ def test_steps_and_keep(layout, tmp_path):
 
 
 @pytest.mark.parametrize("layout", FORMATS)
-def test_what_a_checkpoint_has_too_much_is_ignored(layout, tmp_path):
+def test_extra_parameters_of_a_checkpoint_are_ignored(layout, tmp_path):
   path = save(layout, tmp_path, make_state(extra=True))
   state = make_state()
   if layout == "orbax" and not IS_RUNTIME:
@@ -177,7 +179,7 @@ def test_what_a_checkpoint_has_too_much_is_ignored(layout, tmp_path):
 
 
 @pytest.mark.parametrize("layout", FORMATS)
-def test_the_fallback_state_fills_what_is_missing(layout, tmp_path):
+def test_the_fallback_state_fills_missing_parameters(layout, tmp_path):
   path = save(layout, tmp_path, make_state())
   wanted = make_state(extra=True)
   fallback = {"target": {"more": {"scale": np.full(4, 9.0, np.float32)}}}
@@ -208,7 +210,7 @@ def break_first_frame(file):
 
 
 def arrays_of_orbax(path):
-  """The file that holds the arrays' bytes."""
+  """Returns the file with the bytes of the arrays."""
   files = (path / "state" / "ocdbt.process_0" / "d").iterdir()
   return max(files, key=lambda file: file.stat().st_size)
 
@@ -220,7 +222,7 @@ def CHUNK(path):
 ARRAY = f"{NAME}.*{BIG}"
 
 
-# Orbax drops the other reads of a group, which Python remarks.
+# Orbax drops the remaining reads of a group, and Python warns about dropped reads.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @runtime_only
 @pytest.mark.parametrize(
@@ -247,7 +249,7 @@ def test_damage_is_named(layout, file, damage, named, tmp_path):
 
 
 @runtime_only
-def test_paths_that_are_no_checkpoint(tmp_path):
+def test_paths_without_a_checkpoint_are_errors(tmp_path):
   state = make_state()
   save("t5x", tmp_path / "many", state)
   for path, named in (("absent", "does not exist"), ("many", r"\[7\]")):
@@ -255,7 +257,7 @@ def test_paths_that_are_no_checkpoint(tmp_path):
       manager(tmp_path / "x", state).restore(path=str(tmp_path / path))
 
 
-def test_a_real_checkpoint_of_upstream(tmp_path):
+def test_a_real_upstream_checkpoint_loads(tmp_path):
   source = data_path("t5x_m30k", "draft_checkpoint_1800")
   path = shutil.copytree(source, tmp_path / "checkpoint_1800")
   loaded = checkpoints.load_t5x_checkpoint(str(path))
@@ -266,7 +268,7 @@ def test_a_real_checkpoint_of_upstream(tmp_path):
   assert np.isfinite(np.asarray(kernel)).all()
 
 
-# ---- How much is on its way at once: groups, kept by both formats. ----
+# ---- Groups of arrays that are read at once, in both formats. ----
 
 MIB = 2**20
 
@@ -275,14 +277,15 @@ MIB = 2**20
 def test_groups_are_full_largest_first_and_at_least_a_64th():
   sizes = {"a": 1 * MIB, "b": 40 * MIB, "c": 20 * MIB, "d": 11 * MIB, "e": 12 * MIB}
   assert checkpoint_memory.groups(sizes) == [["b"], ["c", "e"], ["d", "a"]]
-  many = {str(i): 64 * MIB for i in range(128)}  # 8 GiB: 128 MiB at once.
+  many = {str(i): 64 * MIB for i in range(128)}  # 8 GiB in total: 128 MiB at once.
   assert {len(group) for group in checkpoint_memory.groups(many)} == {2}
 
 
 @runtime_only
 @pytest.mark.parametrize("layout", FORMATS)
-def test_arrays_of_a_group_alone_are_on_their_way(layout, monkeypatch, tmp_path):
-  reads, now = [], []
+def test_only_arrays_of_one_group_are_read_at_once(layout, monkeypatch, tmp_path):
+  reads = []
+  now = []
 
   def noted(names, read, *args):
     now.extend(names)
@@ -292,7 +295,8 @@ def test_arrays_of_a_group_alone_are_on_their_way(layout, monkeypatch, tmp_path)
     del now[: len(names)]
     return result
 
-  read, read_group = checkpoint_arrays.StoredArray.read, orbax_format._read_group
+  read = checkpoint_arrays.StoredArray.read
+  read_group = orbax_format._read_group
   monkeypatch.setattr(
     checkpoint_arrays.StoredArray,
     "read",
@@ -301,7 +305,7 @@ def test_arrays_of_a_group_alone_are_on_their_way(layout, monkeypatch, tmp_path)
   monkeypatch.setattr(
     orbax_format, "_read_group", lambda *args: noted(args[2], read_group, *args)
   )
-  # Each array of `make_state` but the step fills that.
+  # Each array of `make_state` but the step fills a group of 64 bytes.
   monkeypatch.setattr(checkpoint_memory, "_LEAST", 64)
   monkeypatch.setattr(checkpoint_memory, "_PART", 0)
   state = make_state()

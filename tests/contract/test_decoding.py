@@ -1,4 +1,4 @@
-"""decoding.temperature_sample, decoding.beam_search, and what reshapes beams."""
+"""decoding.temperature_sample, decoding.beam_search, and helpers for beams."""
 
 import functools
 
@@ -22,8 +22,9 @@ def sample(model, seed=0, **kwargs):
 
 
 def greedy(model, prompt, length):
-  """What greedy decoding gives, by a loop: prompt tokens, then the best, to EOS."""
-  tokens, current = [], 0
+  """Returns the greedy output of a loop: the prompt, then argmax tokens up to EOS."""
+  tokens = []
+  current = 0
   for i in range(length):
     current = prompt[i] if i < len(prompt) else int(model.logits[current].argmax())
     tokens.append(current)
@@ -48,7 +49,7 @@ def test_greedy_takes_the_best_token_and_pads_after_eos(seed, setting):
 def test_prompts_are_copied_and_not_scored(seed):
   model = TableModel(seed)
   inputs = [[0, 2, 3, 0, 0, 0], [0, 4, 0, 0, 0, 0], [0, 3, 1, 2, 0, 0]]
-  prompts = [[2, 3], [4], [3, 1, 2]]  # EOS in a prompt ends nothing
+  prompts = [[2, 3], [4], [3, 1, 2]]  # An EOS in a prompt ends nothing.
   decodes, _ = sample(model, inputs=inputs, temperature=0.0)
   expected = [greedy(model, prompt, 6) for prompt in prompts]
   assert decodes[:, 0].tolist() == expected
@@ -73,9 +74,10 @@ def test_prefilled_prompts_give_the_same_decodes():
 
 
 def first_token_probs(model, **kwargs):
-  """Frequencies of the first token over many rows, and scores by token."""
+  """Returns frequencies of the first token over many rows, and scores by token."""
   decodes, scores = sample(model, rows=4000, length=1, **kwargs)
-  tokens, scores = decodes[:, 0, 0], scores[:, 0]
+  tokens = decodes[:, 0, 0]
+  scores = scores[:, 0]
   size = len(model.logits)
   frequencies = np.bincount(tokens, minlength=size) / len(tokens)
   return frequencies, {int(t): scores[tokens == t] for t in set(tokens.tolist())}
@@ -110,14 +112,14 @@ def test_topk_and_topp_together_are_refused():
     sample(TableModel(0), topk=2, topp=0.5)
 
 
-def test_the_same_key_gives_the_known_samples():
-  """Fixed by upstream T5X at cc342d4 on jax 0.10, so both draw the same tokens."""
+def test_a_key_gives_the_samples_of_upstream():
+  """Upstream T5X at cc342d4 on jax 0.10 draws the same tokens."""
   model = TableModel(0)
   decodes, scores = sample(model, topk=0, seed=3)
   again, _ = sample(model, topk=0, seed=3)
   assert decodes.tolist() == again.tolist()
   distribution = model.log_probs()
-  key, subkey = jax.random.PRNGKey(3), None
+  key = jax.random.PRNGKey(3)
   subkey, key = jax.random.split(key)
   first = jax.random.categorical(subkey, jnp.asarray(model.logits)[jnp.array([0, 0])])
   assert decodes[:, 0, 0].tolist() == first.tolist()
@@ -142,18 +144,21 @@ def test_a_wide_beam_finds_the_best_of_all_hypotheses(seed, alpha):
   assert (np.diff(scores, axis=1) >= 0).all()
 
 
-def test_a_narrow_beam_keeps_the_locally_best():
+def test_a_beam_of_one_is_greedy():
   model = TableModel(0)
   model.logits[:, EOS] = -30.0
   decodes, scores = search(model, num_decodes=1, length=5)
-  distribution, token, path, total = model.log_probs(), 0, [], 0.0
+  distribution = model.log_probs()
+  token = 0
+  path = []
+  total = 0.0
   for _ in range(5):
     best = int(distribution[token].argmax())
     total += distribution[token, best]
     token = best
     path.append(best)
   assert decodes[0, 0].tolist() == path
-  # What never ended is returned with its plain log probability.
+  # A hypothesis without EOS is returned with the plain log probability.
   np.testing.assert_allclose(scores[0, 0], total, atol=1e-4)
 
 

@@ -37,7 +37,7 @@ from tests.contract.conftest import (
 )
 
 
-def test_predict_writes_one_line_an_example_in_order(whole):
+def test_predict_writes_one_line_per_example_in_order(whole):
   rows = records(result_path(whole))
   assert inputs_of(rows) == EXPECTED_INPUTS
   assert all(set(row) == {"inputs", "prediction"} for row in rows)
@@ -53,7 +53,7 @@ def test_predict_writes_one_line_an_example_in_order(whole):
 
 @runtime_only
 @pytest.mark.parametrize("name", ["of test[:4]", "a*b", "[x] ?"])
-def test_the_folder_of_results_may_have_any_name(checkpoint, whole, tmp_path, name):
+def test_the_output_folder_may_have_any_name(checkpoint, whole, tmp_path, name):
   with pytest.raises(Killed):
     run(checkpoint, tmp_path / name, write_fn=dying_writer)
   run(checkpoint, tmp_path / name)
@@ -62,9 +62,10 @@ def test_the_folder_of_results_may_have_any_name(checkpoint, whole, tmp_path, na
 
 
 @runtime_only
-def test_nothing_is_read_with_autotuning(checkpoint, tmp_path, monkeypatch):
-  # What lets go of such an iterator may sleep for seconds.
-  found, iterate = [], tf.data.Dataset.__iter__
+def test_datasets_are_read_without_autotuning(checkpoint, tmp_path, monkeypatch):
+  # Closing an iterator with autotuning may sleep for seconds.
+  found = []
+  iterate = tf.data.Dataset.__iter__
 
   def note(dataset):
     return found.append(dataset) or iterate(dataset)
@@ -72,14 +73,14 @@ def test_nothing_is_read_with_autotuning(checkpoint, tmp_path, monkeypatch):
   monkeypatch.setattr(tf.data.Dataset, "__iter__", note)
   run(checkpoint, tmp_path)
   chunks = -(-EXAMPLES // 4)
-  assert len(found) == 1 + 2 * chunks  # The task; a chunk's features and texts.
+  assert len(found) == 1 + 2 * chunks  # The task, and a chunk's features and texts.
   assert {each.options().autotune.enabled for each in found} == {False}
 
 
 @seqio.map_over_dataset
 def shout_where_long(example):
   text = example["inputs"]
-  if tf.strings.length(text) > 8:  # Which AutoGraph alone can translate.
+  if tf.strings.length(text) > 8:  # Only AutoGraph can translate this branch.
     text = tf.strings.upper(text)
   return {**example, "inputs": text}
 
@@ -97,7 +98,7 @@ def join_numbers(example):
   return {**example, "inputs": tf.strings.join([example["inputs"], 1.5])}
 
 
-def test_a_task_s_own_type_error_is_shown(checkpoint, tmp_path):
+def test_a_type_error_of_a_task_is_shown(checkpoint, tmp_path):
   task = register_task(f"{TASK}_type_error", first=[join_numbers])
   with pytest.raises(TypeError, match=r"1\.5"):
     run(checkpoint, tmp_path, dataset={"mixture_or_task_name": task})
@@ -118,7 +119,8 @@ def test_score_is_the_likelihood_of_the_targets(checkpoint, tmp_path):
   run(checkpoint, tmp_path, "score")
   rows = records(result_path(tmp_path, "score"))
   assert inputs_of(rows) == EXPECTED_INPUTS
-  model, state = tiny_model(), tiny_state(tiny_model())
+  model = tiny_model()
+  state = tiny_state(tiny_model())
   row = rows[3]
 
   def pad(ids, n):
@@ -139,7 +141,7 @@ def test_score_is_the_likelihood_of_the_targets(checkpoint, tmp_path):
   np.testing.assert_allclose(row["score"], expected, rtol=1e-4)
 
 
-def test_a_killed_run_goes_on_where_it_stopped(checkpoint, whole, tmp_path):
+def test_a_killed_run_continues_with_the_next_chunk(checkpoint, whole, tmp_path):
   with pytest.raises(Killed):
     run(checkpoint, tmp_path, write_fn=dying_writer)
   assert not result_path(tmp_path).exists()
@@ -147,31 +149,31 @@ def test_a_killed_run_goes_on_where_it_stopped(checkpoint, whole, tmp_path):
   assert (directory / f"{result_path(tmp_path).name}-chunk00000.COMPLETED").exists()
   written = []
   run(checkpoint, tmp_path, write_fn=writer(lambda path: written.append(path[-6:])))
-  assert written == ["k00001", "k00002"]  # the first chunk is not run again
-  # Sampled text, equal to that of the undisturbed run: keys depend on the chunk.
+  assert written == ["k00001", "k00002"]  # The first chunk is not decoded again.
+  # Keys depend on the chunk, so samples equal the undisturbed run's samples.
   assert result_path(tmp_path).read_text() == result_path(whole).read_text()
 
 
-def test_a_finished_run_is_left_alone(checkpoint, whole):
+def test_a_finished_run_is_not_repeated(checkpoint, whole):
   before = result_path(whole).stat().st_mtime_ns
   run(checkpoint, whole, write_fn=None)
   assert result_path(whole).stat().st_mtime_ns == before
 
 
 @runtime_only
-def test_a_finished_run_of_other_settings_is_not_taken_for_done(
+def test_a_finished_run_with_different_settings_is_refused(
   checkpoint, whole, tmp_path, capsys
 ):
   other = {"task_feature_lengths": {**LENGTHS, "targets": 4}}
   with pytest.raises(ValueError, match="finished run with other settings: lengths was"):
     run(checkpoint, whole, dataset=other)
-  # Upstream's markers are empty, so there is nothing to compare.
+  # Upstream's markers are empty, so there are no settings to compare.
   (tmp_path / f"{result_path(whole).name}.COMPLETED").touch()
   run(checkpoint, tmp_path, dataset=other)
   assert "Under which settings is not on record" in capsys.readouterr().err
 
 
-def test_chunks_may_stay_apart(checkpoint, tmp_path):
+def test_chunks_may_stay_unmerged(checkpoint, tmp_path):
   run(checkpoint, tmp_path, merge_chunked_results=False)
   (directory,) = tmp_path.glob("tmp-*")
   name = result_path(tmp_path).name
@@ -179,7 +181,7 @@ def test_chunks_may_stay_apart(checkpoint, tmp_path):
   assert sum(len(records(directory / f"{name}-chunk0000{i}")) for i in range(3)) == 11
 
 
-def test_shards_merge_to_the_file_of_one_job(checkpoint, tmp_path):
+def test_merged_shards_equal_the_file_of_one_job(checkpoint, tmp_path):
   run(checkpoint, tmp_path / "one", temperature=0.0)
   for shard in (0, 1):
     run(checkpoint, tmp_path, temperature=0.0, shard_id=shard, num_shards=2)
@@ -203,7 +205,7 @@ def write(tmp_path, predictions, mode="predict", aux=None, **kwargs):
   return records(tmp_path / "w")
 
 
-def test_the_writers_options(tmp_path):
+def test_the_writer_follows_its_options(tmp_path):
   tokens = np.array([[100, 101, 1, 0], [102, 0, 103, 1]], np.int32)
   rows = write(tmp_path, tokens, output_ids=True)
   assert [row["prediction_tokens"] for row in rows] == [[100, 101, 1], [102]]
@@ -234,7 +236,7 @@ def test_the_writers_options(tmp_path):
     ),
   ],
 )
-def test_the_writer_refuses(tmp_path, mode, kwargs, message):
+def test_the_writer_refuses_invalid_options(tmp_path, mode, kwargs, message):
   with pytest.raises(ValueError, match=message):
     write(tmp_path, np.array([[100]], np.int32), mode, **kwargs)
 
@@ -244,13 +246,15 @@ def test_the_writer_refuses(tmp_path, mode, kwargs, message):
   ("bad", "message"),
   [({"mode": "guess"}, "guess"), ({"dataset": {"shuffle": True}}, "shuffle")],
 )
-def test_bad_input_is_refused_before_any_model_work(checkpoint, tmp_path, bad, message):
-  """Of other input, as the command says it, see tests/errors/."""
+def test_invalid_settings_are_refused_before_any_model_work(
+  checkpoint, tmp_path, bad, message
+):
+  """tests/errors/ has the command's messages for further settings."""
   with pytest.raises(ValueError, match=message):
     run(checkpoint, tmp_path, **bad)
 
 
-# ---- evaluate(): seqio's metrics of what infer() writes. ----
+# ---- evaluate(): seqio's metrics of infer()'s results. ----
 
 
 def texts(targets, predictions):
@@ -263,7 +267,7 @@ def likelihood(targets, scores):
 
 def evaluate(checkpoint, output, metrics=(texts, likelihood), mode="specific"):
   name = register_task(f"contract_eval_{len(metrics)}", metrics=metrics)
-  if not IS_RUNTIME:  # seqio's JSONLogger makes no folder, and upstream none for it.
+  if not IS_RUNTIME:  # Neither seqio's JSONLogger nor upstream makes the folder.
     (output / "inference_eval").mkdir(parents=True, exist_ok=True)
   t5x_eval.evaluate(
     model=tiny_model(decode_fn=sampler(0.0)),
@@ -273,7 +277,7 @@ def evaluate(checkpoint, output, metrics=(texts, likelihood), mode="specific"):
     ),
     partitioner=partitioning.PjitPartitioner(num_partitions=1),
     output_dir=str(output),
-    # T5X says no types; the network insists on whole tokens.
+    # T5X gives no types, and the network requires integer tokens.
     train_state_initializer_cls=functools.partial(
       utils.TrainStateInitializer,
       input_types={
@@ -288,7 +292,7 @@ def evaluate(checkpoint, output, metrics=(texts, likelihood), mode="specific"):
 
 
 @pytest.mark.slow
-def test_metrics_are_of_what_infer_writes(checkpoint, tmp_path):
+def test_metrics_equal_those_of_infer_s_files(checkpoint, tmp_path):
   run(checkpoint, tmp_path / "predict", temperature=0.0)
   run(checkpoint, tmp_path / "score", "score")
   rows = records(result_path(tmp_path / "predict"))
@@ -301,7 +305,8 @@ def test_metrics_are_of_what_infer_writes(checkpoint, tmp_path):
 
 
 def test_all_checkpoints_are_evaluated_once(checkpoint, tmp_path):
-  folder, output = tmp_path / "checkpoints", tmp_path / "eval"
+  folder = tmp_path / "checkpoints"
+  output = tmp_path / "eval"
   for steps in ((12,), (1, 2)):
     for step in steps:
       shutil.copytree(checkpoint, folder / f"checkpoint_{step}")
@@ -312,13 +317,13 @@ def test_all_checkpoints_are_evaluated_once(checkpoint, tmp_path):
 
 
 @runtime_only
-def test_what_has_no_metrics_is_said(checkpoint, tmp_path):
+def test_a_task_without_metrics_is_refused(checkpoint, tmp_path):
   with pytest.raises(ValueError, match="has no metrics, or no split 'test'"):
     evaluate(checkpoint, tmp_path / "eval", metrics=())
   assert not (tmp_path / "eval").exists()
 
 
 @runtime_only
-def test_a_folder_without_checkpoints_is_said(tmp_path):
+def test_a_folder_without_checkpoints_is_refused(tmp_path):
   with pytest.raises(ValueError, match="'all' needs a folder of checkpoints"):
     evaluate(tmp_path, tmp_path / "eval", mode="all")

@@ -1,6 +1,6 @@
-"""infer() among damage, full disks and other jobs; tests/stress kills processes.
+"""infer() under damage, full disks and concurrent jobs; tests/stress kills processes.
 
-Upstream T5X has none of these checks (docs/t5x_contract.md).
+Upstream T5X lacks these checks (docs/t5x_contract.md).
 """
 
 import concurrent.futures
@@ -34,7 +34,7 @@ from tests.contract.conftest import (
 from tests.damage import files_of_at_most, flip_a_bit, halve
 
 if not IS_RUNTIME:
-  pytest.skip("upstream T5X does without", allow_module_level=True)
+  pytest.skip("upstream T5X lacks these checks", allow_module_level=True)
 
 from t5x import inference_chunks
 from t5x.inference_safety import only_job
@@ -42,13 +42,13 @@ from t5x.inference_safety import only_job
 
 @pytest.fixture
 def expected(whole):
-  """The result of a run that was not disturbed."""
+  """Returns the result of an undisturbed run."""
   return result_path(whole).read_bytes()
 
 
 @pytest.fixture(scope="module")
 def left(checkpoint, tmp_path_factory):
-  """What a run left that was killed while it wrote its second chunk."""
+  """Returns the output of a run that was killed while it wrote the second chunk."""
   output = tmp_path_factory.mktemp("left")
   with pytest.raises(Killed):
     run(checkpoint, output, write_fn=dying_writer)
@@ -57,12 +57,12 @@ def left(checkpoint, tmp_path_factory):
 
 @pytest.fixture
 def killed(left, tmp_path):
-  """A copy of it."""
+  """Returns a copy of the killed run's output."""
   return pathlib.Path(shutil.copytree(left, tmp_path, dirs_exist_ok=True))
 
 
 def chunk_files(output, chunk=0):
-  """Returns a chunk's file and its marker."""
+  """Returns a chunk's file and the chunk's marker."""
   (directory,) = output.glob("tmp-*")
   name = f"{result_path(output).name}-chunk{chunk:05}"
   return directory / name, directory / f"{name}.COMPLETED"
@@ -71,7 +71,7 @@ def chunk_files(output, chunk=0):
 # ---- Damage ----
 
 
-def test_a_marker_records_what_its_chunk_holds(killed):
+def test_a_marker_records_size_digest_and_settings_of_a_chunk(killed):
   chunk, marker = chunk_files(killed)
   content = chunk.read_bytes()
   sha256 = hashlib.sha256(content).hexdigest()
@@ -85,12 +85,12 @@ def garble(path):
   path.write_text("{")
 
 
-def test_a_damaged_chunk_is_named_and_decoded_again_once_it_is_deleted(
+def test_a_damaged_chunk_is_named_and_decoded_again_after_deletion(
   killed, checkpoint, expected
 ):
   chunk, marker = chunk_files(killed)
   for damage, file in ((halve, chunk), (flip_a_bit, chunk), (garble, marker)):
-    whole = file.read_bytes()
+    content = file.read_bytes()
     damage(file)
     before = contents(killed)
     with pytest.raises(ValueError, match=r"is damaged.*Delete") as error:
@@ -98,14 +98,14 @@ def test_a_damaged_chunk_is_named_and_decoded_again_once_it_is_deleted(
     assert str(chunk) in str(error.value).replace(str(marker), "")
     assert str(marker) in str(error.value)
     assert contents(killed) == before
-    file.write_bytes(whole)
+    file.write_bytes(content)
   chunk.unlink()
   marker.unlink()
   run(checkpoint, killed)
   assert result_path(killed).read_bytes() == expected
 
 
-def test_a_chunk_that_is_damaged_during_the_run_is_not_merged(checkpoint, tmp_path):
+def test_a_chunk_damaged_during_the_run_is_not_merged(checkpoint, tmp_path):
   def damage(path):
     if "chunk00002" in path:
       halve(chunk_files(tmp_path)[0])
@@ -115,10 +115,10 @@ def test_a_chunk_that_is_damaged_during_the_run_is_not_merged(checkpoint, tmp_pa
   assert not result_path(tmp_path).exists()
 
 
-def test_only_what_is_missing_is_decoded_again(checkpoint, expected, tmp_path):
+def test_only_missing_chunks_are_decoded_again(checkpoint, expected, tmp_path):
   run(checkpoint, tmp_path, merge_chunked_results=False)
   (tmp_path / f"{result_path(tmp_path).name}.COMPLETED").unlink()
-  # An empty marker is of a version that recorded nothing.
+  # Markers of an earlier version are empty.
   chunk_files(tmp_path)[1].write_text("")
   chunk_files(tmp_path, 2)[0].unlink()
   written = []
@@ -127,14 +127,14 @@ def test_only_what_is_missing_is_decoded_again(checkpoint, expected, tmp_path):
   assert result_path(tmp_path).read_bytes() == expected
 
 
-def test_a_finished_result_that_changed_is_not_taken_for_done(checkpoint, tmp_path):
+def test_a_finished_result_that_changed_is_damaged(checkpoint, tmp_path):
   run(checkpoint, tmp_path)
   halve(result_path(tmp_path))
   with pytest.raises(ValueError, match=r"-00000-of-00001 is damaged.*COMPLETED"):
     run(checkpoint, tmp_path)
 
 
-def test_what_a_run_killed_after_its_end_left_is_removed(checkpoint, tmp_path):
+def test_files_of_a_run_killed_after_the_merge_are_removed(checkpoint, tmp_path):
   run(checkpoint, tmp_path)
   before = contents(tmp_path)
   directory = tmp_path / "tmp-contract_infer-00000-of-00001"
@@ -145,16 +145,16 @@ def test_what_a_run_killed_after_its_end_left_is_removed(checkpoint, tmp_path):
   assert not directory.exists()
 
 
-# ---- Other jobs ----
+# ---- Concurrent jobs ----
 
 
-def meanwhile(job):
-  """A writer of chunks that runs another job before it writes its first."""
+def during_the_run(job):
+  """Returns a writer of chunks that first runs another job."""
   jobs = [job]
   return writer(lambda path: jobs and jobs.pop()())
 
 
-def test_a_second_job_is_refused_and_changes_nothing(checkpoint, expected, tmp_path):
+def test_a_second_job_is_refused_without_changes(checkpoint, expected, tmp_path):
   def second():
     before = contents(tmp_path)
     message = f"another job.*pid {os.getpid()} on {socket.gethostname()}.*Wait until"
@@ -162,7 +162,7 @@ def test_a_second_job_is_refused_and_changes_nothing(checkpoint, expected, tmp_p
       run(checkpoint, tmp_path, period=1, summarize_config_fn=None)
     assert contents(tmp_path) == before
 
-  run(checkpoint, tmp_path, write_fn=meanwhile(second))
+  run(checkpoint, tmp_path, write_fn=during_the_run(second))
   assert result_path(tmp_path).read_bytes() == expected
   assert not [path for path in tmp_path.rglob("*") if "lock" in path.name]
 
@@ -172,7 +172,7 @@ def test_modes_and_shards_run_side_by_side(checkpoint, expected, tmp_path):
     run(checkpoint, tmp_path, "score")
     run(checkpoint, tmp_path, shard_id=1, num_shards=2)
 
-  run(checkpoint, tmp_path, write_fn=meanwhile(others))
+  run(checkpoint, tmp_path, write_fn=during_the_run(others))
   assert result_path(tmp_path).read_bytes() == expected
   assert result_path(tmp_path, "score").exists()
   assert not list(tmp_path.glob("tmp-*"))
@@ -207,8 +207,9 @@ def test_the_kernel_frees_the_lock_of_a_killed_job(tmp_path):
   assert not lock.parent.exists()
 
 
-def test_no_two_jobs_hold_a_lock_however_it_is_made_and_removed(tmp_path):
-  lock, inside = epath.Path(tmp_path) / "below" / ".lock", tmp_path / "inside"
+def test_two_jobs_never_hold_a_lock_while_jobs_create_and_remove_it(tmp_path):
+  lock = epath.Path(tmp_path) / "below" / ".lock"
+  inside = tmp_path / "inside"
 
   def job(_):
     held = 0
@@ -224,7 +225,7 @@ def test_no_two_jobs_hold_a_lock_however_it_is_made_and_removed(tmp_path):
   assert not lock.parent.exists()
 
 
-def test_chunks_of_another_configuration_are_not_continued(
+def test_chunks_of_a_different_configuration_are_not_continued(
   killed, checkpoint, monkeypatch
 ):
   config = "SEED = 1\nINFER_OUTPUT_DIR = 'elsewhere'\n"
@@ -236,7 +237,7 @@ def test_chunks_of_another_configuration_are_not_continued(
   assert contents(killed) == before
 
 
-def test_the_configuration_is_gin_s_bindings():
+def test_the_configuration_has_gin_s_bindings():
   long = {"inputs": list(range(100)), "targets": "a = b\n"}
   gin.clear_config()
   try:
@@ -246,7 +247,7 @@ def test_the_configuration_is_gin_s_bindings():
     gin.clear_config()
 
 
-# ---- File systems that refuse; the errors are the kernel's ----
+# ---- File systems that refuse writes, with the kernel's errors ----
 
 
 def full(path, *args, **kwargs):
@@ -254,7 +255,7 @@ def full(path, *args, **kwargs):
     file.write("x")
 
 
-# As a write_fn of a gin file is: gin raises copies of errors, without their numbers.
+# A write_fn of a gin file: gin raises copies of errors without error numbers.
 full_by_gin = gin.external_configurable(full, "a_full_disk", module="tests")
 
 
@@ -267,7 +268,7 @@ def without_rights(path, *args, **kwargs):
   directory = os.path.dirname(path)
   os.chmod(directory, 0o500)
   user = os.geteuid()
-  if user == 0:  # Who may do anything.
+  if user == 0:  # Root may write anywhere.
     os.seteuid(65534)
   try:
     infer.write_inferences_to_file(path, *args, **kwargs)
@@ -284,10 +285,10 @@ REFUSALS = (
 )
 
 
-def test_a_chunk_that_can_t_be_written_costs_that_chunk_alone(
+def test_a_chunk_that_cannot_be_written_leaves_earlier_chunks(
   checkpoint, expected, killed
 ):
-  """The first chunk is there; the same command is refused again and again."""
+  """The first chunk exists, and the same command is refused repeatedly."""
   for refusing, reason, advice in REFUSALS:
     message = (
       rf"INFER_OUTPUT_DIR={killed}: chunk 1 could not be written "
@@ -301,15 +302,17 @@ def test_a_chunk_that_can_t_be_written_costs_that_chunk_alone(
   assert result_path(killed).read_bytes() == expected
 
 
-def test_a_merge_that_can_t_be_written_costs_nothing(checkpoint, expected, tmp_path):
+def test_a_merge_that_cannot_be_written_leaves_all_chunks(
+  checkpoint, expected, tmp_path
+):
   message = r"merged result could not.*\(No space left.*3 chunks before it are kept"
   with pytest.raises(ValueError, match=message):
     run(checkpoint, tmp_path, merge_fn=full)
-  run(checkpoint, tmp_path, write_fn=None)  # which has nothing to write
+  run(checkpoint, tmp_path, write_fn=None)  # No chunk is left to write.
   assert result_path(tmp_path).read_bytes() == expected
 
 
-def test_a_configuration_that_can_t_be_recorded_ends_the_run(checkpoint, tmp_path):
+def test_a_configuration_that_cannot_be_recorded_ends_the_run(checkpoint, tmp_path):
   message = r"config.gin.* could not be written \(No space left on device\). Free space"
   with pytest.raises(ValueError, match=message):
     run(checkpoint, tmp_path, summarize_config_fn=lambda **kwargs: full(None))

@@ -46,15 +46,15 @@ def predict(model, params, batch=BATCH, **kwargs):
   return jax.jit(run)(params, batch)
 
 
-def check_several_decodes(*given, shape):
+def check_several_decodes(*model_inputs, shape):
   settings = {"num_decodes": 3, "rng": jax.random.PRNGKey(3)}
-  every, aux = predict(*given, return_all_decodes=True, **settings)
-  assert every.shape == shape
+  decodes, aux = predict(*model_inputs, return_all_decodes=True, **settings)
+  assert decodes.shape == shape
   assert (np.diff(aux["scores"], axis=1) >= 0).all()
-  best, best_aux = predict(*given, **settings)
-  np.testing.assert_array_equal(best, every[:, -1])
+  best_decodes, best_aux = predict(*model_inputs, **settings)
+  np.testing.assert_array_equal(best_decodes, decodes[:, -1])
   np.testing.assert_allclose(best_aux["scores"], aux["scores"][:, -1])
-  return every
+  return decodes
 
 
 def test_several_decodes_are_sorted_by_score(model, params):
@@ -81,7 +81,7 @@ def test_default_decoder_params_and_arguments():
   assert not seen["inputs"].any()
 
 
-def test_prompts_from_the_targets_are_kept_but_for_eos(model, params):
+def test_prompts_from_the_targets_are_kept_except_for_eos(model, params):
   decodes, _ = predict(model, params, prompt_with_targets=True)
   assert decodes[0, :2].tolist() == [100, 110]
   assert int(decodes[1, 0]) == 120
@@ -114,12 +114,12 @@ def test_score_intermediates(model, params):
 # ---- Decoder-only models. ----
 
 LENGTHS = {"inputs": 6, "targets": 4}
-# Prompts of four, one and no tokens; the converter's own output, checked below.
+# Prompts of four tokens, one token, and no tokens.
 EXAMPLES = [([50, 60, 70, 80], [90, 1]), ([99], [98, 97, 1]), ([], [66, 1])]
 
 
 def converted(lengths=LENGTHS):
-  """A batch of `EXAMPLES`, as the model's feature converter makes it."""
+  """Returns `EXAMPLES` as a batch of the model's feature converter."""
   dataset = tf.data.Dataset.from_generator(
     lambda: ({"inputs": i, "targets": t} for i, t in EXAMPLES),
     output_signature=dict.fromkeys(LENGTHS, tf.TensorSpec((None,), tf.int32)),
@@ -141,7 +141,7 @@ def prompt_params():
   return tiny_state(tiny_decoder_only()).params
 
 
-def test_the_converter_joins_prompt_and_target(prompts):
+def test_the_converter_joins_prompts_and_targets(prompts):
   joined = [50, 60, 70, 80, 90, 1]
   assert prompts["decoder_target_tokens"][0].tolist() == [*joined, 0, 0, 0, 0]
   assert prompts["decoder_input_tokens"][0].tolist() == [0, *joined, 0, 0, 0]
@@ -149,7 +149,9 @@ def test_the_converter_joins_prompt_and_target(prompts):
   assert prompts["decoder_loss_weights"].sum(axis=1).tolist() == [2, 3, 2]
 
 
-def test_greedy_outputs_are_the_networks_own_without_the_prompt(prompt_params, prompts):
+def test_greedy_outputs_are_the_network_s_argmax_tokens_without_the_prompt(
+  prompt_params, prompts
+):
   tokens, aux = predict(
     tiny_decoder_only(decode_fn=sampler(0.0)), prompt_params, prompts
   )
@@ -163,11 +165,11 @@ def test_greedy_outputs_are_the_networks_own_without_the_prompt(prompt_params, p
     )[0]
 
   for row, (prompt, _) in zip(np.asarray(tokens), EXAMPLES, strict=True):
-    # A row has what its prompt leaves of the whole length.
+    # The prompt takes a part of a row's length.
     room = 10 - len(prompt)
     length = list(row).index(1) + 1 if 1 in row[:room] else room
     assert not row[length:].any()
-    # Attention is causal: what is behind a row changes nothing before.
+    # Attention is causal, so later tokens change no earlier logits.
     sequence = np.zeros((1, 11), np.int32)
     sequence[0, 1 : 1 + len(prompt) + length] = [*prompt, *row[:length]]
     logits = logits_of(sequence)
@@ -175,7 +177,7 @@ def test_greedy_outputs_are_the_networks_own_without_the_prompt(prompt_params, p
     np.testing.assert_array_equal(row[:length], expected)
 
 
-def test_targets_in_the_batch_are_not_read(prompt_params, prompts):
+def test_targets_in_the_batch_do_not_change_predictions(prompt_params, prompts):
   model = tiny_decoder_only(decode_fn=sampler(0.0))
   changed = {
     **prompts,
@@ -190,11 +192,11 @@ def test_targets_in_the_batch_are_not_read(prompt_params, prompts):
 
 def test_several_decodes_of_prompts_are_sorted_by_score(prompt_params, prompts):
   model = tiny_decoder_only(decode_fn=sampler(1.0))
-  every = check_several_decodes(model, prompt_params, prompts, shape=(3, 3, 10))
-  assert not any(every[0, :, 10 - 4 :].any(axis=1))
+  decodes = check_several_decodes(model, prompt_params, prompts, shape=(3, 3, 10))
+  assert not any(decodes[0, :, 10 - 4 :].any(axis=1))
 
 
-def test_scores_are_of_the_targets_alone(prompt_params, prompts):
+def test_scores_cover_only_the_targets(prompt_params, prompts):
   model = tiny_decoder_only()
   distribution = jax.nn.log_softmax(
     jax.jit(model._compute_logits)(prompt_params, prompts)
@@ -216,7 +218,7 @@ def test_a_batch_without_prompts_is_refused(prompt_params):
     tiny_decoder_only().predict_batch_with_aux(prompt_params, batch)
 
 
-def test_infer_writes_what_follows_the_prompts(tmp_path):
+def test_infer_writes_continuations_of_the_prompts(tmp_path):
   run(
     save_checkpoint(tmp_path / "model", tiny_state(tiny_decoder_only())),
     tmp_path / "out",

@@ -78,7 +78,7 @@ def test_shards_on_eight_devices(out):
 
 @runtime_only
 def test_num_partitions_is_the_size_of_the_model_axis(out):
-  # As documented for accelerators; upstream puts all CPU devices into 'model'.
+  # The documented behaviour for accelerators; upstream puts all CPUs into 'model'.
   assert out["1"] == {"data": 8, "model": 1}
   assert out["2"] == {"data": 4, "model": 2}
   assert out["8"] == {"data": 1, "model": 8}

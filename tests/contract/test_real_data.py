@@ -1,4 +1,4 @@
-"""A real T5X checkpoint decoded as upstream T5X did (the first lines of 1,000)."""
+"""A real checkpoint decodes like upstream T5X, on the first lines of 1,000."""
 
 import functools
 import json
@@ -45,7 +45,8 @@ def batch(vocabulary):
     "contract_m30k", {"test": tuple(map(str, files))}, vocabulary=vocabulary
   )
   lengths = {"inputs": LENGTH, "targets": LENGTH}
-  task, lines = seqio.get_mixture_or_task(name), f"test[:{LINES}]"
+  task = seqio.get_mixture_or_task(name)
+  lines = f"test[:{LINES}]"
   dataset = task.get_dataset(lengths, lines, shuffle=False)
   features = seqio.EncDecFeatureConverter(pack=False)(dataset, lengths)
   rows = list(features.as_numpy_iterator())
@@ -57,8 +58,8 @@ def expected(name):
   return [json.loads(line) for line in path.read_text().splitlines()[:LINES]]
 
 
-def test_beams_are_upstreams(vocabulary, params, batch):
-  """Greedy outputs: tests/e2e/test_m30k.py."""
+def test_beams_equal_upstream_s(vocabulary, params, batch):
+  """tests/e2e/test_m30k.py has greedy outputs."""
   model = tiny.t5x_model(NETWORK, vocabulary, decoding.beam_search)
   predict = jax.jit(functools.partial(model.predict_batch_with_aux, num_decodes=4))
   decodes, aux = jax.device_get(predict(params, batch))
@@ -69,7 +70,7 @@ def test_beams_are_upstreams(vocabulary, params, batch):
   np.testing.assert_allclose(aux["scores"], scores, atol=1e-3)
 
 
-def test_scores_are_upstreams(vocabulary, params, batch):
+def test_scores_equal_upstream_s(vocabulary, params, batch):
   model = tiny.t5x_model(NETWORK, vocabulary)
   scores = jax.jit(model.score_batch)(params, batch)
   rows = expected("test_2016_score_target.jsonl")

@@ -24,9 +24,9 @@ def batches(config, shard=0, shards=1):
   return list(ds.as_numpy_iterator())
 
 
-def test_get_dataset_makes_the_models_features():
+def test_get_dataset_makes_the_model_s_features():
   first, *_ = found = batches(dataset_config())
-  assert len(found) == 2  # the last three examples fill no batch
+  assert len(found) == 2  # The last three examples do not fill a batch.
   assert first["encoder_input_tokens"].shape == (4, 24)
   assert first["decoder_target_tokens"].shape == (4, 12)
   assert set(first) == {
@@ -40,21 +40,21 @@ def test_get_dataset_makes_the_models_features():
 
 
 def test_shards_take_turns():
-  whole = np.concatenate(
+  tokens = np.concatenate(
     [b["encoder_input_tokens"] for b in batches(dataset_config(batch_size=1))]
   )
   config = dataset_config(batch_size=2)
   for shard in (0, 1):
     rows = [b["encoder_input_tokens"][0] for b in batches(config, shard, 2)]
-    np.testing.assert_array_equal(rows, whole[shard::2])
+    np.testing.assert_array_equal(rows, tokens[shard::2])
 
 
-def test_the_batch_must_divide_by_the_shards():
+def test_the_batch_must_be_divisible_by_the_shards():
   with pytest.raises(ValueError, match="3"):
     utils.get_dataset(dataset_config(batch_size=3), 0, 2, seqio.EncDecFeatureConverter)
 
 
-def test_unknown_tasks_and_modules():
+def test_unknown_tasks_and_modules_are_errors():
   config = dataset_config(mixture_or_task_name="contract_utls")
   with pytest.raises(ValueError, match="contract_utls"):
     utils.get_dataset(config, 0, 1, seqio.EncDecFeatureConverter)
@@ -87,7 +87,7 @@ def test_the_restore_config_has_t5x_s_fields():
 @pytest.mark.parametrize(
   "mode", ["specific", pytest.param("latest", marks=conftest.runtime_only)]
 )
-def test_the_checkpoint_manager_hook(mode, tmp_path):
+def test_restoring_uses_the_checkpoint_manager_class(mode, tmp_path):
   seen = {}
 
   class Manager:
@@ -106,12 +106,12 @@ def test_the_checkpoint_manager_hook(mode, tmp_path):
   path = tmp_path / "checkpoint_3"
   path.mkdir()
   (path / "checkpoint").touch()
-  given = str(path if mode == "specific" else tmp_path)
+  restored_path = str(path if mode == "specific" else tmp_path)
   config = utils.RestoreCheckpointConfig(
-    path=given, mode=mode, dtype="bfloat16", checkpoint_manager_cls=Manager
+    path=restored_path, mode=mode, dtype="bfloat16", checkpoint_manager_cls=Manager
   )
   state, _ = utils.create_checkpoint_manager_and_restore(
-    initializer, part, config, given, None, use_orbax=True
+    initializer, part, config, restored_path, None, use_orbax=True
   )
   assert int(state.step) == 3
   assert {"directory", "train_state", "partitioner", "restore_dtype"} <= set(
@@ -140,7 +140,7 @@ NUMBERS = (
 )
 
 
-def test_infer_fn_numbers_results_and_drops_the_padding():
+def test_infer_fn_numbers_results_and_drops_padding():
   def step(params, batch):
     return params["w"] * batch["x"]
 
@@ -148,13 +148,14 @@ def test_infer_fn_numbers_results_and_drops_the_padding():
   assert [(int(i), float(y)) for i, y in result] == [(i, 2.0 * i) for i in range(10)]
 
 
-def test_infer_fn_splits_the_key_once_a_batch():
+def test_infer_fn_splits_the_key_once_per_batch():
   def step(params, batch, rng=None):
     return batch["x"], {"u": jax.random.uniform(rng, batch["x"].shape)}
 
   _, aux = infer_fn(step)(NUMBERS, STATE, rng=jax.random.PRNGKey(5))
   assert isinstance(aux["u"], list)
-  expected, rng = [], jax.random.PRNGKey(5)
+  expected = []
+  rng = jax.random.PRNGKey(5)
   for _ in range(3):
     key, rng = jax.random.split(rng)
     expected += jax.random.uniform(key, (4,)).tolist()
@@ -165,14 +166,14 @@ def test_infer_fn_splits_the_key_once_a_batch():
   assert not isinstance(aux["u"][0], float)
 
 
-@pytest.mark.skipif(not conftest.IS_RUNTIME, reason="upstream's batches know nothing")
-def test_each_batch_is_told_what_the_one_before_left():
+@pytest.mark.skipif(not conftest.IS_RUNTIME, reason="upstream passes no known values")
+def test_each_batch_receives_the_result_of_the_previous_batch():
   def step(params, batch):
     total = batch["known"] + batch["x"]
     return total, {"known": total}
 
   run = infer_fn(step, nothing_known=np.zeros)
-  # Each dataset begins anew, so that a resumed run goes on as before.
+  # Each dataset starts anew, so a resumed run repeats the results.
   for _ in range(2):
     totals = [float(total) for _, total in sorted(run(NUMBERS, STATE))]
     assert totals == [0, 1, 2, 3, 4, 6, 8, 10, 12, 15]
@@ -188,7 +189,7 @@ def test_gin_arguments():
   assert gin_utils.string_split_fn("a,b", ",", index=1) == "b"
 
 
-def test_the_provider_is_known():
+def test_the_provider_is_recognized():
   assert not conftest.IS_RUNTIME or "specdec" in t5x.__version__
 
 
@@ -205,27 +206,27 @@ def test_the_provider_is_known():
     ("/zzz.gin", "mine.gin", None),
   ],
 )
-def test_a_gin_file_that_is_missing_is_named_with_the_closest(
+def test_a_missing_gin_file_is_named_with_the_closest_name(
   tmp_path, file, include, suggested
 ):
   def here(text):
     return text.replace("HERE", str(tmp_path))
 
-  given = here(file)
+  gin_file = here(file)
   if include:
-    given = str(tmp_path / include)
+    gin_file = str(tmp_path / include)
     (tmp_path / include).write_text(f"include '{here(file)}'\n")
   with pytest.raises(ValueError, match="Unable to open file: ") as caught:
-    gin_utils.parse_gin_flags([".", str(ROOT)], [given], [])
+    gin_utils.parse_gin_flags([".", str(ROOT)], [gin_file], [])
   message = str(caught.value)
   assert f"Unable to open file: {here(file)}, sought in ." in message
-  assert message.startswith(f"--gin_file={given}: ")
+  assert message.startswith(f"--gin_file={gin_file}: ")
   fix = f"Did you mean {here(suggested)}" if suggested else "Check the name"
   assert fix in message
 
 
 @conftest.runtime_only
-def test_a_gin_file_of_another_place_is_read_from_any_folder(tmp_path, monkeypatch):
+def test_a_gin_file_of_a_search_path_is_read_from_any_folder(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.syspath_prepend(str(ROOT))
   (tmp_path / "elsewhere" / "configs").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What a hierarchy costs in calls, by hand; its greedy outputs; what is refused."""
+"""Calls of a hierarchy by hand, greedy outputs, and refusals."""
 
 import dataclasses
 
@@ -25,8 +25,9 @@ TARGET, MIDDLE, LOWER = (HashModel(s, vocab_size=5, eos_bias=-30.0) for s in (4,
 
 
 def decode(drafter, length, sampling=GREEDY, target=TARGET):
-  """A decode, and the calls that each level below the target had."""
-  keys, kept = row_keys(jax.random.key(0), 1), []
+  """Returns a decode, and the number of calls of each level below the target."""
+  keys = row_keys(jax.random.key(0), 1)
+  kept = []
 
   def loop(*arguments):
     carry = jax.lax.while_loop(*arguments)
@@ -52,25 +53,25 @@ def decode(drafter, length, sampling=GREEDY, target=TARGET):
 @pytest.mark.parametrize(
   ("sampling", "window"), [(GREEDY, "fixed"), (Sampling(), "flush")], ids=["T=0", "T=1"]
 )
-def test_all_agree(sampling, window):
-  """A window of 4 is one call of the middle network, 5 tokens one of the target."""
+def test_a_perfect_hierarchy_accepts_full_windows(sampling, window):
+  """The middle network takes one call per window of 4, the target one per 5 tokens."""
   drafter = Cascade(TARGET, DraftModel(TARGET, 3), 4, window)
   decoded, (calls,) = decode(drafter, 15, sampling)
   assert (decoded.statistics.target_calls, calls) == (3, 3)
   assert decoded.statistics.accepted == decoded.statistics.drafted == 12
 
 
-def test_three_levels_agree():
-  """8 tokens above are two windows of 4, each a call of the lower one."""
+def test_three_perfect_levels_accept_full_windows():
+  """A window of 9 takes two calls of each level below the target."""
   lower = Cascade(TARGET, DraftModel(TARGET, 3), 4)
   decoded, calls = decode(Cascade(TARGET, lower, 9), 20)
-  # The upper network adds one to each window of 4: 5 tokens, then 3 and its own.
+  # The upper network adds a token to each lower window: 4 + 1 tokens, then 3 + 1.
   assert decoded.statistics.target_calls == 2
   assert [int(count[0]) for count in calls] == [4, 4]
 
 
 class Contrary(HashModel):
-  """Says at each place what the model it disagrees with finds the least likely."""
+  """Negates the logits of a table, except for EOS."""
 
   def extend(self, *args):
     logits, *rest = super().extend(*args)
@@ -80,18 +81,20 @@ class Contrary(HashModel):
 @pytest.mark.parametrize(
   ("window", "target_calls", "middle_calls"), [("fixed", 4, 12), ("flush", 6, 6)]
 )
-def test_the_lowest_is_never_right(window, target_calls, middle_calls):
-  """Each call of the middle network gives one token: its correction."""
+def test_a_lowest_model_without_accepted_tokens_costs_a_call_per_token(
+  window, target_calls, middle_calls
+):
+  """Each call of the middle network gives one token, the correction."""
   drafter = Cascade(TARGET, DraftModel(Contrary(4, 5, eos_bias=-30.0), 2), 3, window)
   decoded, (calls,) = decode(drafter, {"fixed": 16, "flush": 12}[window])
   assert (decoded.statistics.target_calls, calls) == (target_calls, middle_calls)
 
 
-def test_what_the_target_rejects_is_drafted_again():
-  """The middle network is never right: a token a call, though windows are whole."""
+def test_a_middle_network_without_accepted_tokens_costs_a_target_call_per_token():
+  """The windows are complete, but the target rejects the first token of each window."""
   middle = Contrary(4, 5, eos_bias=-30.0)
   decoded, (calls,) = decode(Cascade(middle, DraftModel(middle, 2), 3), 6)
-  # With room for r tokens a window has min(3, r - 1), which is a call, or none.
+  # With room for r tokens, a window has min(3, r - 1) tokens. No tokens take no call.
   assert (decoded.statistics.target_calls, calls) == (6, 5)
   assert decoded.statistics.accepted == 0
 
@@ -99,7 +102,7 @@ def test_what_the_target_rejects_is_drafted_again():
 # ---- Outputs. ----
 
 
-def test_a_prompt_stands_before_it():
+def test_outputs_continue_a_prompt():
   models = [dataclasses.replace(m, prompt=(3, 4, 2)) for m in (TARGET, MIDDLE, LOWER)]
   drafter = Cascade(models[1], DraftModel(models[2], 2), 4)
   decoded, _ = decode(drafter, 9, target=models[0])
@@ -107,7 +110,7 @@ def test_a_prompt_stands_before_it():
   assert tuple(decoded.tokens[0].tolist()) == output
 
 
-def test_a_distribution_that_is_no_number_is_told():
+def test_nan_in_a_distribution_shows_in_the_statistics():
   class Broken(HashModel):
     def extend(self, *args):
       logits, *rest = super().extend(*args)
@@ -121,14 +124,14 @@ def test_a_distribution_that_is_no_number_is_told():
     assert jnp.isnan(decoded.statistics.acceptance_mass).all()
 
 
-# ---- What is refused. ----
+# ---- Refusals. ----
 
 
 def test_networks_have_names_by_level():
   lower = Cascade(LOWER, DraftModel(TARGET, 2), 3)
   networks = Cascade(MIDDLE, lower, 4).networks
   assert networks == {"draft": MIDDLE, "draft_2": LOWER, "draft_3": TARGET}
-  # The target itself takes no name.
+  # A network that is the target gets no name.
   assert Cascade(Quantized(), lower, 4).networks == lower.networks
 
 
@@ -141,12 +144,12 @@ def test_networks_have_names_by_level():
   ],
   ids=lambda drafter: type(drafter).__name__,
 )
-def test_a_lower_drafter_of_another_kind_is_refused(lower):
+def test_unsupported_lower_drafters_are_refused(lower):
   with pytest.raises(ValueError, match="needs a lower drafter of chains that reads"):
     Cascade(MIDDLE, lower, 4)
 
 
 @pytest.mark.parametrize("rule", [Lenient(0.5), RULES["kseq"], RULES["greedy"]])
-def test_rules_of_another_distribution_are_refused(rule):
+def test_lossy_inner_rules_are_refused(rule):
   with pytest.raises(ValueError, match="must keep the middle network's distribution"):
     Cascade(MIDDLE, DraftModel(LOWER, 3), 4, rule=rule)

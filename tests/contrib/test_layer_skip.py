@@ -1,4 +1,4 @@
-"""Self-speculation: what is left out."""
+"""Self-speculation that skips sublayers: acceptance, work saved, and refusals."""
 
 import dataclasses
 import functools
@@ -22,7 +22,8 @@ from tests.t5x_bridge import tiny, tiny_gpt
 from tests.training.conftest import params_of
 
 INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [4, 4, 8, 1]])
-ROOM, GAMMA = 14, 3
+ROOM = 14
+GAMMA = 3
 TARGETS = {"t5": tiny.TARGET, "gpt": tiny_gpt.TARGET}
 SKIPS = {"t5": ("self_0", "cross_1", "mlp_0"), "gpt": ("self_0", "mlp_0")}
 
@@ -32,8 +33,8 @@ def params(kind):
   return {"target": params_of(network_for(TARGETS[kind]), 1, 2.0)}
 
 
-def test_without_nothing_every_draft_stands():
-  """Of a decoder-only target; tests/test_ways.py has an encoder-decoder's."""
+def test_drafts_without_skipped_sublayers_are_accepted():
+  """The target is decoder-only; tests/test_ways.py tests an encoder-decoder."""
   decoder = SpeculativeDecoder(network_for(TARGETS["gpt"]), LayerSkip((), GAMMA))
   info = networks.run(decoder, params("gpt"), INPUTS, ROOM, Sampling(0.8, top_k=5))
   info = info.statistics
@@ -45,13 +46,13 @@ def test_without_nothing_every_draft_stands():
 
 
 def cache_of(kind):
-  """A cache that holds no output yet."""
+  """Returns a cache without output."""
   network = network_for(TARGETS[kind])
-  given = INPUTS, ROOM, 1, prompts_of(INPUTS, network)
-  return networks.start(network, params(kind)["target"], *given)[1]
+  prompts = prompts_of(INPUTS, network)
+  return networks.start(network, params(kind)["target"], INPUTS, ROOM, 1, prompts)[1]
 
 
-def test_what_is_left_out_is_not_computed():
+def test_skipped_sublayers_are_not_computed():
   network = network_for(dataclasses.replace(tiny.TARGET, products="xla"))
   cache = cache_of("t5")
 
@@ -62,21 +63,21 @@ def test_what_is_left_out_is_not_computed():
 
   parts = [work() - work(name) for name in network.sublayers]
   assert min(parts) > 0
-  # What is left is the norm and the projection to the vocabulary.
+  # The norm and the projection to the vocabulary remain.
   logits = 2 * len(INPUTS) * network.config.emb_dim * network.config.vocab_size
   assert logits <= work(*network.sublayers) < 1.5 * logits
   assert work() > 5 * logits
 
 
-# ---- What can't be. ----
+# ---- Settings. ----
 
 
-def test_what_can_t_be_skipped_is_refused(unchecked):
+def test_sublayers_that_a_network_lacks_are_refused(unchecked):
   with pytest.raises(ValueError, match="it has none"):
     LayerSkip(("mlp_0",)).check(HashModel(1, 4))
 
 
-def test_gin_s_lists_make_it():
+def test_lists_from_gin_become_tuples():
   made = LayerSkip(["mlp_0"], 4)
   assert made == LayerSkip(("mlp_0",), 4)
   assert hash(made) == hash(LayerSkip(("mlp_0",), 4))

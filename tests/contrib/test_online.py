@@ -1,4 +1,4 @@
-"""A draft that learns from the target's distributions at its rejected positions."""
+"""A draft that learns from the target's distributions at rejected positions."""
 
 import dataclasses
 
@@ -25,11 +25,12 @@ NETWORK = Transformer(tiny.DRAFT)
 FAST = Optimizer(Schedule("constant", 0.01, 0), "adamw")
 ONLINE = Online(interval=2, kept=3, optimizer=FAST)
 RNG = np.random.default_rng(0)
-ROOM, LENGTH = 6, 8
+ROOM = 6
+LENGTH = 8
 
 
 def requests(count, kept=3, seed=0):
-  """Requests at random, with a rejection at about every other place."""
+  """Returns random requests with a rejection at about every second place."""
   rng = np.random.default_rng(seed)
   distributions = rng.dirichlet(np.ones(64), (count, LENGTH)).astype(np.float32)
   order = np.argsort(-distributions, axis=-1)[..., :kept]
@@ -51,7 +52,7 @@ forwarded = jax.jit(lambda params, batch: forward(NETWORK, params, batch))
 
 
 def probs_of(draft, served, place):
-  """The draft's distribution at a place of the first request, read token by token."""
+  """Returns the draft's distribution at a place of the first request."""
   tokens = np.zeros((1, LENGTH), np.int32)
   tokens[0, 1 : place + 1] = served.tokens[0, :place]
   batch = {
@@ -68,7 +69,7 @@ def probs_of(draft, served, place):
 @pytest.mark.parametrize(
   ("loss", "expected"),
   [
-    # p = (1/2, 1/4, 1/4) and q = (1/4, 1/2, 1/4): kept, kept, all others.
+    # p = (1/2, 1/4, 1/4) and q = (1/4, 1/2, 1/4) on (kept, kept, remaining) tokens.
     ("forward_kl", 0.5 * np.log(2) - 0.25 * np.log(2)),
     ("reverse_kl", -0.25 * np.log(2) + 0.5 * np.log(2)),
     ("total_variation", 0.25),
@@ -81,10 +82,11 @@ def test_the_loss_by_hand(loss, expected):
   np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_the_more_is_kept_the_closer_to_the_whole_distributions_distance():
+def test_losses_approach_the_full_distance_as_more_tokens_are_kept():
   @jax.jit
   def distances(target, draft):
-    distribution, order = jax.nn.softmax(target), jnp.argsort(-target)
+    distribution = jax.nn.softmax(target)
+    order = jnp.argsort(-target)
     found = {name: [] for name in losses.DISTILLATION_LOSSES}
     for kept in range(1, 9):
       tokens = order[:, :kept]
@@ -99,7 +101,7 @@ def test_the_more_is_kept_the_closer_to_the_whole_distributions_distance():
   np.testing.assert_allclose(found[:, -1], expected, atol=1e-4)
 
 
-def test_a_distribution_without_a_rest_has_a_finite_loss():
+def test_a_distribution_without_remaining_mass_has_a_finite_loss():
   @jax.jit
   def found(logits):
     known = known_probs(jnp.array([1.0]))
@@ -115,10 +117,10 @@ def test_a_distribution_without_a_rest_has_a_finite_loss():
     assert np.isfinite(gradient).all()
 
 
-# ---- What is learned. ----
+# ---- Learning. ----
 
 
-def test_the_draft_comes_to_have_the_target_s_distribution_where_it_was_rejected():
+def test_the_draft_learns_the_target_s_distribution_at_rejected_places():
   served = requests(1)
   place = 4
   probs = np.zeros_like(served.kept_probs)
@@ -133,11 +135,11 @@ def test_the_draft_comes_to_have_the_target_s_distribution_where_it_was_rejected
   np.testing.assert_allclose(
     distribution[jnp.array([9, 20, 31])], probs[0, place], atol=0.03
   )
-  # The place before is no example: of these tokens it knows nothing but the likeness.
+  # The place before has no example, and changes only by generalization.
   assert has_changed(probs_of(draft, served, place - 1), before)
 
 
-def test_distributions_that_are_a_place_off_fail(monkeypatch):
+def test_distributions_one_place_off_fail(monkeypatch):
   batches = Requests.batches
 
   def shifted(self, size):
@@ -146,31 +148,33 @@ def test_distributions_that_are_a_place_off_fail(monkeypatch):
 
   monkeypatch.setattr(Requests, "batches", shifted)
   with pytest.raises(AssertionError):
-    test_the_draft_comes_to_have_the_target_s_distribution_where_it_was_rejected()
+    test_the_draft_learns_the_target_s_distribution_at_rejected_places()
 
 
-def test_nothing_is_learned_from_places_that_were_not_rejected():
+def test_accepted_places_teach_nothing():
   served = requests(2)
   is_kept = served.kept_probs.sum(-1, keepdims=True) > 0
   garbage = RNG.integers(0, 64, served.kept_tokens.shape).astype(np.int32)
-  other = dataclasses.replace(
+  changed = dataclasses.replace(
     served, kept_tokens=np.where(is_kept, served.kept_tokens, garbage)
   )
-  one, two = learner(), learner()
-  assert one.learn(served) == two.learn(other)
-  assert_same(one.state, two.state)
+  first = learner()
+  second = learner()
+  assert first.learn(served) == second.learn(changed)
+  assert_same(first.state, second.state)
 
 
-def test_a_step_that_is_not_full_learns_from_what_is_there():
-  whole, padded = (learner(Online(n, 3, optimizer=FAST)) for n in (2, 3))
+def test_a_partial_batch_takes_the_same_step_as_a_full_batch():
+  full, padded = (learner(Online(n, 3, optimizer=FAST)) for n in (2, 3))
   served = requests(2)
-  np.testing.assert_allclose(whole.learn(served), padded.learn(served), rtol=1e-5)
-  for a, b in zip(*(jax.tree.leaves(x.params) for x in (whole, padded)), strict=True):
+  np.testing.assert_allclose(full.learn(served), padded.learn(served), rtol=1e-5)
+  for a, b in zip(*(jax.tree.leaves(x.params) for x in (full, padded)), strict=True):
     np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-def test_a_step_a_number_of_requests_and_none_without_a_rejection():
-  draft, served = learner(), requests(2)
+def test_steps_follow_the_interval_and_need_rejections():
+  draft = learner()
+  served = requests(2)
   start = draft.params
   nothing = dataclasses.replace(served, kept_probs=0 * served.kept_probs)
   assert draft.learn(nothing) == [0.0]
@@ -184,7 +188,7 @@ def has_changed(one, other):
   return any(jax.tree.leaves(changed))
 
 
-def test_a_loss_that_is_no_number_is_an_error():
+def test_a_loss_that_is_not_finite_is_an_error():
   served = requests(2)
   lost = np.where(served.kept_probs > 0, np.float32(np.inf), 0)
   bad = dataclasses.replace(served, kept_probs=lost)
@@ -192,7 +196,7 @@ def test_a_loss_that_is_no_number_is_an_error():
     learner().learn(bad)
 
 
-def test_what_serves_keeps_its_type_and_is_a_copy():
+def test_served_parameters_keep_their_dtype_and_are_a_copy():
   params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params_of(NETWORK))
   draft = Learner(NETWORK, params, ONLINE)
   served = draft.params
@@ -205,7 +209,7 @@ def test_what_serves_keeps_its_type_and_is_a_copy():
 # ---- Saved and resumed. ----
 
 
-def test_it_is_resumed_to_the_bit(tmp_path):
+def test_a_learner_resumes_bit_for_bit(tmp_path):
   undisturbed, killed, resumed = (learner() for _ in range(3))
   for draft in (undisturbed, killed):
     draft.learn(requests(4))
@@ -217,8 +221,9 @@ def test_it_is_resumed_to_the_bit(tmp_path):
   assert_same(undisturbed.state, resumed.state)
 
 
-def test_a_step_that_does_not_count_is_gone_back_from(tmp_path):
-  draft, resumed = learner(), learner()
+def test_restore_skips_steps_that_the_filter_rejects(tmp_path):
+  draft = learner()
+  resumed = learner()
   draft.learn(requests(2))
   draft.save(str(tmp_path))
   before = jax.device_get(draft.state)
@@ -229,7 +234,7 @@ def test_a_step_that_does_not_count_is_gone_back_from(tmp_path):
   assert not learner().restore(str(tmp_path), lambda step: False)
 
 
-def test_the_directory_is_one_draft_s(tmp_path):
+def test_a_directory_holds_the_runs_of_a_single_draft(tmp_path):
   draft = learner()
   draft.learn(requests(2))
   draft.save(str(tmp_path))
@@ -242,7 +247,7 @@ def test_the_directory_is_one_draft_s(tmp_path):
     learner(seed=3).restore(str(tmp_path))
 
 
-def test_a_draft_with_whole_numbers_does_not_learn():
+def test_a_draft_with_integer_parameters_cannot_learn():
   tokens = {"hot": jnp.zeros(3, jnp.int32)}
   with pytest.raises(ValueError, match=r"trimmed to hot tokens, .* does not learn"):
     Learner(NETWORK, {**params_of(NETWORK), **tokens}, ONLINE)

@@ -1,4 +1,4 @@
-"""A draft of another vocabulary: real networks, real tokenizers, what is refused."""
+"""Drafts with a different vocabulary: real networks, real tokenizers, and refusals."""
 
 import dataclasses
 import itertools
@@ -27,10 +27,10 @@ ROOM = 12
 INPUTS = jnp.array([[5, 6, 7, 1, 0, 0], [9, 3, 1, 0, 0, 0], [4, 4, 8, 9, 6, 1]])
 VOCAB = tiny.VOCAB_SIZE
 RNG = np.random.default_rng(0)
-# Token i of the target is token OTHER[i] of the draft; the end is 1 in both.
+# Token i of the target is token OTHER[i] of the draft; EOS is 1 in both vocabularies.
 OTHER = np.array([0, 1, *(2 + RNG.permutation(VOCAB - 2))], np.int32)
 RENAMED = SharedTokens(np.where(OTHER, OTHER, -1), OTHER[:, None])
-# Every third token is two others of the draft.
+# Every third token of the target is two tokens of the draft.
 IDS = np.where((np.arange(VOCAB) % 3 == 2) | (OTHER == 0), -1, OTHER)
 TWO = np.stack([OTHER, np.where(IDS < 0, np.roll(OTHER, 5), 0)], axis=1)
 TWO[0] = 0
@@ -38,7 +38,7 @@ PARTLY = SharedTokens(IDS, TWO)
 
 
 def renamed(params):
-  """The same network, its tokens numbered as in RENAMED."""
+  """Returns the parameters of the same network with the token ids of RENAMED."""
   tables = {"token_embedder": 0, "logits_dense": 1}
 
   def rename(path, x):
@@ -68,12 +68,13 @@ def run(network, drafter=None, slots=0):
   ],
   ids=["T5", "decoder-only"],
 )
-def test_the_target_with_its_tokens_renamed_drafts_what_it_says(config, tokens):
-  """Inputs and outputs are read in its tokens, and drafts are put in the target's."""
+def test_a_target_with_renamed_tokens_drafts_for_itself(config, tokens):
+  """The draft reads its own tokens, and proposes the target's tokens."""
   network = network_for(config)
   found = run(network, OtherVocabulary(network, 3, tokens=tokens), slots=2)
   np.testing.assert_array_equal(found.tokens, run(network, slots=2).tokens)
-  drafted, accepted = found.statistics.drafted, found.statistics.accepted
+  drafted = found.statistics.drafted
+  accepted = found.statistics.accepted
   assert drafted.sum() > 10
   if tokens is RENAMED:
     np.testing.assert_array_equal(accepted, drafted)
@@ -81,14 +82,14 @@ def test_the_target_with_its_tokens_renamed_drafts_what_it_says(config, tokens):
     assert 0 < accepted.sum() < drafted.sum()
 
 
-def test_shared_tokens_alone_are_drafted():
+def test_only_shared_tokens_are_drafted():
   logits = PARTLY.of_target(jnp.zeros((2, VOCAB)), VOCAB + 8)
   probs = np.asarray(jax.nn.softmax(logits))
   np.testing.assert_allclose(probs[:, :VOCAB][:, IDS >= 0], 1 / (IDS >= 0).sum(), 1e-5)
   assert probs[:, VOCAB:].max() == probs[:, :VOCAB][:, IDS < 0].max() == 0
 
 
-def test_a_text_in_the_draft_s_tokens_by_hand():
+def test_texts_are_converted_to_draft_tokens():
   ids = np.array([-1, 1, -1, 7], np.int32)
   tokens = SharedTokens(ids, np.array([[0, 0], [1, 0], [4, 5], [7, 0]], np.int32))
   assert tokens.longer == 1
@@ -98,46 +99,53 @@ def test_a_text_in_the_draft_s_tokens_by_hand():
 
 
 def trained(root, size, text):
-  given = {"model_prefix": str(root / f"{size}"), "vocab_size": size, "bos_id": -1}
+  settings = {"model_prefix": str(root / f"{size}"), "vocab_size": size, "bos_id": -1}
   sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=iter(text), pad_id=0, eos_id=1, unk_id=2, minloglevel=2, **given
+    sentence_iterator=iter(text),
+    pad_id=0,
+    eos_id=1,
+    unk_id=2,
+    minloglevel=2,
+    **settings,
   )
   return open_vocabulary(f"{root / str(size)}.model")
 
 
 @pytest.fixture(scope="module")
 def vocabularies(tmp_path_factory):
-  root, text = tmp_path_factory.mktemp("tokens"), tiny.sentences(300)
+  root = tmp_path_factory.mktemp("tokens")
+  text = tiny.sentences(300)
   return *(trained(root, size, text) for size in (30, 22)), Bytes()
 
 
 @pytest.mark.slow
-def test_the_tables_of_real_tokenizers(vocabularies):
+def test_tables_between_real_tokenizers_preserve_texts(vocabularies):
   for target, draft in itertools.permutations(vocabularies, 2):
     tokens = vocabulary_tables.between(target, draft)
     assert tokens.ids[target.eos_id] == draft.eos_id
     assert tokens.ids[0] == tokens.ids[2] == -1
     texts = tiny.sentences(5, seed=2)
-    given = np.zeros((len(texts), 160), np.int32)
-    for row, text in zip(given, texts, strict=True):
+    inputs = np.zeros((len(texts), 160), np.int32)
+    for row, text in zip(inputs, texts, strict=True):
       ids = [*target.encode(text), target.eos_id]
       row[: len(ids)] = ids
-    read = jax.jit(tokens.in_draft)(given).tolist()
-    for text, row in zip(texts, read, strict=True):
-      found = [x for x in row if x]
-      assert found[-1] == draft.eos_id
-      assert draft.decode(found[:-1]).strip() == text
+    converted = jax.jit(tokens.in_draft)(inputs).tolist()
+    for text, row in zip(texts, converted, strict=True):
+      ids_in_draft = [x for x in row if x]
+      assert ids_in_draft[-1] == draft.eos_id
+      assert draft.decode(ids_in_draft[:-1]).strip() == text
     for token in np.flatnonzero(tokens.ids >= 0)[1:].tolist():
-      of_draft = draft.decode([int(tokens.ids[token])])
-      assert of_draft.strip() == target.decode([token]).strip()
+      draft_text = draft.decode([int(tokens.ids[token])])
+      assert draft_text.strip() == target.decode([token]).strip()
 
 
-def test_what_does_not_fit_is_refused(vocabularies):
+def test_unsuitable_drafts_are_refused(vocabularies):
   with pytest.raises(ValueError, match=r"None of the target's 3 tokens"):
     SharedTokens(np.full(3, -1, np.int32), np.zeros((3, 1), np.int32))
   lacking = network_for(dataclasses.replace(tiny.DRAFT, num_encoder_layers=0))
   tokens = vocabulary_tables.between(vocabularies[0], vocabularies[1])
-  target, draft = network_for(tiny.TARGET), network_for(tiny.DRAFT)
+  target = network_for(tiny.TARGET)
+  draft = network_for(tiny.DRAFT)
   with pytest.raises(ValueError, match="needs a draft that reads inputs itself"):
     SpeculativeDecoder(target, OtherVocabulary(lacking, tokens=tokens))
   for more in ({"num_candidates": 2}, {"drafter": "copy"}):

@@ -1,5 +1,4 @@
-"""The distributions that are kept of an output: those at the first rejected token, no
-others."""
+"""Rejections are kept: the target's distributions at the first rejected tokens only."""
 
 import jax
 import jax.numpy as jnp
@@ -28,16 +27,16 @@ KEEP = KeepRejections(KEPT)
 
 
 def assert_kept(found, row, place, target, output):
-  """What is kept of a place are the likeliest tokens at temperature 1."""
+  """Checks the kept tokens of a place: the likeliest tokens at temperature 1."""
   distribution = target.distribution(observed.AT_ONE)(tuple(output[:place]))
   best = np.argsort(-distribution)[:KEPT]
   np.testing.assert_array_equal(found.observed.tokens[row, place], best)
-  kept = found.observed.probs[row, place]
-  np.testing.assert_allclose(kept, distribution[best], atol=1e-6)
+  kept_probs = found.observed.probs[row, place]
+  np.testing.assert_allclose(kept_probs, distribution[best], atol=1e-6)
 
 
 def greedy(decode, seed):
-  """Compares with places by hand; how many were rejected and accepted."""
+  """Checks kept places by hand; returns the numbers of rejections and acceptances."""
   target, draft = observed.pair(seed)
   output, kinds = observed.places_by_hand(target, draft)
   found = decode(target.table, draft.table)
@@ -50,7 +49,7 @@ def greedy(decode, seed):
   return len(places), found.statistics.accepted.sum()
 
 
-def test_they_are_the_target_s_distributions_at_the_first_rejected_tokens():
+def test_first_rejected_tokens_keep_the_target_s_distribution():
   @jax.jit
   def decode(*tables):
     target, draft = (GivenTable(table, observed.VOCAB) for table in tables)
@@ -63,7 +62,8 @@ def test_they_are_the_target_s_distributions_at_the_first_rejected_tokens():
   assert accepted > 10
 
 
-PUT, PROBS_AT = Rejections.put, rejections.chain.probs_at
+PUT = Rejections.put
+PROBS_AT = rejections.chain.probs_at
 FAULTS = {
   "a place on": lambda self, at, *rest: PUT(self, at + 1, *rest),
   "accepted ones, too": lambda self, at, is_rejected, logits: PUT(
@@ -77,11 +77,11 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_fails(fault, monkeypatch):
+def test_planted_faults_fail(fault, monkeypatch):
   where = (rejections.chain, "probs_at") if "node" in fault else (Rejections, "put")
   monkeypatch.setattr(*where, FAULTS[fault])
   with pytest.raises(AssertionError):
-    test_they_are_the_target_s_distributions_at_the_first_rejected_tokens()
+    test_first_rejected_tokens_keep_the_target_s_distribution()
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_planted_fault_fails(fault, monkeypatch):
     ("recursive", Sampling(0.7)),
   ],
 )
-def test_what_is_kept_of_a_sample_is_the_distribution_at_temperature_1(rule, sampling):
+def test_samples_keep_the_distribution_at_temperature_1(rule, sampling):
   target, draft = observed.pair(3)
   tree = TreeDraft(draft, delayed(1, 2, observed.GAMMA))
   drafter = tree if RULES[rule].takes_trees else DraftModel(draft, observed.GAMMA)
@@ -108,7 +108,7 @@ def rejected_of(found):
 
 
 def test_a_row_s_distributions_do_not_depend_on_its_neighbours():
-  """Of networks, against a teacher that reads the whole output at once."""
+  """A teacher that reads the whole output in one call confirms the distributions."""
   network = Transformer(tiny.DRAFT)
   inputs = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [8, 8, 1, 0], [11, 12, 13, 1]])
   params = {name: params_of(network, x) for x, name in enumerate(("target", "draft"))}
@@ -118,13 +118,13 @@ def test_a_row_s_distributions_do_not_depend_on_its_neighbours():
     lambda: decoder.decode(params, inputs, keys, GREEDY, observed.LENGTH, 1)
   )
   found = run()
-  read = {
+  batch = {
     "encoder_input_tokens": inputs,
     "decoder_input_tokens": jnp.pad(found.tokens, ((0, 0), (1, 0)))[:, :-1],
     "decoder_target_tokens": found.tokens,
   }
-  teacher = jax.jit(lambda read: forward(network, params["target"], read))
-  distributions = np.asarray(jax.nn.softmax(teacher(read)))
+  teacher = jax.jit(lambda batch: forward(network, params["target"], batch))
+  distributions = np.asarray(jax.nn.softmax(teacher(batch)))
   probs = np.asarray(found.observed.probs)
   is_kept = probs.sum(-1) > 0
   np.testing.assert_array_equal(is_kept.sum(axis=1), rejected_of(found))
@@ -134,8 +134,8 @@ def test_a_row_s_distributions_do_not_depend_on_its_neighbours():
   np.testing.assert_allclose(probs[is_kept], expected[is_kept], atol=1e-5)
 
 
-def test_where_nothing_is_drafted_nothing_is_kept():
-  """Drafts fail, and the target goes on by itself."""
+def test_plain_turns_keep_no_distributions():
+  """Drafts fail, and the target continues without drafts."""
   found = observed.of_networks(KEEP, (1.0, 1.7, 1.8), 2)
   probs = np.asarray(found.observed.probs)
   rejected = rejected_of(found)

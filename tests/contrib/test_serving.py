@@ -1,4 +1,4 @@
-"""`specdec_t5x.serve`: the target's own outputs from a draft that learns on the way."""
+"""`specdec_t5x.serve` gives the target's outputs while the draft learns."""
 
 import dataclasses
 import itertools
@@ -20,7 +20,7 @@ from tests.training.conftest import assert_same, params_of
 TEXTS = tiny.sentences(11, seed=4)
 FAST = Online(3, 4, optimizer=Optimizer(Schedule("constant", 0.02, 0), "adamw"))
 STILL = Online(3, 4, optimizer=Optimizer(Schedule("constant", 1e-20, 0), "adamw"))
-# By twos, though the draft learns from three.
+# Requests are served two at a time, and the draft learns from three at a time.
 ROOM = {"input_length": 32, "max_length": 10, "batch_size": 2}
 
 
@@ -49,15 +49,16 @@ def test_greedy_outputs_are_the_target_s_own_while_the_draft_learns(setup):
   assert all(jax.tree.leaves(changed))
 
 
-def test_it_learns_to_draft_what_is_asked_again(setup):
+def test_the_draft_learns_from_repeated_requests(setup):
   texts = TEXTS[:3] * 30
   outputs, _ = served(setup, texts)
   calls = np.array([o.target_calls for o in outputs]).reshape(-1, 3).sum(axis=1)
   assert calls[-1] < 0.7 * calls[0]
 
 
-def test_one_program_serves_whatever_the_draft_has_become(setup, monkeypatch):
-  traced, decode = [], SpeculativeDecoder.decode
+def test_serving_compiles_once_for_a_changing_draft(setup, monkeypatch):
+  traced = []
+  decode = SpeculativeDecoder.decode
 
   def counted(*args, **words):
     return traced.append(1) or decode(*args, **words)
@@ -71,18 +72,19 @@ def test_one_program_serves_whatever_the_draft_has_become(setup, monkeypatch):
   assert learner.step_fn._cache_size() == 1
 
 
-def test_it_goes_on_from_call_to_call(setup):
-  once, one = served(setup, TEXTS[:6])
-  first, two = served(setup, TEXTS[:3])
-  second, _ = served(setup, TEXTS[3:6], learner=two)
-  assert first + second == once
-  assert_same(one.state, two.state)
+def test_learning_continues_across_calls(setup):
+  outputs, single_call = served(setup, TEXTS[:6])
+  first, two_calls = served(setup, TEXTS[:3])
+  second, _ = served(setup, TEXTS[3:6], learner=two_calls)
+  assert first + second == outputs
+  assert_same(single_call.state, two_calls.state)
 
 
-def test_requests_are_read_as_they_are_served(setup):
+def test_requests_are_read_lazily(setup):
   target, draft, vocabulary = setup
   learner = Learner(draft.network, draft.params, FAST)
-  endless, read = itertools.cycle(TEXTS), []
+  endless = itertools.cycle(TEXTS)
+  read = []
   requests = (read.append(text) or text for text in endless)
   stream = specdec_t5x.serve(requests, target, learner, vocabulary, gamma=3, **ROOM)
   next(stream)
@@ -92,8 +94,8 @@ def test_requests_are_read_as_they_are_served(setup):
   assert (len(read), learner.steps) == (6, 1)
 
 
-def test_samples_follow_from_the_seed_and_the_requests_before(setup):
-  """Draws are new from call to call: else the draft would have learned from them."""
+def test_samples_depend_on_the_seed_and_on_earlier_requests(setup):
+  """Later calls draw anew, since the draft has learned from the earlier draws."""
   sampled = {"texts": TEXTS[:3], "sampling": Sampling(1.0)}
   first, learner = served(setup, **sampled, online=STILL)
   again, _ = served(setup, **sampled, online=STILL)
@@ -113,6 +115,6 @@ def test_a_target_of_another_distribution_is_refused(name, setup):
     served((target, *others))
 
 
-def test_what_it_can_t_serve(setup):
+def test_inputs_longer_than_input_length_are_refused(setup):
   with pytest.raises(ValueError, match=r"Request 1 has .* more than input_length=2"):
     served(setup, ["the", "the old man"], input_length=2)

@@ -1,4 +1,4 @@
-"""Truncated distributions in whole numbers: by hand, and what they promise."""
+"""Truncated distributions with integer weights."""
 
 import functools
 
@@ -15,13 +15,13 @@ from specdec_t5x.core.distributions import draws_per_token
 
 @functools.partial(jax.jit, static_argnums=0)
 def truncated(truncation, probs, uniforms):
-  """Returns the distribution, a token drawn from it, and q of all tokens."""
+  """Returns the truncated distribution, a drawn token, and q of all tokens."""
   distribution = truncation.of(probs)
   token = distribution.draw(uniforms)
   return distribution, token, distribution.dense(probs.shape[-1])
 
 
-def test_by_hand():
+def test_truncation_by_hand():
   probs = jnp.array([0.1, 0.4, 0.06, 0.19, 0.25])
   distribution, _, dense = truncated(Truncation(3), probs, jnp.zeros(1))
   assert distribution.tokens.tolist() == [1, 3, 4]
@@ -33,17 +33,18 @@ def test_by_hand():
   assert (distribution.weights > 0).tolist() == [True, False, True]
 
 
-def test_of_equal_tokens_the_first_are_kept_and_zeros_fill_up():
+def test_ties_keep_the_first_tokens_and_zeros_fill_up():
   equal, _, _ = truncated(Truncation(2), jnp.full(4, 0.25), jnp.zeros(1))
   assert equal.tokens.tolist() == [0, 1]
-  probs, uniforms = jnp.array([0.0, 0.0, 1.0, 0.0]), jnp.array([1 - 2.0**-24])
+  probs = jnp.array([0.0, 0.0, 1.0, 0.0])
+  uniforms = jnp.array([1 - 2.0**-24])
   distribution, token, _ = truncated(Truncation(3), probs, uniforms)
   assert distribution.total == LARGEST
   assert token == 2
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
-def test_what_is_no_distribution_has_no_weights(bad):
+def test_nan_and_infinity_give_zero_weights(bad):
   probs = jnp.array([[0.5, 0.5, 0.0], [bad, bad, bad]])
   distribution, token, dense = truncated(Truncation(2), probs, jnp.zeros((2, 1)))
   assert distribution.total.tolist()[1] == 0
@@ -52,9 +53,7 @@ def test_what_is_no_distribution_has_no_weights(bad):
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([3, 9, 40]), st.floats(0.1, 30))
-def test_draws_depend_on_no_order_of_sums_and_q_is_what_is_drawn_from(
-  seed, size, scale
-):
+def test_sums_are_exact_in_any_order_and_q_covers_drawn_tokens(seed, size, scale):
   rng = np.random.default_rng(seed)
   logits = scale * rng.normal(size=(8, 50))
   uniforms = rng.integers(0, 2**24, (8, draws_per_token(size))) * np.float32(2**-24)
@@ -62,16 +61,17 @@ def test_draws_depend_on_no_order_of_sums_and_q_is_what_is_drawn_from(
   distribution, token, dense = truncated(Truncation(size), probs, uniforms)
   weights = np.asarray(distribution.weights)
   assert ((weights >= 0) & (weights <= LARGEST)).all()
-  # Exact in float32, summed in any order.
+  # Float32 sums are exact in any order.
   order = rng.permutation(size)
   sums = np.cumsum(weights[:, order].astype(np.float32), axis=1)
   assert (sums == np.cumsum(weights[:, order], axis=1)).all()
-  token, dense = np.asarray(token), np.asarray(dense)
+  token = np.asarray(token)
+  dense = np.asarray(dense)
   assert (np.take_along_axis(dense, token[:, None], 1) > 0).all()
 
 
 def rounded_up(peaks, unit, size=250_112):
-  """Likely tokens, and all others at just above half a unit, which rounds to one."""
+  """Returns likely tokens, and the rest just above half a unit, which rounds to one."""
   probs = np.full(size, 0.502 * unit)
   probs[:peaks] = (1 - 0.502 * unit * (size - peaks)) / peaks
   return probs
@@ -89,7 +89,7 @@ STEEP = {
 
 
 @pytest.mark.parametrize("name", [*FLAT, *STEEP])
-def test_of_large_vocabularies_something_has_mass_and_sums_are_exact(name):
+def test_large_vocabularies_have_mass_and_exact_sums(name):
   probs = {**FLAT, **STEEP}[name]
   uniforms = jnp.full((1, draws_per_token(probs.size)), 0.5)
   distribution, token, dense = truncated(
@@ -100,7 +100,7 @@ def test_of_large_vocabularies_something_has_mass_and_sums_are_exact(name):
   assert weights.sum() < 2**24
   assert weights[int(token[0])] > 0
   if name in FLAT:
-    # Each to half a unit, of which the least likely token has 16 or more.
+    # The error is up to half a unit, and the least likely token has 16 units or more.
     assert np.abs(dense[0] / probs - 1).max() < 1 / 32
 
 

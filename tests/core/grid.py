@@ -1,8 +1,8 @@
-"""The probs that `distributions.sample` draws from on the grid of uniforms, exactly.
+"""The exact distribution of `distributions.sample` on the grid of uniforms.
 
-Within a node of the tree the index drawn never falls as the uniform grows, so where it
-changes is found by bisection, on the compiled inversion itself. A uniform has 2^24
-values; a token's probability is the product of its shares of them, level by level.
+Within a node of the tree, the drawn index never falls as the uniform grows. Bisection
+on the compiled inversion finds the changes of the index. A uniform has 2^24 values. A
+token's probability is the product of the token's shares of the values over all levels.
 """
 
 import jax
@@ -16,9 +16,14 @@ _TINY = float(np.finfo(np.float32).tiny)
 
 
 def grid_probs(probs):
-  """The probs drawn, [V] in float64, and each token's first and last uniforms, [V, L].
+  """Returns the drawn distribution, and the first and last uniforms of each token.
 
-  Uniforms are counted in multiples of 2^-24; where last < first, there is none.
+  Args:
+    probs: the distribution, [V].
+
+  Returns:
+    The drawn distribution [V] in float64, first uniforms [V, L] and last uniforms
+    [V, L], in multiples of 2^-24. A token without uniforms has last < first.
   """
   return _descend(jnp.asarray(probs, jnp.float32), _TINY)
 
@@ -40,7 +45,7 @@ def _descend(masses, least):
 
 
 def _edges(masses, least):
-  """The first and the last uniform that lead to each member of n nodes, [n, 8] each."""
+  """Returns the first and last uniforms of each member of n nodes, [n, 8] each."""
   ends = np.zeros(len(masses), int), np.full(len(masses), VALUES)
   changes = [_first(masses, least, index) for index in range(1, masses.shape[1])]
   first = [ends[0], *changes, ends[1]]
@@ -48,13 +53,15 @@ def _edges(masses, least):
 
 
 def _first(masses, least, index):
-  """The first uniform that leads to `index` or beyond; 2^24 where none does."""
-  low, high = np.full(len(masses), -1), np.full(len(masses), VALUES)
+  """Returns the first uniform that leads to `index` or beyond, or 2^24 if none does."""
+  low = np.full(len(masses), -1)
+  high = np.full(len(masses), VALUES)
   while (high - low > 1).any():
     middle = np.maximum((low + high) // 2, 0)
     reached = np.asarray(_drawn(masses, np.float32(middle / VALUES), least)) >= index
-    # Where high is 0 already, 0 is asked again: it was reached, and stays.
-    low, high = np.where(reached, low, middle), np.where(reached, middle, high)
+    low = np.where(reached, low, middle)
+    # If high is already 0, the loop asks for 0 again: 0 was reached, so high stays.
+    high = np.where(reached, middle, high)
   return high
 
 

@@ -10,8 +10,9 @@ from specdec_t5x.core.tree import delayed
 from specdec_t5x.core.types import Proposal
 
 
-def test_the_ratio_is_at_most_one_and_none_without_mass():
-  p, q = jnp.array([0.0, 0.0, 0.2, 0.3, 0.1]), jnp.array([0.0, 0.5, 0.0, 0.2, 0.4])
+def test_the_ratio_is_at_most_one_and_zero_without_target_mass():
+  p = jnp.array([0.0, 0.0, 0.2, 0.3, 0.1])
+  q = jnp.array([0.0, 0.5, 0.0, 0.2, 0.4])
   np.testing.assert_allclose(chain.ratio(p, q), [0, 0, 1, 1, 0.25])
 
 
@@ -21,7 +22,7 @@ def test_the_ratio_is_at_most_one_and_none_without_mass():
   ids=lambda rule: type(rule).__name__,
 )
 def test_no_rule_accepts_a_token_that_the_target_excludes(rule):
-  """Not where the draft has no mass there, nor under the least uniform, either."""
+  """The rule holds without draft mass on the token, and under the smallest uniform."""
   target_probs = jnp.array([[[0.0, 0.5, 0.5]] * 5] * 3)
   draft_probs = jnp.array([[[q, 1 - q, 0.0]] * 4 for q in (0.0, 1e-30, 0.5)])
   proposal = Proposal.chain(jnp.zeros((3, 4), jnp.int32), draft_probs, 4)

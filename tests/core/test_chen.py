@@ -1,7 +1,8 @@
 """Speculative sampling (Chen et al., arXiv 2302.01318, algorithm 2) is our token rule.
 
-Their letters: q is the target's distribution and p the draft's, K the draft's length, r
-a uniform an accept test; (f)+ is max(0, f) over its sum.
+In the paper's letters, q is the target's distribution, p is the draft's distribution, K
+is the draft length, and r holds a uniform per acceptance test. (f)+ is max(0, f),
+normalized.
 """
 
 import jax
@@ -14,32 +15,36 @@ from specdec_t5x.core.types import Proposal
 
 
 def algorithm_2(q, p, drafted, r, draw):
-  """One pass of its loop, line by line; `draw` samples from a distribution.
+  """Runs one pass of algorithm 2, line by line; `draw` samples from a distribution.
 
   Returns:
     The tokens that the pass adds.
   """
-  added, K = [], len(drafted)
+  added = []
+  K = len(drafted)
   for t in range(K):
     x = drafted[t]
     if r[t] < min(1, q[t][x] / p[t][x]):
       added.append(x)
     else:
-      rest = np.maximum(0, q[t] - p[t])
-      added.append(draw(rest / rest.sum()))
+      residual = np.maximum(0, q[t] - p[t])
+      added.append(draw(residual / residual.sum()))
       return added
   added.append(draw(q[K]))
   return added
 
 
 @pytest.mark.parametrize("K", [1, 4])
-def test_each_decision_is_the_same(K):
-  rng, rows, vocab = np.random.default_rng(K), 400, 5
+def test_every_decision_equals_algorithm_2(K):
+  rng = np.random.default_rng(K)
+  rows = 400
+  vocab = 5
 
   def distribution(*shape):
     return rng.dirichlet(np.full(vocab, 0.7), shape)
 
-  q, p = distribution(rows, K + 1), distribution(rows, K)
+  q = distribution(rows, K + 1)
+  p = distribution(rows, K)
   drafted = np.array([[rng.choice(vocab, p=each) for each in row] for row in p])
   r = rng.random((rows, K + 1))
   verdict = jax.jit(RULES["token"].verify)(

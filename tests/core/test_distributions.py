@@ -23,7 +23,7 @@ by_either = pytest.mark.usefixtures("either_probs")
 
 @pytest.fixture(params=["native", "xla"])
 def either_probs(request, monkeypatch):
-  """Distributions by our kernel, where there is one, and by XLA."""
+  """Runs a test with our kernel, if available, and with XLA."""
   if request.param == "xla":
     monkeypatch.setattr(library, "problem", lambda: "not wanted")
   elif reason := library.problem():
@@ -46,13 +46,13 @@ SQUARED = np.array([0.5, 0.3, 0.15, 0.05]) ** 2
   [
     ({}, [0.5, 0.3, 0.15, 0.05]),
     ({"temperature": 0.5}, SQUARED / SQUARED.sum()),
-    # Whatever the truncation.
+    # Truncation does not matter.
     ({"temperature": 0.0, "top_k": 2}, [1, 0, 0, 0]),
     ({"temperature": 1e-4, "top_k": 2}, [1, 0, 0, 0]),
     ({"top_k": 2}, [0.625, 0.375, 0, 0]),
   ],
 )
-def test_by_hand(sampling, expected):
+def test_adjusted_distributions_by_hand(sampling, expected):
   np.testing.assert_allclose(probs(**sampling), expected, rtol=1e-6)
 
 
@@ -70,7 +70,7 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_p(top_p, kept):
 
 
 def kept_of_sorted(logits, top_k=0, top_p=0.0):
-  """Returns which are possible, and at least the least one that a sorted row needs."""
+  """Returns the tokens with a logit of at least the threshold, found by sorting."""
   descending = -np.sort(-logits.astype(np.float64))
   mass = np.exp(descending - descending[0])
   reached = np.cumsum(mass / mass.sum()) >= top_p
@@ -90,13 +90,13 @@ def kept_of_sorted(logits, top_k=0, top_p=0.0):
     (4096, {"top_p": 0.9}),
   ],
 )
-def test_large_rows_keep_what_sorting_them_keeps(size, sampling):
+def test_truncation_of_large_rows_equals_sorting(size, sampling):
   rng = np.random.default_rng(size)
   rows = rng.normal(size=(4, size)).astype(np.float32) * 3
-  rows[1] = rows[1].round()  # Ties, more than a byte counts.
+  rows[1] = rows[1].round()  # More ties than a byte can count.
   rows[2, : size // 2] = -np.inf
-  rows[3] -= 50  # Of one sign.
-  rows[0, :600] *= 0  # Zeros of either sign.
+  rows[3] -= 50  # All logits are negative.
+  rows[0, :600] *= 0  # Zeros of both signs.
   sampling = {name: min(value, size - 1) for name, value in sampling.items()}
   found = probs(rows, **sampling) > 0
   np.testing.assert_array_equal(found, [kept_of_sorted(r, **sampling) for r in rows])
@@ -119,7 +119,8 @@ def test_impossible_tokens_stay_impossible():
 
 
 def test_residual_is_the_normalised_excess():
-  p, q = jnp.array([0.5, 0.3, 0.2]), jnp.array([0.2, 0.2, 0.6])
+  p = jnp.array([0.5, 0.3, 0.2])
+  q = jnp.array([0.2, 0.2, 0.6])
   np.testing.assert_allclose(residual(p, q), [0.75, 0.25, 0], atol=1e-6)
 
 
@@ -152,7 +153,8 @@ def random_probs(kind, size):
     "some of 40": lambda: rng.multinomial(1000, rng.dirichlet(np.ones(40))),
   }[kind]()
   if distribution.size < size:
-    distribution, few = np.zeros(size), distribution
+    few = distribution
+    distribution = np.zeros(size)
     distribution[rng.choice(size, few.size, replace=False)] = few
   return np.float32(distribution / distribution.sum())
 
@@ -161,7 +163,7 @@ def random_probs(kind, size):
   ("kind", "size"),
   [("flat", 32_128), ("heavy-tailed", 32_128), ("peaked", 250_112)],
 )
-def test_the_distribution_that_is_drawn_is_p_to_a_millionth(kind, size):
+def test_the_drawn_distribution_is_p_to_a_millionth(kind, size):
   probs = random_probs(kind, size)
   drawn, _, _ = grid_probs(probs)
   assert drawn.sum() == pytest.approx(1, abs=1e-12)
@@ -171,28 +173,30 @@ def test_the_distribution_that_is_drawn_is_p_to_a_millionth(kind, size):
 
 
 @pytest.mark.parametrize("size", [5, 200, 33_000])
-def test_sample_goes_by_the_grid_s_cells(size):
-  """So the distribution of the test before is the one drawn."""
+def test_sample_matches_the_grid_s_cells(size):
+  """The distribution of the test before is therefore the drawn distribution."""
   probs = (
     random_probs("some of 40", size) if size > 40 else np.float32([0, 0.1, 0, 0.9, 0])
   )
   distribution, first, last = grid_probs(probs)
   assert (distribution[probs == 0] == 0).all()
   tokens = np.flatnonzero(distribution)
-  first, last = first[tokens], last[tokens]
-  # Sums that two programs round apart move an edge by a step or two.
-  first, last = np.minimum(first + 4, last), np.maximum(last - 4, first)
-  edges = np.concatenate([first, last, first - 4, first - 5, last + 4, last + 5])
+  first = first[tokens]
+  last = last[tokens]
+  # Two programs may round sums differently, which moves an edge by a step or two.
+  low = np.minimum(first + 4, last)
+  high = np.maximum(last - 4, first)
+  edges = np.concatenate([low, high, low - 4, low - 5, high + 4, high + 5])
   uniforms = jnp.asarray(np.clip(edges, 0, 2**24 - 1) / 2.0**24, jnp.float32)
   drawn = jax.jit(sample)(jnp.broadcast_to(probs, (len(edges), size)), uniforms)
   np.testing.assert_array_equal(drawn[: 2 * len(tokens)], np.tile(tokens, 2))
-  # Next to the edges it may be a neighbour, and never one without mass.
+  # Next to an edge, a neighbour may be drawn, but never a token without mass.
   assert (probs[np.asarray(drawn)] > 0).all()
 
 
 @pytest.mark.parametrize("size", [5, 200, 33_000])
 def test_sample_never_returns_a_token_without_mass(size):
-  """Zeros first, last and between, masses too small to count, uniforms at the edges."""
+  """Some masses are zero or too small to count; uniforms are at the edges."""
   rng = np.random.default_rng(0)
   probs = np.zeros((64, size), np.float32)
   probs[:, 1] = np.exp(rng.uniform(-40, 0, 64))
@@ -212,21 +216,21 @@ def test_sample_refuses_fewer_uniforms_than_levels():
   ("size", "dtype"),
   [(1, "float32"), (3, "bfloat16"), (128, "float32"), (300, "bfloat16")],
 )
-def test_argmax_is_numpys_with_the_first_of_equals(size, dtype):
-  # Few distinct numbers, so that most rows have several largest ones.
+def test_argmax_is_numpy_s_with_the_first_of_equal_values(size, dtype):
+  # Few distinct values make ties for the maximum in most rows.
   values = np.random.default_rng(size).integers(-4, 0, (6, 5, size))
   found = argmax(jnp.asarray(values, dtype))
   np.testing.assert_array_equal(found, np.argmax(values, axis=-1))
 
 
-def test_argmax_points_to_a_nan_as_jax_does():
+def test_argmax_returns_the_index_of_a_nan_like_jax():
   values = jnp.zeros(300).at[200].set(jnp.nan)
   assert argmax(values) == jnp.argmax(values) == 200
 
 
 @by_either
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(top_k=2), Sampling(2.0)])
-def test_draw_returns_a_token_and_the_very_distribution_it_is_drawn_from(sampling):
+def test_draw_returns_a_token_and_the_distribution_of_the_draw(sampling):
   logits = jnp.broadcast_to(LOGITS, (9, 4))
   uniforms = jnp.linspace(0, 0.99, 9)[:, None]
   tokens, distribution = draw(logits, sampling, uniforms, adjusted_probs)
@@ -234,13 +238,13 @@ def test_draw_returns_a_token_and_the_very_distribution_it_is_drawn_from(samplin
   np.testing.assert_array_equal(tokens, sample(distribution, uniforms))
 
 
-# ---- Logits that are no numbers give distributions that are none. ----
+# ---- NaN and infinite logits. ----
 
 SAMPLINGS = (GREEDY, Sampling(), Sampling(0.5, top_k=2), Sampling(top_p=0.9))
 
 
 @by_either
-# YNNPACK's maximum drops NaN; XLA on CPU uses it on 32,128 logits, and not on 300.
+# YNNPACK's maximum drops NaN. XLA on CPU uses YNNPACK on 32,128 logits, but not on 300.
 @pytest.mark.parametrize(
   ("size", "sampling"),
   [(3, SAMPLINGS[0]), (300, SAMPLINGS[1]), *((32_128, each) for each in SAMPLINGS)],
@@ -264,8 +268,10 @@ def test_a_distribution_of_nan_or_infinity_is_nan(size, sampling):
 @pytest.mark.parametrize(
   ("dtype", "at"), [("float16", 0), ("bfloat16", 4_000), ("float32", 8_063)]
 )
-def test_a_certain_token_is_lost_where_a_logit_is_no_number(dtype, at):
+def test_a_certain_token_s_log_probability_is_nan_with_invalid_logits(dtype, at):
   logits = np.full((4, 8_064), 10.0, dtype=jnp.dtype(dtype))
-  logits[1, at], logits[2, at], logits[3, at] = np.nan, np.inf, -np.inf
+  logits[1, at] = np.nan
+  logits[2, at] = np.inf
+  logits[3, at] = -np.inf
   found = certain_log_prob(jnp.asarray(logits))
   np.testing.assert_array_equal(found, [0.0, np.nan, np.nan, 0.0])

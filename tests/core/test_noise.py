@@ -1,4 +1,4 @@
-"""Noise that places share: its distribution, and that nothing else decides it."""
+"""Noise of coupled draws has the right distribution, and depends on uniforms alone."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ def uniforms_of(rows, seed=0):
   return unit_uniforms(jax.random.key(seed), (rows, LEVELS))
 
 
-def test_equal_uniforms_give_equal_noise_whatever_the_shape():
+def test_equal_uniforms_give_equal_noise_in_any_shape():
   uniforms = uniforms_of(24)
   whole = exponentials(uniforms, 1000)
   for row in (0, 7, 23):
@@ -27,15 +27,15 @@ def test_equal_uniforms_give_equal_noise_whatever_the_shape():
 
 
 @pytest.mark.parametrize("word", range(noise.WORDS))
-def test_each_uniform_that_is_read_decides_it(word):
+def test_each_uniform_changes_the_noise(word):
   uniforms = jnp.full((1, LEVELS), 0.5)
   other = uniforms.at[0, LEVELS - 1 - word].add(2.0**-20)
   same = exponentials(uniforms, 4096) == exponentials(other, 4096)
   assert same.sum() <= 1
 
 
-def test_it_is_exponential_and_independent():
-  """Chi-squared at level 0.001: of one token, of tokens and places side by side."""
+def test_noise_is_exponential_and_independent():
+  """Chi-squared tests at level 0.001 cover tokens, token pairs, and place pairs."""
   uniforms = exponentials(uniforms_of(400), 1000)
   cells = np.asarray(16 * jnp.exp(-uniforms)).astype(int)
   neighbours = cells[:, 1:] * 16 + cells[:, :-1]
@@ -43,15 +43,15 @@ def test_it_is_exponential_and_independent():
   places = cells[1:] * 16 + cells[:-1]
   for found, kinds in ((cells, 16), (neighbours, 256), (far, 256), (places, 256)):
     assert stats.chisquare(np.bincount(found.ravel(), minlength=kinds)).pvalue > 1e-3
-  # Places whose uniforms differ least are as independent.
+  # Places with the closest uniforms are independent, too.
   steps = jnp.full((400, LEVELS), 0.25).at[:, -1].add(jnp.arange(400) * 2.0**-24)
   cells = np.asarray(16 * jnp.exp(-exponentials(steps, 1000))).astype(int)
   counts = np.bincount((cells[1:] * 16 + cells[:-1]).ravel(), minlength=256)
   assert stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_the_winner_follows_the_distribution():
-  """Chi-squared at level 0.001; a token without mass never wins."""
+def test_the_winner_of_the_race_follows_the_distribution():
+  """The chi-squared test has level 0.001. A token without mass never wins."""
   probs = jnp.array([0.5, 0.0, 0.25, 0.125, 0.1, 0.02, 0.005, 0.0])
   uniforms = uniforms_of(200_000, seed=1)
   race = jax.jit(lambda uniforms: jnp.argmax(noise.race(probs, uniforms), axis=-1))
@@ -64,8 +64,8 @@ def test_the_winner_follows_the_distribution():
 
 
 @pytest.mark.parametrize("words", [0, 1, 2**31, 2**32 - 1])
-def test_it_is_positive_finite_and_fine_about_zero(words, monkeypatch):
-  """At both ends of what a hash may be; the last bits count where the first are 0."""
+def test_noise_is_positive_finite_and_fine_near_zero(words, monkeypatch):
+  """Hashes take extreme values. The last bits count if the first bits are 0."""
 
   def given(first):
     return jnp.array(words if first else 0, jnp.uint32)
@@ -79,10 +79,10 @@ def test_it_is_positive_finite_and_fine_about_zero(words, monkeypatch):
 
 
 def chance_below(x):
-  """The chance that the noise of a token is at most x, if hashes are uniform.
+  """Returns the probability that a token's noise is at most x, if hashes are uniform.
 
-  Noise rises with the uniform that it is made of: the last float32 whose noise is not
-  above x bounds the hashes, which are rounded to the nearest.
+  Noise rises with the uniform. The last float32 with noise of at most x bounds the
+  hashes, which are rounded to nearest.
   """
   near = np.clip(-np.expm1(-x), 2.0**-64, 1 - 2.0**-23).astype(np.float32)
   bits = near.view(np.int32)[..., None] + np.arange(-12, 13, dtype=np.int32)
@@ -95,8 +95,8 @@ def chance_below(x):
 
 
 @pytest.mark.parametrize("p", [1e-12, 1e-9, 1 / 32128, 0.01, 0.5, 0.999])
-def test_the_grid_of_its_numbers_is_fine_enough(p):
-  """It wins against the rest, exponential with rate 1 - p, with probability p."""
+def test_the_grid_of_noise_values_is_fine_enough(p):
+  """A token wins against exponential noise of rate 1 - p with probability p."""
   quantiles = (np.arange(4096) + 0.5) / 4096
   reached = -p * np.log1p(-quantiles) / (1 - p)
   off = (chance_below(reached) + np.expm1(-reached)).mean()

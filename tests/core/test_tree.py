@@ -1,4 +1,4 @@
-"""The relations of a tree's nodes, beside walks along its parents in Python."""
+"""The relations of a tree's nodes, against walks along the parents in Python."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ OF_FIVE = [Tree(parents) for parents in canonical(5)]
 
 
 def line(tree, node):
-  """The nodes from the root to `node`."""
+  """Returns the nodes from the root to `node`."""
   return [*line(tree, tree.parents[node - 1]), node] if node else [0]
 
 
@@ -23,7 +23,7 @@ def leaves_first(tree, top=0):
 
 
 @pytest.mark.parametrize("tree", [Tree((0,)), *OF_FIVE, delayed(2, 3, 5)], ids=str)
-def test_relations_are_those_of_the_parents(tree):
+def test_relations_match_the_parents(tree):
   nodes = range(tree.size + 1)
   sees = [[other in line(tree, node) for other in nodes] for node in nodes]
   np.testing.assert_array_equal(tree.sees, sees)
@@ -35,7 +35,7 @@ def test_relations_are_those_of_the_parents(tree):
 @pytest.mark.parametrize(
   "tree", [chain(3), delayed(2, 3, 5), Tree((0, 0, 1, 2, 2, 4))], ids=str
 )
-def test_paths_are_those_of_the_parents(tree):
+def test_paths_match_the_parents(tree):
   nodes = jnp.arange(tree.size + 1)
   paths, depths, parents = jax.jit(
     lambda nodes: (tree.path(nodes), tree.depth_of(nodes), tree.of_parents(nodes[None]))
@@ -48,7 +48,7 @@ def test_paths_are_those_of_the_parents(tree):
 
 
 @pytest.mark.parametrize("trees", [[Tree((0,))], OF_FIVE], ids=["of one", "of five"])
-def test_a_tree_for_each_row_has_each_tree_s_relations(trees):
+def test_a_tree_per_row_has_the_relations_of_each_tree(trees):
   size = trees[0].size
   rows = Tree(jnp.array([tree.parents for tree in trees]))
   assert not rows.is_static
@@ -82,6 +82,6 @@ def test_chains_and_delayed_trees_by_hand():
 
 
 @pytest.mark.parametrize("parents", [(1,), (0, 1, 0), (-1,)])
-def test_what_is_no_tree_is_refused(parents):
+def test_invalid_trees_are_refused(parents):
   with pytest.raises(ValueError, match="must be nodes that come earlier"):
     Tree(parents)

@@ -1,4 +1,4 @@
-"""The plain loop in blocks: the same outputs, and speculation's own bits."""
+"""The plain loop in blocks has the same outputs, and the bits of speculation."""
 
 import functools
 
@@ -20,7 +20,8 @@ from tests.hash_model import HashModel
 from tests.t5x_bridge import tiny
 
 MODEL = HashModel(seed=1, vocab_size=6, eos_bias=-0.5)
-LENGTH, GAMMA = 13, 3
+LENGTH = 13
+GAMMA = 3
 
 
 @functools.partial(jax.jit, static_argnames=("block", "sampling", "extend", "rows"))
@@ -36,13 +37,14 @@ def decode(block, sampling, extend=MODEL.extend, rows=8):
   ("block", "sampling"), [(2, GREEDY), (5, Sampling(0.8)), (21, Sampling(0.8))]
 )
 def test_fillers_change_no_output(block, sampling):
-  expected, found = decode(1, sampling), decode(block, sampling)
+  expected = decode(1, sampling)
+  found = decode(block, sampling)
   np.testing.assert_array_equal(found.tokens, expected.tokens)
   np.testing.assert_allclose(found.scores, expected.scores)
   np.testing.assert_array_equal(
     found.statistics.target_calls, expected.statistics.target_calls
   )
-  if not sampling.greedy:  # Rows that end early, and others that fill their room.
+  if not sampling.greedy:  # Some rows end early, and some rows fill their room.
     assert len(set(np.asarray(expected.statistics.emitted))) > 1
     assert expected.statistics.emitted.max() == LENGTH
 
@@ -59,9 +61,10 @@ def test_every_call_has_the_shape_of_a_block():
 
 
 def test_the_fillers_are_scored_in_the_compiled_program():
-  # The compiler could drop them from the last products, which need one row only.
+  # A compiler could drop fillers from the last products, which need a single row.
   network, params = near_ties.target("float32")
-  inputs, keys = near_ties.inputs(), row_keys(jax.random.key(0), 6)
+  inputs = near_ties.inputs()
+  keys = row_keys(jax.random.key(0), 6)
   decoder = PlainDecoder(network, 4)
 
   @jax.jit
@@ -75,9 +78,9 @@ def test_the_fillers_are_scored_in_the_compiled_program():
 
 @functools.cache
 def run(kind):
-  """Returns a run's tokens, logits and statistics, as NumPy arrays.
+  """Returns a run's tokens, logits and statistics as NumPy arrays.
 
-  Most tokens of its target are near-ties.
+  Most tokens of the run's target are near-ties.
   """
   decoder, params = near_ties.pair("float32", GAMMA)
   settings = recording.Settings(GAMMA, 24, 6, eos_id=1, strict=kind == "strict")
@@ -91,30 +94,32 @@ def run(kind):
 
 @pytest.mark.slow
 def test_the_strict_baseline_has_speculations_bits():
-  """In bfloat16: tests/diagnose."""
+  """tests/diagnose tests bfloat16."""
   tokens, logits, plain = run("strict")
   found, others, speculative = run("speculative")
   np.testing.assert_array_equal(tokens, found)
   decided = np.arange(24) < plain["emitted"][:, None]
   assert decided.sum() > 60
   np.testing.assert_array_equal(logits[decided], others[decided])
-  # Drafts were accepted in part, so that the runs did not do the same by chance.
+  # Drafts were accepted in part, so the runs differ in their calls.
   assert (speculative["target_calls"] < plain["target_calls"]).any()
   assert 0 < speculative["accepted"].sum() < speculative["drafted"].sum()
 
 
-def test_one_token_a_call_has_other_bits():
-  # Or the test above would show nothing.
+def test_decoding_one_token_per_call_has_different_bits():
+  # The test above would otherwise show nothing.
   tokens, logits, _ = run("plain")
   found, others, _ = run("speculative")
   same = (tokens == found).cumprod(axis=1) > 0
-  assert not same.all()  # Ties turned.
+  assert not same.all()  # Some near-ties were decided differently.
   assert (logits[same] != others[same]).any()
 
 
 def test_a_token_has_the_same_bits_anywhere_in_a_block():
   network, params = near_ties.target("float32")
-  inputs, size, length = near_ties.inputs(), 4, 8
+  inputs = near_ties.inputs()
+  size = 4
+  length = 8
   rng = np.random.default_rng(0)
   tokens = jnp.asarray(rng.integers(3, 30, (6, length)), jnp.int32)
   extend, cache = networks.start(network, params, inputs, length + size)
@@ -122,7 +127,7 @@ def test_a_token_has_the_same_bits_anywhere_in_a_block():
   second, _, _ = extend(after, tokens[:, size:])
   whole = np.concatenate([first, second], axis=1)
   for place in range(length):
-    # Row 0 of a block whose other rows are anything.
+    # The token is row 0 of a block with arbitrary further rows.
     fillers = (tokens[:, :3] + 7 * place) % 30
     block = jnp.concatenate([tokens[:, place : place + 1], fillers], axis=1)
     logits, _, cache = extend(cache.at(jnp.full(6, place)), block)

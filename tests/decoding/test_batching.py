@@ -1,4 +1,4 @@
-"""More inputs than rows: a row that ends takes the next input, and nothing changes."""
+"""With more inputs than rows, an ended row takes the next input; outputs stay equal."""
 
 import dataclasses
 import functools
@@ -23,8 +23,10 @@ from tests import networks
 SIZES = {"vocab_size": 14, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 24}
 T5 = network_for(T5Config(**SIZES, num_encoder_layers=1, num_decoder_layers=1))
 GPT = network_for(GptConfig(**SIZES, num_layers=1))
-SAMPLING, LENGTH, EOS = Sampling(), 12, 1
-# Eleven inputs of 1 to 24 tokens: both widths that inputs are encoded at.
+SAMPLING = Sampling()
+LENGTH = 12
+EOS = 1
+# Eleven inputs of 1 to 24 tokens cover both widths of the encoder.
 INPUTS = np.zeros((11, 24), np.int32)
 for number, size in enumerate([3, 20, 1, 7, 24, 2, 19, 5, 10, 1, 12]):
   INPUTS[number, :size] = np.random.default_rng(number).integers(2, 14, size)
@@ -47,7 +49,7 @@ def params(network):
 
 
 def program(decoder, slots, sampling=SAMPLING, per_input=2):
-  """Returns a compiled function that decodes all inputs; it may be told more."""
+  """Returns a compiled function that decodes all inputs, with keyword arguments."""
   decoder = dataclasses.replace(decoder, slots=slots)
   run = jax.jit(lambda *x, **told: decoder.decode(*x, sampling, LENGTH, EOS, **told))
   keys = row_keys(jax.random.key(7), per_input * len(INPUTS))
@@ -65,7 +67,7 @@ def all_at_once(name):
 
 
 @pytest.mark.parametrize("name", ["fixed", "decoder-only"])
-def test_outputs_are_the_same_whatever_the_number_of_rows(name):
+def test_outputs_do_not_depend_on_the_number_of_rows(name):
   expected = all_at_once(name)
   assert len(set(np.asarray(expected.statistics.emitted).tolist())) > 4
   found = decode(DECODERS[name], 5)
@@ -74,22 +76,24 @@ def test_outputs_are_the_same_whatever_the_number_of_rows(name):
   chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-# One failed draft, and there is no other.
+# After one failed draft, rows never draft again.
 HASTY = CostAware((1.0, 1.9, 1.95), 0.8, prior_weight=0.1, decay=1.0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slots", [0, 3])
-def test_batches_go_on_knowing_what_those_before_learned(slots):
-  """Drafts fail: the first rows try one each, later ones and the next batch none.
+def test_a_policy_state_continues_across_batches(slots):
+  """Drafts fail: the first rows draft once; later rows and the next batch do not draft.
 
-  Coupled samples are those of plain decoding, whatever is known of others.
+  Coupled samples equal the samples of plain decoding under any policy state.
   """
   sampling = Sampling(coupled=True)
-  drafter, rule = DraftModel(T5, 2), RULES["coupled"]
+  drafter = DraftModel(T5, 2)
+  rule = RULES["coupled"]
   decoder = SpeculativeDecoder(T5, drafter, rule, HASTY)
   run = program(decoder, slots, sampling, per_input=1)
-  known, drafted = decoder.first_policy_state(len(INPUTS)), []
+  known = decoder.first_policy_state(len(INPUTS))
+  drafted = []
   expected = decode(DECODERS["plain"], 0, sampling, per_input=1)
   for _ in range(2):
     found = run(policy_state=known)
@@ -100,9 +104,9 @@ def test_batches_go_on_knowing_what_those_before_learned(slots):
   assert drafted[1] == 0
 
 
-# Eight rows are wanted.
+# Eight of 22 rows are wanted.
 @pytest.mark.parametrize(("name", "slots"), [("plain", 11), ("fixed", 3)])
-def test_what_fills_a_batch_is_not_decoded(name, slots, monkeypatch):
+def test_unwanted_rows_are_not_decoded(name, slots, monkeypatch):
   expected = all_at_once(name)
   is_wanted = np.arange(len(INPUTS)) % 3 == 1
   iterations = iterations_of(monkeypatch)
@@ -113,9 +117,10 @@ def test_what_fills_a_batch_is_not_decoded(name, slots, monkeypatch):
   assert iterations() <= np.asarray(expected.statistics.emitted)[rows].sum()
 
 
-def test_inputs_are_read_when_rows_want_them(monkeypatch):
-  """As many at once as there are rows, and none that is not wanted."""
-  read, prepare = [], PlainDecoder.prepare
+def test_inputs_are_read_when_rows_need_them(monkeypatch):
+  """The loop reads as many inputs at once as there are rows, and no unwanted input."""
+  read = []
+  prepare = PlainDecoder.prepare
 
   def counting(self, params, inputs, keys, *rest):
     jax.debug.callback(lambda rows: read.append(rows.tolist()), (inputs > 0).sum(1))
@@ -125,13 +130,15 @@ def test_inputs_are_read_when_rows_want_them(monkeypatch):
   is_wanted = jnp.arange(len(INPUTS)) < 7
   decode(DECODERS["plain"], 3, per_input=1, is_wanted=is_wanted)
   jax.effects_barrier()
-  # The first once more, for how to decode, which compiled programs leave out.
+  # The first batch appears again for the decoder's settings. Compiled programs without
+  # a callback drop this work.
   assert sorted(read) == [[1, 5, 10], [7, 3, 2], [24, 20, 19], [24, 20, 19]]
 
 
 def iterations_of(monkeypatch):
-  """Returns a function that counts the iterations so far."""
-  count, then = [], Carry.then
+  """Returns a function that returns the number of iterations so far."""
+  count = []
+  then = Carry.then
 
   def counted(self, *args):
     jax.debug.callback(lambda: count.append(1))
@@ -145,13 +152,13 @@ def iterations_of(monkeypatch):
   return found
 
 
-def test_rows_are_busy_as_long_as_there_are_inputs(monkeypatch):
+def test_rows_are_busy_while_inputs_remain(monkeypatch):
   iterations = iterations_of(monkeypatch)
   lengths = np.sort(decode(PlainDecoder(T5), 4, per_input=1).statistics.emitted)
-  # No schedule of so many rows takes less than the work shared out, and one that leaves
-  # no row idle at most that and one more output.
+  # A schedule of 4 rows takes at least an even share of the work. A schedule without
+  # idle rows takes at most an even share and one more output.
   assert lengths.sum() / 4 <= iterations() <= lengths.sum() / 4 + lengths.max()
-  assert iterations() < sum(lengths[::-1][::4])  # What batches of four would take.
+  assert iterations() < sum(lengths[::-1][::4])  # The iterations of batches of four.
 
 
 @pytest.mark.parametrize("slots", [-1, True])
@@ -161,14 +168,14 @@ def test_slots_are_a_number_of_rows(slots):
       dataclasses.replace(decoder, slots=slots)
 
 
-def test_rows_that_shards_can_not_share_out_are_refused(monkeypatch):
+def test_slots_that_are_not_divisible_by_shards_are_refused(monkeypatch):
   mesh = jax.sharding.AbstractMesh((2, 1), ("data", "model"))
   monkeypatch.setattr(jax.sharding, "get_abstract_mesh", lambda: mesh)
   with pytest.raises(ValueError, match=r"SLOTS=5 is no multiple .* 'data' axis of 2"):
     decode(DECODERS["plain"], 5)
 
 
-def test_a_mesh_that_is_not_to_be_seen_is_refused(monkeypatch):
+def test_a_mesh_that_jax_does_not_show_is_refused(monkeypatch):
   monkeypatch.setattr(jax, "device_count", lambda: 2)
   np.testing.assert_array_equal(
     decode(DECODERS["plain"], 4).tokens, all_at_once("plain").tokens

@@ -1,4 +1,4 @@
-"""The compiled loop, on models whose distribution is a table."""
+"""The compiled loop on table models."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,8 @@ DRAFT = HashModel(seed=2, vocab_size=6)
 
 
 def speculate(draft, sampling, gamma, length, rows, seed=0, target=TARGET):
-  drafter, keys = DraftModel(draft, gamma), row_keys(jax.random.key(seed), rows)
+  drafter = DraftModel(draft, gamma)
+  keys = row_keys(jax.random.key(seed), rows)
 
   @jax.jit
   def run():
@@ -32,7 +33,7 @@ def speculate(draft, sampling, gamma, length, rows, seed=0, target=TARGET):
   return run()
 
 
-# With real draws; every draw's effect is enumerated in exactness/test_loop.py.
+# exactness/test_loop.py enumerates every draw; this test draws real uniforms.
 def test_sampled_outputs_follow_the_enumerated_distribution():
   target = HashModel(seed=3, vocab_size=4, eos_bias=0.3)
   draft = Similar(9, 4, model=target, noise=0.5)
@@ -42,7 +43,7 @@ def test_sampled_outputs_follow_the_enumerated_distribution():
 
 
 def assert_follows(outputs, distribution, level=1e-3):
-  """Chi-squared at level 0.001, rare outcomes pooled."""
+  """Applies a chi-squared test, with rare outcomes pooled."""
   seen, counts = np.unique(outputs, axis=0, return_counts=True)
   observed = {tuple(o): c for o, c in zip(seen.tolist(), counts, strict=True)}
   assert set(observed) <= {o for o, p in distribution.items() if p > 0}
@@ -52,7 +53,8 @@ def assert_follows(outputs, distribution, level=1e-3):
   expected = np.append(expected[~rare], expected[rare].sum())
   found = np.append(found[~rare], found[rare].sum())
   keep = expected > 0
-  expected, found = expected[keep], found[keep]
+  expected = expected[keep]
+  found = found[keep]
   assert stats.chisquare(found, expected * found.sum() / expected.sum()).pvalue > level
 
 
@@ -65,21 +67,22 @@ def test_chi_squared_test_can_fail():
 
 def test_statistics_add_up():
   decoded = speculate(Similar(9, 6, model=TARGET, noise=0.4), Sampling(), 4, 13, 128)
-  info, tokens = decoded.statistics, np.asarray(decoded.tokens)
+  info = decoded.statistics
+  tokens = np.asarray(decoded.tokens)
   np.testing.assert_array_equal(info.emitted, output_lengths(tokens))
-  # Each call adds its own token, but for calls whose draft ended the sequence.
+  # Each call adds a token of the target, unless the draft ended the sequence.
   surplus = np.asarray(info.accepted + info.target_calls - info.emitted)
   assert set(surplus) == {0, 1}
   assert (info.accepted <= info.acceptance_positions).all()
   assert (info.acceptance_positions <= info.drafted).all()
-  # Both estimates of alpha agree: accepted / tried and sum of min(p, q) / tried.
+  # The estimates of alpha agree: accepted / tried and sum of min(p, q) / tried.
   tried = info.acceptance_positions.sum()
   difference = info.accepted.sum() / tried - info.acceptance_mass.sum() / tried
   assert abs(difference) < 4 * np.sqrt(0.25 / tried)
 
 
 def output_lengths(tokens):
-  """Up to the end of sequence; the table's vocabulary has a token 0, too."""
+  """Returns lengths up to EOS; token 0 is part of the table's vocabulary."""
   is_end = tokens == 1
   return np.where(is_end.any(1), is_end.argmax(1) + 1, tokens.shape[1])
 
@@ -103,17 +106,19 @@ def test_scores_are_the_log_probability_of_the_output():
     ([4, 4, 4], 0, 0),
   ],
 )
-def test_limit_cuts_after_eos_and_at_most(tokens, most, expected):
+def test_limit_cuts_after_eos_and_at_the_most_tokens(tokens, most, expected):
   proposal = Proposal.chain(jnp.array([tokens]), jnp.zeros((1, 3, 6)), 3)
   limited = limit(proposal, jnp.array([most]), eos_id=1)
   assert int(limited.num_valid[0]) == expected
 
 
 @pytest.mark.parametrize(("policy", "longest"), [(Fixed(), 5), (Fixed(2), 2)], ids=str)
-def test_drafts_leave_what_remains_to_the_targets_token(policy, longest):
-  drafter, keys = DraftModel(DRAFT, 5), row_keys(jax.random.key(0), 9)
-  given = TARGET, drafter, RULES["token"], Sampling(), keys, 8
-  spec, state = speculation(*given, policy=policy)
+def test_drafts_leave_room_for_the_target_s_token(policy, longest):
+  drafter = DraftModel(DRAFT, 5)
+  keys = row_keys(jax.random.key(0), 9)
+  spec, state = speculation(
+    TARGET, drafter, RULES["token"], Sampling(), keys, 8, policy=policy
+  )
   state = state.replace(lengths=1 + jnp.arange(9), ended=jnp.arange(9) == 3)
   most = np.minimum(np.maximum(7 - np.arange(9), 0), longest)
   most[3] = 0

@@ -1,4 +1,4 @@
-"""Outputs that go on from prompts of different lengths, on a tiny decoder-only pair."""
+"""Outputs continue prompts of different lengths, on a tiny decoder-only pair."""
 
 import functools
 
@@ -31,7 +31,8 @@ TARGET, DRAFT = (
 PROMPTS = jnp.array(
   [[5, 6, 7, 8, 9], [5, 6, 7, 0, 0], [4, 1, 0, 0, 0], [0, 0, 0, 0, 0]], jnp.int32
 )
-EOS, ROOM = 1, 9
+EOS = 1
+ROOM = 9
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def params():
   # Some outputs end, at different places.
   found = {"target": networks.sharp(TARGET, 26), "draft": networks.sharp(DRAFT, 2)}
   for known in found.values():
-    # The padding token's logit is 0, and so never the greatest.
+    # The padding token has logit 0, which is never the largest logit.
     head = known["decoder"]["logits_dense"]
     head["kernel"] = head["kernel"].at[:, 0].set(0)
   return found
@@ -49,7 +50,7 @@ forward = jax.jit(functools.partial(TARGET.apply, enable_dropout=False))
 
 
 def logits_of(params, tokens):
-  """The target's logits after the start and after each token, of one shape for all."""
+  """Returns the target's logits after the start and each token, in a fixed shape."""
   known = np.zeros((1, 1 + PROMPTS.shape[1] + ROOM), int)
   known[0, 1 : 1 + len(tokens)] = tokens
   is_known = np.arange(known.size)[None] <= len(tokens)
@@ -59,7 +60,7 @@ def logits_of(params, tokens):
 
 @pytest.fixture(scope="module")
 def greedy(params):
-  """The greedy outputs, by reading each whole sequence for each token."""
+  """Returns greedy outputs, from reading the whole sequence for each token."""
   outputs = np.zeros((len(PROMPTS), ROOM), int)
   for output, prompt in zip(outputs, np.asarray(PROMPTS), strict=True):
     prompt = prompt[prompt > 0]
@@ -70,7 +71,7 @@ def greedy(params):
   return outputs
 
 
-def test_the_outputs_tell_ends_and_prompts_apart(greedy):
+def test_outputs_differ_by_prompt_and_some_end(greedy):
   ends = (greedy == EOS).any(axis=1)
   assert ends.any()
   assert not ends.all()
@@ -78,7 +79,7 @@ def test_the_outputs_tell_ends_and_prompts_apart(greedy):
 
 
 @pytest.mark.parametrize("block", [1, 4])
-def test_plain_decoding_goes_on_from_each_prompt(params, greedy, block):
+def test_plain_decoding_continues_each_prompt(params, greedy, block):
   decoded = networks.run(PlainDecoder(TARGET, block), params, PROMPTS, ROOM)
   np.testing.assert_array_equal(decoded.tokens, greedy)
   np.testing.assert_array_equal(decoded.statistics.emitted, output_lengths(greedy))
@@ -105,7 +106,7 @@ def test_speculation_changes_no_greedy_token(params, greedy, drafter, rule, poli
 
 
 def log_likelihoods(params, outputs, lengths):
-  """Of each output after its prompt, by reading the whole sequence."""
+  """Returns each output's log-likelihood after its prompt, from the whole sequence."""
   found = []
   for output, length, prompt in zip(
     *map(np.asarray, (outputs, lengths, PROMPTS)), strict=True
@@ -117,7 +118,7 @@ def log_likelihoods(params, outputs, lengths):
 
 
 @pytest.mark.parametrize("rule", [Lenient(0.5), Typical()], ids=str)
-def test_rules_that_bend_the_distribution_go_on_from_prompts_too(params, rule):
+def test_lossy_rules_continue_prompts(params, rule):
   decoder = SpeculativeDecoder(TARGET, DraftModel(DRAFT, 3), rule)
   decoded = networks.run(decoder, params, PROMPTS, ROOM, Sampling())
   emitted = decoded.statistics.emitted

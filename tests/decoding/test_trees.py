@@ -1,4 +1,4 @@
-"""Trees of drafts, scored in a real network's cache."""
+"""Trees of drafts are scored in a real network's cache."""
 
 import functools
 
@@ -15,8 +15,9 @@ from tests.t5x_bridge import tiny
 
 NETWORK = Transformer(tiny.config(2, 16, 30))
 INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
-ROWS, PREFIX = 2, 3
-# Nodes of any number of children, and paths of several lengths.
+ROWS = 2
+PREFIX = 3
+# Nodes with zero to two children, and paths of several lengths.
 TREE = Tree((0, 0, 1, 1, 2, 3, 3, 5))
 
 
@@ -25,14 +26,15 @@ def random_tokens(seed, *shape):
 
 
 def line(node):
-  """The drafted nodes from the root to one of them."""
+  """Returns the drafted nodes from the root to a node."""
   return [*line(TREE.parents[node - 1]), node] if node else []
 
 
-def test_each_path_is_scored_as_if_it_were_alone():
+def test_each_path_of_a_tree_is_scored_like_a_single_path():
   params = networks.initialize(NETWORK, INPUTS)["params"]
   extend, empty = networks.start(NETWORK, params, INPUTS, 40)
-  prefix, tokens = random_tokens(1, ROWS, PREFIX), random_tokens(2, ROWS, TREE.size)
+  prefix = random_tokens(1, ROWS, PREFIX)
+  tokens = random_tokens(2, ROWS, TREE.size)
   cache = extend(empty, prefix)[2].at(jnp.full(ROWS, PREFIX - 1))
   draft = Proposal(tokens, None, jnp.ones(tokens.shape, bool), TREE)
   score = jax.jit(functools.partial(step.score_tree, extend))
@@ -41,6 +43,7 @@ def test_each_path_is_scored_as_if_it_were_alone():
     path = np.array(line(node))
     whole = jnp.concatenate([prefix, tokens[:, path - 1]], axis=1)
     alone, alone_features, _ = extend(empty, whole)
-    last, path = slice(PREFIX - 1, None), [0, *path]
+    last = slice(PREFIX - 1, None)
+    path = [0, *path]
     np.testing.assert_allclose(logits[:, path], alone[:, last], atol=1e-5)
     np.testing.assert_allclose(features[:, path], alone_features[:, last], atol=1e-5)

@@ -1,4 +1,4 @@
-"""The block that the target scores is no wider than the drafts, and read no further."""
+"""The target scores a block no wider than the drafts, and rules read no further."""
 
 import chex
 import jax
@@ -11,18 +11,19 @@ from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding import widths
 
 
-def test_the_narrowest_block_that_holds_all_drafts_is_scored():
+def test_the_narrowest_block_for_all_drafts_is_scored():
   assert widths.block_widths(1) == (1, 2)
   assert widths.block_widths(3) == (1, 2, 4)
   assert widths.block_widths(7) == (1, 2, 4, 8)
   assert widths.block_widths(9) == (1, 2, 4, 8, 10)
 
   def extend(cache, tokens):
-    """Says in its logits how wide the block was, and what stood in it."""
+    """Returns the block's width as logits, and the block's tokens as features."""
     wide = jnp.full((*tokens.shape, 3), float(tokens.shape[1]))
     return wide, tokens[..., None] * 1.0, cache
 
-  tokens, draft_probs = jnp.arange(10).reshape(2, 5), jnp.zeros((2, 5, 3))
+  tokens = jnp.arange(10).reshape(2, 5)
+  draft_probs = jnp.zeros((2, 5, 3))
   score = jax.jit(
     lambda sizes: widths.score(
       extend, None, jnp.array([7, 7]), Proposal.chain(tokens, draft_probs, sizes)
@@ -38,11 +39,15 @@ def test_the_narrowest_block_that_holds_all_drafts_is_scored():
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_no_rule_reads_beyond_what_counts(name):
-  rng, rows, gamma, size = np.random.default_rng(0), 64, 5, 4
+def test_rules_read_only_valid_places(name):
+  rng = np.random.default_rng(0)
+  rows = 64
+  gamma = 5
+  size = 4
   p = rng.dirichlet(np.ones(size), (rows, gamma + 1)).astype(np.float32)
   q = rng.dirichlet(np.ones(size), (rows, gamma)).astype(np.float32)
-  tokens, num_valid = rng.integers(size, size=(rows, gamma)), np.arange(rows) % gamma
+  tokens = rng.integers(size, size=(rows, gamma))
+  num_valid = np.arange(rows) % gamma
   uniforms = jnp.asarray(rng.uniform(size=(rows, gamma + 1, 1)), jnp.float32)
   beyond = np.arange(gamma) >= num_valid[:, None]
   after = np.arange(gamma + 1) > num_valid[:, None]

@@ -1,4 +1,4 @@
-"""What the copy draft proposes, by hand and beside a search in Python."""
+"""Proposals of the copy drafter, by hand and against a search in Python."""
 
 import jax
 import jax.numpy as jnp
@@ -14,15 +14,19 @@ from tests.hash_model import HashModel, speculation
 
 
 def propose(inputs, outputs, gamma=3, match=1):
-  """Proposals of rows with these inputs and outputs so far, as lists."""
+  """Returns the proposals of rows as lists, given inputs and outputs so far."""
   width = 2 + max(map(len, outputs))
-  # Beyond each row's length stands garbage.
+  # Garbage stands beyond each row's length.
   sequences = np.full((len(outputs), width), 9)
   for row, output in zip(sequences, outputs, strict=True):
     row[: len(output) + 1] = [0, *output]
-  drafter, keys = Copy(gamma, match), row_keys(jax.random.key(0), len(outputs))
-  known = HashModel(0, 16), drafter, Token(), Sampling(), keys, width
-  spec, state = speculation(*known, source=jnp.array(inputs))
+  drafter = Copy(gamma, match)
+  keys = row_keys(jax.random.key(0), len(outputs))
+  target = HashModel(0, 16)
+  source = jnp.array(inputs)
+  spec, state = speculation(
+    target, drafter, Token(), Sampling(), keys, width, source=source
+  )
   state = state.replace(
     sequences=jnp.asarray(sequences),
     lengths=jnp.array([len(output) + 1 for output in outputs]),
@@ -37,8 +41,9 @@ def propose(inputs, outputs, gamma=3, match=1):
 
 
 def by_search(inputs, output, gamma, least):
-  """The same in plain Python."""
-  best, draft = 0, []
+  """Returns the proposal of a search in plain Python."""
+  best = 0
+  draft = []
   for text in (inputs, output):
     text = [token for token in text if token]
     for place in range(len(text) - 1):
@@ -48,24 +53,25 @@ def by_search(inputs, output, gamma, least):
           break
         match += 1
       if match > best:
-        best, draft = match, text[place + 1 : place + 1 + gamma]
+        best = match
+        draft = text[place + 1 : place + 1 + gamma]
   return draft if best >= least else []
 
 
-def test_by_hand():
+def test_proposals_by_hand():
   inputs = [[5, 6, 7, 8, 5, 9, 1], [5, 6, 7, 1, 0, 0, 0]]
-  # The first 5 of two; the place after the longer match; the end of the input.
+  # The first of two matches of 5; the longer match; the end of the input.
   assert propose(inputs, [[5], [6]])[0] == [[6, 7, 8], [7, 1]]
   assert propose(inputs, [[8, 5], [7]])[0] == [[9, 1], [1]]
-  # What the output has had itself, up to its end.
+  # Copies from the output so far, up to the output's end.
   assert propose(inputs, [[3, 4, 3], [2, 2]])[0] == [[4, 3], [2]]
-  # Nothing: unknown tokens, an empty output, a match that is too short.
+  # Unknown tokens, an empty output, and too short a match give no proposal.
   assert propose(inputs, [[4], []])[0] == [[], []]
   assert propose(inputs, [[2, 5], [5, 6]], match=2)[0] == [[], [7, 1]]
 
 
 @pytest.mark.parametrize("match", [1, 2, 3])
-def test_it_finds_what_a_search_in_python_finds(match):
+def test_proposals_equal_a_search_in_python(match):
   rng = np.random.default_rng(match)
   inputs = rng.integers(2, 5, (40, 12))
   inputs[np.arange(12) >= rng.integers(1, 13, (40, 1))] = 0
@@ -79,15 +85,16 @@ def test_it_finds_what_a_search_in_python_finds(match):
   assert {len(draft) for draft in drafts} >= {0, 1, 4}
 
 
-def test_the_distribution_is_one_at_each_token():
+def test_the_distribution_is_one_hot():
   _, proposal = propose([[5, 6, 7, 8, 5, 9, 1]], [[5]])
-  assert proposal.draft_probs is None  # Certain, and so no distribution is written out.
+  assert proposal.draft_probs is None  # Certain tokens need no distribution.
   np.testing.assert_array_equal(proposal.distributions(16)[0], np.eye(16)[[6, 7, 8]])
 
 
-def test_alpha_by_counts_is_alpha_by_mass():
-  """A copied token is certain, so it is accepted with its probability under p."""
-  rows, target = 20_000, HashModel(seed=3, vocab_size=6)
+def test_alpha_by_counts_equals_alpha_by_mass():
+  """A copied token is certain, so the token is accepted with probability p(token)."""
+  rows = 20_000
+  target = HashModel(seed=3, vocab_size=6)
   source = jnp.tile(jnp.array([2, 3, 4, 5, 3, 2, 5, 4, 2, 2, 1, 0]), (rows, 1))
   spec, state = speculation(
     target,

@@ -1,4 +1,4 @@
-"""EAGLE's drafter: training does as drafting does, and outputs are the target's."""
+"""EAGLE: training and drafting agree, and unsupported trees are refused."""
 
 import jax
 import jax.numpy as jnp
@@ -20,22 +20,23 @@ EAGLE = EagleDrafter(HeadsConfig.of(TARGET.config, COUNT, kind="eagle"))
 TOKENS = jnp.array([[5, 7, 2, 9, 4, 6, 3, 1]])
 
 
-def test_training_does_as_drafting():
-  """Each position's unrolled steps, beside those that drafting takes from there."""
-  params, source = all_params(EAGLE), INPUTS[:1, :4]
+def test_training_equals_drafting():
+  """Unrolled steps of training equal the steps of a draft from each position."""
+  params = all_params(EAGLE)
+  source = INPUTS[:1, :4]
   batch = {
     "encoder_input_tokens": source,
     "decoder_input_tokens": jnp.pad(TOKENS, ((0, 0), (1, 0)))[:, :-1],
     "decoder_target_tokens": TOKENS,
   }
-  target, draft = params["target"], params["draft"]
+  target = params["target"]
+  draft = params["draft"]
   own = {"params": draft}
 
   @jax.jit
   def unrolled():
     features = forward(TARGET, target, batch, method="features", taps=3)
-    given = EAGLE, draft, TARGET, target, features, batch
-    return list(drafted_ahead(*given))
+    return list(drafted_ahead(EAGLE, draft, TARGET, target, features, batch))
 
   @jax.jit
   def drafted(at):
@@ -46,25 +47,30 @@ def test_training_does_as_drafting():
     )
     embedded = TARGET.apply({"params": target}, TOKENS, method="embed")
     feature = EAGLE.apply(own, features, method="fused")
-    given = EAGLE.empty_cache(1, 12), feature, embedded, cache
-    found, feature, known = EAGLE.apply(own, *given, method="extend")
+    predicted, feature, draft_cache = EAGLE.apply(
+      own, EAGLE.empty_cache(1, 12), feature, embedded, cache, method="extend"
+    )
 
     def take(x):
       return jax.lax.dynamic_slice_in_dim(x, at, 1, axis=1)
 
-    steps, (found, feature) = [], (take(found), take(feature))
-    known = known.at(jnp.full(1, at + 1))
+    steps = []
+    predicted = take(predicted)
+    feature = take(feature)
+    draft_cache = draft_cache.at(jnp.full(1, at + 1))
     for step in range(COUNT):
-      steps.append(TARGET.apply({"params": target}, found, method="logits")[0, 0])
+      logits = TARGET.apply({"params": target}, predicted, method="logits")
+      steps.append(logits[0, 0])
       after = jax.lax.dynamic_slice_in_dim(embedded, at + step + 1, 1, axis=1)
-      given = known, feature, after, cache
-      found, feature, known = EAGLE.apply(own, *given, method="extend")
+      predicted, feature, draft_cache = EAGLE.apply(
+        own, draft_cache, feature, after, cache, method="extend"
+      )
     return steps
 
-  found = unrolled()
+  logits = unrolled()
   for at in range(TOKENS.shape[1] - COUNT):
     for step, expected in enumerate(drafted(at)):
-      np.testing.assert_allclose(found[step][0, at], expected, atol=2e-4)
+      np.testing.assert_allclose(logits[step][0, at], expected, atol=2e-4)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +80,6 @@ def test_training_does_as_drafting():
     (Pruned(6, 3, 3, penalty=1.0), "a penalty of 1.0"),
   ],
 )
-def test_its_trees_are_chains_or_pruned(shape, message):
+def test_trees_other_than_chains_and_pruned_trees_are_refused(shape, message):
   with pytest.raises(ValueError, match=message):
     headed(EAGLE, shape)

@@ -1,4 +1,4 @@
-"""Drafts from the target's features: as in training, in as many calls as promised."""
+"""Heads draft like in training, in as many calls as promised."""
 
 import dataclasses
 import functools
@@ -28,7 +28,8 @@ from tests.t5x_bridge import tiny, tiny_gpt
 from tests.training.conftest import params_of, shapes_of
 
 INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [4, 4, 8, 1]])
-ROOM, COUNT = 14, 3
+ROOM = 14
+COUNT = 3
 TARGETS = {"t5": tiny.TARGET, "gpt": tiny_gpt.TARGET}
 BIASED = ("parallel, biased", "blockwise, biased")
 
@@ -40,7 +41,7 @@ def heads_of(kind, config):
 
 
 def noisy(network, seed):
-  """Parameters that draw anything, rather than nearly the target's own distribution."""
+  """Returns noisy parameters, so heads do not nearly copy the target's distribution."""
   draw = np.random.default_rng(seed).normal
 
   def noise(x):
@@ -51,7 +52,7 @@ def noisy(network, seed):
 
 @functools.cache
 def pair(kind, target="t5"):
-  """Target, heads, and the parameters of both."""
+  """Returns the target, the heads, and the parameters of both networks."""
   networks = network_for(TARGETS[target]), heads_of(kind, TARGETS[target])
   params = (noisy(network, seed) for seed, network in enumerate(networks))
   return *networks, dict(zip(("target", "draft"), params, strict=True))
@@ -62,8 +63,8 @@ def decoder(kind, shape, target="t5"):
   return SpeculativeDecoder(network, headed(heads, shape), RULES["traversal"]), params
 
 
-def test_greedy_outputs_are_those_of_a_decoder_only_target():
-  """tests/test_ways.py has the others."""
+def test_a_decoder_only_target_keeps_greedy_outputs():
+  """tests/test_ways.py has further targets."""
   speculative, params = decoder("hydra", Tree((0, 0, 1, 1, 2, 3)), "gpt")
   decoders = speculative, PlainDecoder(speculative.target)
   found, plain = (networks.run(x, params, INPUTS, ROOM) for x in decoders)
@@ -71,7 +72,7 @@ def test_greedy_outputs_are_those_of_a_decoder_only_target():
 
 
 def test_a_target_in_16_bits_with_tied_logits_has_heads():
-  """Their own numbers stay float32's."""
+  """The heads' parameters stay in float32."""
   changes = {"dtype": "bfloat16", "logits_via_embedding": True}
   network = network_for(dataclasses.replace(tiny.TARGET, **changes))
   heads = heads_of("parallel", tiny.TARGET)
@@ -87,34 +88,37 @@ def test_a_target_in_16_bits_with_tied_logits_has_heads():
 @pytest.mark.parametrize(
   ("kind", "target"), [("parallel", "t5"), ("parallel", "gpt"), ("medusa", "gpt")]
 )
-def test_drafts_come_from_the_distributions_that_were_trained(kind, target):
-  """Iteration by iteration, whatever was accepted before, against teacher forcing."""
+def test_drafts_follow_the_trained_distributions(kind, target):
+  """Every iteration matches teacher forcing, after any number of accepted tokens."""
   speculative, params = decoder(kind, chain(COUNT), target)
   keys = row_keys(jax.random.key(0), len(INPUTS))
-  known = params, INPUTS, keys, Sampling(), ROOM, -1
+
+  def prepare():
+    return speculative.prepare(params, INPUTS, keys, Sampling(), ROOM, -1)
 
   def distributions(spec, state):
     if kind == "parallel":
       features = spec.drafter._read(spec.context, state)[0]
       return spec.context.target.logits(features)
-    given = {"params": params["draft"]}, state.drafter_state.feature
-    return spec.context.target.logits(
-      spec.drafter.network.apply(*given, method="features")
+    features = spec.drafter.network.apply(
+      {"params": params["draft"]}, state.drafter_state.feature, method="features"
     )
+    return spec.context.target.logits(features)
 
   @jax.jit
   def one(state):
-    spec, _ = speculative.prepare(*known)
+    spec, _ = prepare()
     return distributions(spec, state), step(spec, state)[0]
 
-  state, found = jax.jit(lambda: speculative.prepare(*known)[1])(), []
+  state = jax.jit(lambda: prepare()[1])()
+  found = []
   while not state.ended.all():
     counts = np.asarray(state.lengths - state.starts) * ~np.asarray(state.ended)
     logits, state = one(state)
     found.append((np.asarray(logits), counts))
   tokens = state.outputs(ROOM)
   network, heads, _ = pair(kind, target)
-  # Prompts of one length alone: others would be packed with their outputs.
+  # The rows have full prompts. Forcing would pack a shorter prompt with the output.
   rows, prompts = ([0, 1, 2], tokens[:, :0]) if target == "t5" else ([0, 2], INPUTS)
   first = prompts.shape[1]
   whole = jnp.concatenate([prompts, tokens], axis=1)[jnp.array(rows)]
@@ -127,35 +131,41 @@ def test_drafts_come_from_the_distributions_that_were_trained(kind, target):
       "decoder_target_tokens": whole,
     }
     features = forward(network, params["target"], batch, method="features")[:, first:]
-    # The drafter reads what is put out, no prompt.
+    # The drafter reads outputs, not prompts.
     batch["decoder_target_tokens"] = whole[:, first:]
-    given = heads, params["draft"], network, params["target"], features, batch
-    return jnp.stack(list(drafted_ahead(*given)), axis=2)
+    logits = drafted_ahead(
+      heads, params["draft"], network, params["target"], features, batch
+    )
+    return jnp.stack(list(logits), axis=2)
 
   expected = np.asarray(forced(whole))
   assert len(found) > ROOM // (COUNT + 1)
   for logits, counts in found:
     for place, row in enumerate(rows):
       if counts[row]:
-        of_row = logits[row], expected[place, counts[row] - 1]
-        np.testing.assert_allclose(*of_row, rtol=2e-3, atol=2e-3)
+        forced_logits = expected[place, counts[row] - 1]
+        np.testing.assert_allclose(logits[row], forced_logits, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("kind", BIASED)
-def test_a_biased_chain_is_drawn_from_what_follows_the_token_before(kind):
+def test_a_biased_chain_adds_the_bias_of_the_token_before(kind):
   speculative, params = decoder(kind, chain(COUNT))
   keys = row_keys(jax.random.key(0), len(INPUTS))
-  known = INPUTS, keys, Sampling(), ROOM, -1
+
+  def prepare(params):
+    return speculative.prepare(params, INPUTS, keys, Sampling(), ROOM, -1)
+
   draws = jax.random.uniform(jax.random.key(1), (len(INPUTS), COUNT, LEVELS))
-  started = jax.jit(lambda params: step(*speculative.prepare(params, *known))[0])
+  started = jax.jit(lambda params: step(*prepare(params))[0])
 
   @jax.jit
   def drafted(draft, state):
-    spec, _ = speculative.prepare({**params, "draft": draft}, *known)
+    spec, _ = prepare({**params, "draft": draft})
     proposal, _ = spec.drafter.propose(spec.context, state, draws)
     return state.last_tokens(), proposal.tokens, proposal.draft_probs
 
-  state, draft = started(params), params["draft"]
+  state = started(params)
+  draft = params["draft"]
   kernel = draft["markov_logits"]["kernel"]
   last, tokens, found = map(np.asarray, drafted(draft, state))
   apart = {**draft, "markov_logits": {"kernel": 0 * kernel}}
@@ -168,18 +178,20 @@ def test_a_biased_chain_is_drawn_from_what_follows_the_token_before(kind):
   assert np.abs(found - without).max() > 0.05
 
 
-def test_sure_heads_need_no_more_calls_than_m_over_k_and_one():
-  """m / k + 1 calls of k tokens (Stern et al., section 4): heads that are always right.
+def test_perfect_heads_need_at_most_m_over_k_plus_one_calls():
+  """Perfect heads need m / k + 1 calls of k tokens (Stern et al., section 4).
 
-  A target that goes on with the same distribution whatever comes is drafted by its own
-  feature.
+  The target has the same distribution after every token, so the target's feature
+  predicts all drafted tokens.
   """
   network, heads, params = pair("blockwise")
   same = jax.tree.map(jnp.zeros_like, params["draft"])
   # Every token has the same embedding.
   one = jax.tree.map(jnp.ones_like, params["target"]["token_embedder"])
   known = {"target": {**params["target"], "token_embedder": one}, "draft": same}
-  decoder, room, block = SpeculativeDecoder(network, headed(heads)), 12, COUNT + 1
+  decoder = SpeculativeDecoder(network, headed(heads))
+  room = 12
+  block = COUNT + 1
   decoded = networks.run(decoder, known, INPUTS, room, eos_id=-1)
   calls = np.asarray(decoded.statistics.target_calls)
   assert np.unique(np.asarray(decoded.tokens)).size <= len(INPUTS)
@@ -191,18 +203,20 @@ def test_sure_heads_need_no_more_calls_than_m_over_k_and_one():
 
 
 @pytest.mark.parametrize(("positions", "nodes"), [(3, 9), (1, 3)])
-def test_a_pruned_tree_is_the_best_of_all_nodes(positions, nodes):
-  """Against every path of every length: heads, the text's pairs, a table of 3-grams."""
+def test_a_pruned_tree_has_the_best_nodes(positions, nodes):
+  """An enumeration of all paths scores heads, pairs in the text, and 3-grams."""
   rng = np.random.default_rng(0)
-  rows, size = 5, 4
+  rows = 5
+  size = 4
   logits = jnp.asarray(rng.normal(size=(rows, positions, size)) * 2, jnp.float32)
   known = jnp.asarray(rng.integers(1, size, (rows, 2)))
   text = jnp.asarray(rng.integers(0, size, (rows, 6)))
   table = rng.dirichlet(np.full(size, 0.1), (size, size)).astype(np.float32)
-  lengths, asked = jnp.full(rows, 5), []
+  lengths = jnp.full(rows, 5)
+  asked = []
 
   def probs_after(before, places):
-    # The root is token 4, counted from 0; its children and theirs follow.
+    # The root is token 4, counting from 0. Children and grandchildren follow.
     asked.append((places == {1: 4, size: 5, size**2: 6}[places.shape[1]]).all())
     return jnp.asarray(table)[before[..., 0], before[..., 1]]
 
@@ -248,20 +262,22 @@ def scores_paths(size, positions):
       yield from ((*path, x) for x in range(size))
 
 
-def test_what_is_no_number_is_drafted_and_an_error():
+def test_nan_logits_draft_an_invalid_token():
   logits = jnp.zeros((1, 2, 4)).at[0, 1].set(jnp.nan)
-  known = 2, jnp.array([[1]]), jnp.array([1])
 
   @jax.jit
   def grown(logits):
-    found = Pruned(3, 2, 2).grow(lambda depth, *_: logits[:, [depth]], *known)
-    return found.tokens, found.is_valid
+    def read(depth, *_):
+      return logits[:, [depth]]
+
+    tree = Pruned(3, 2, 2).grow(read, 2, jnp.array([[1]]), jnp.array([1]))
+    return tree.tokens, tree.is_valid
 
   tokens, is_valid = grown(logits)
   assert (tokens[is_valid] == -1).any()
 
 
-def test_a_table_of_n_grams_prunes_what_is_drafted_and_no_output():
+def test_a_table_of_n_grams_changes_drafts_but_no_output():
   size = tiny.TARGET.vocab_size
   table = NgramTable(NgramConfig(size, (4, 2), 2, 3))
   nothing = jax.tree.map(jnp.zeros_like, shapes_of(table)["params"])
@@ -272,7 +288,7 @@ def test_a_table_of_n_grams_prunes_what_is_drafted_and_no_output():
   params = {name: noisy(network, seed) for name, network, seed in models}
   run = jax.jit(lambda known: by_table.decode(known, INPUTS, keys, GREEDY, ROOM, -1))
   found = []
-  # All tokens alike, or the odd ones alone.
+  # A uniform table, and a table of odd tokens only.
   for distribution in (jnp.ones(size), jnp.arange(size) % 2 / 32):
     found.append(run({**params, "ngrams": {**nothing, "unigram": distribution}}))
   found.append(networks.run(alone, params, INPUTS, ROOM, eos_id=-1))
@@ -282,7 +298,7 @@ def test_a_table_of_n_grams_prunes_what_is_drafted_and_no_output():
   assert even == same != odd
 
 
-def test_what_can_t_be_drafted_is_refused():
+def test_unsupported_settings_are_refused():
   heads, parallel = (heads_of(kind, tiny.TARGET) for kind in ("medusa", "parallel"))
   gpt = network_for(tiny_gpt.TARGET)
   for make, message in [

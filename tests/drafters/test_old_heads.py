@@ -1,4 +1,4 @@
-"""Heads of earlier versions, which have weights that nothing reads, still draft."""
+"""Heads of earlier versions, with weights that no code reads, still draft."""
 
 import jax
 import numpy as np
@@ -12,14 +12,15 @@ from specdec_t5x.network.heads import HeadsConfig
 from tests import ways
 from tests.t5x_bridge import tiny
 
-WIDTH, COUNT = tiny.TARGET.emb_dim, 3
+WIDTH = tiny.TARGET.emb_dim
+COUNT = 3
 BIAS = {"rank": 2, "vocab_size": tiny.TARGET.vocab_size}
 CONFIGS = {
   "medusa": HeadsConfig("medusa", COUNT, WIDTH),
   "biased blockwise": HeadsConfig("blockwise", COUNT, WIDTH, hidden_dim=8, **BIAS),
   "parallel": HeadsConfig.of(tiny.TARGET, COUNT),
   "biased parallel": HeadsConfig.of(tiny.TARGET, COUNT, **BIAS),
-  # Its parameters say no number of steps: they are five.
+  # The parameters do not record the number of steps. The default is five.
   "eagle": HeadsConfig.of(tiny.TARGET, 5, kind="eagle"),
 }
 MACRO = "DRAFT_CHECKPOINT_PATH"
@@ -27,14 +28,14 @@ MACRO = "DRAFT_CHECKPOINT_PATH"
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
-  """A target's checkpoint and its vocabulary."""
+  """Returns a target's checkpoint and vocabulary."""
   root = tmp_path_factory.mktemp("target")
   return tiny.save_t5x(root, tiny.TARGET, seed=1), tiny.train_vocabulary(root)
 
 
 @pytest.fixture(params=["t5x", "orbax"])
 def both(request, config, tmp_path):
-  """Paths of the same heads, as an earlier version wrote them and as this one does."""
+  """Returns paths of the same heads, as saved by an earlier and by this version."""
   params = dict(ways.drawn(config))
   row = np.random.default_rng(5).normal(size=(COUNT, WIDTH + 2)).astype(np.float32)
   old = {**params, "confidence": row}
@@ -48,13 +49,14 @@ every_kind = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
 @every_kind
-def test_old_heads_draft_as_those_without_such_weights(both, config, target):
+def test_unused_weights_of_old_heads_change_no_output(both, config, target):
   checkpoint, vocabulary = target
   whole = specdec_t5x.load_model(checkpoint)
   old, new = map(specdec_t5x.load_model, both)
   assert old.network.config == new.network.config == config
   assert "confidence" not in old.params
-  texts, settings = tiny.sentences(3, seed=4), {"gamma": 3, "max_length": 6}
+  texts = tiny.sentences(3, seed=4)
+  settings = {"gamma": 3, "max_length": 6}
   outputs = [
     specdec_t5x.generate(texts, whole, draft, vocabulary, **settings)
     for draft in (old, new)
@@ -64,7 +66,7 @@ def test_old_heads_draft_as_those_without_such_weights(both, config, target):
 
 
 @every_kind
-def test_a_run_accepts_old_heads_and_restores_what_is_read(both, config):
+def test_a_run_restores_old_heads_without_unused_weights(both, config):
   network = networks.heads(both[0])
   assert network.config == config
   state = abstract_state(network)

@@ -1,4 +1,4 @@
-"""Networks with different numbers of padding rows draft for one another."""
+"""Networks with different numbers of padding rows draft for the target."""
 
 import dataclasses
 
@@ -18,11 +18,12 @@ from tests import networks
 from tests.t5x_bridge import tiny
 
 IDS = [[5, 9, 7, 1], [8, 1], [6, 6, 4, 1], [12, 3, 1]]
-LENGTH, ROWS = 10, 64
+LENGTH = 10
+ROWS = 64
 
 
 def model(config, vocab_size, seed=3):
-  """A model that seldom ends an output."""
+  """Returns a model that seldom ends an output."""
   network = network_for(dataclasses.replace(config, vocab_size=vocab_size))
   params = networks.drawn(network.config, seed)
   return Model(network, params, generation=Generation((ROWS - 1,)))
@@ -33,7 +34,7 @@ def heads(vocab_size):
   return Model(network_for(config), networks.sharp(network_for(config)))
 
 
-# The draft's rows, and by what it drafts.
+# Maps the kind of draft to a function of the draft's rows.
 DRAFTS = {
   "draft model": lambda rows: {"draft": model(tiny.DRAFT, rows)},
   "itself": lambda rows: {"draft": model(tiny.TARGET, rows)},
@@ -44,8 +45,9 @@ DRAFTS = {
 
 @pytest.mark.parametrize("rows", [ROWS - 3, ROWS + 4])
 @pytest.mark.parametrize("how", DRAFTS)
-def test_outputs_stay_plain_decoding_s(how, rows):
-  target, words = model(tiny.TARGET, ROWS), DRAFTS[how](rows)
+def test_outputs_equal_plain_decoding(how, rows):
+  target = model(tiny.TARGET, ROWS)
+  words = DRAFTS[how](rows)
   gamma = {"policy": "fixed"} if how == "heads" else {"gamma": 3}
   for sampling in (GREEDY, Sampling(1.0, coupled=True)):
     if words.get("num_candidates") and not sampling.greedy:
@@ -60,8 +62,9 @@ def test_outputs_stay_plain_decoding_s(how, rows):
 
 
 @pytest.mark.parametrize("rows", [ROWS - 3, ROWS + 4])
-def test_a_beam_s_hypotheses_stay(rows):
-  target, draft = model(tiny.TARGET, ROWS), model(tiny.DRAFT, rows)
+def test_hypotheses_of_a_beam_equal_plain_search(rows):
+  target = model(tiny.TARGET, ROWS)
+  draft = model(tiny.DRAFT, rows)
   params = {"target": target.params, "draft": draft.params}
   inputs = jax.numpy.array([[5, 9, 7, 1], [8, 4, 2, 1]])
   found = [
@@ -73,7 +76,7 @@ def test_a_beam_s_hypotheses_stay(rows):
   assert found[0].tokens.tolist() == found[1].tokens.tolist()
 
 
-def test_another_vocabulary_is_refused():
+def test_a_different_vocabulary_is_refused():
   target = network_for(tiny.TARGET)
   for rows in (ROWS - 5, 2 * ROWS):
     draft = network_for(dataclasses.replace(tiny.DRAFT, vocab_size=rows))

@@ -1,4 +1,4 @@
-"""The target drafts for itself in few bits: plain outputs, weights rounded once."""
+"""The target drafts for itself with few bits: plain outputs, weights rounded once."""
 
 import dataclasses
 import functools
@@ -23,7 +23,9 @@ from tests.network.kinds import T5_1_0
 from tests.t5x_bridge import tiny, tiny_gpt
 from tests.training.conftest import params_of
 
-INPUTS, ROOM, GAMMA = of_target.INPUTS, of_target.ROOM, 3
+INPUTS = of_target.INPUTS
+ROOM = of_target.ROOM
+GAMMA = 3
 TARGETS = {"t5": tiny.TARGET, "tied": T5_1_0, "gpt": tiny_gpt.TARGET}
 WAYS = {
   "8": Quantized(gamma=GAMMA),
@@ -44,24 +46,24 @@ def run(kind, drafter=None, sampling=GREEDY):
   return decode(model(kind), None, drafter, policy=policy, sampling=sampling)
 
 
-def test_greedy_outputs_are_the_plain_ones():
-  """Of a decoder-only target; tests/test_ways.py has an encoder-decoder's."""
+def test_greedy_outputs_equal_plain_decoding():
+  """The target is decoder-only; tests/test_ways.py tests an encoder-decoder."""
   found = run("gpt", WAYS["4 and less"])
   np.testing.assert_array_equal(found.tokens, run("gpt").tokens)
   assert found.statistics.drafted.sum() > 0
 
 
-def test_more_bits_draft_better():
+def test_more_bits_have_a_higher_alpha():
   info = [run("tied", WAYS[way], Sampling()).statistics for way in ("8", "4")]
   alphas = [x.acceptance_mass.sum() / x.acceptance_positions.sum() for x in info]
   assert 1 > alphas[0] > 0.8
   assert alphas[0] > alphas[1] > 0.3
 
 
-# ---- Once, and what can't be. ----
+# ---- Rounding, and refusals. ----
 
 
-def test_weights_are_rounded_once_and_it_is_said(monkeypatch):
+def test_weights_are_rounded_once_with_a_message(monkeypatch):
   said = []
   monkeypatch.setattr(console, "say", said.append)
   target = dataclasses.replace(model("t5"), _derived={})
@@ -71,12 +73,12 @@ def test_weights_are_rounded_once_and_it_is_said(monkeypatch):
   assert first is again
   assert len(said) == 1
   assert said[0].startswith("Quantized: 0.0 MB beside the target's 0.0 MB")
-  # A run's record has the bytes.
+  # A run's record has the sizes in bytes.
   sizes = {"bytes": rounded.size(first), "bytes_of_target": rounded.size(target.params)}
   assert tuning.sizes([NAME, "other"]) == {NAME: sizes}
 
 
-def test_a_name_is_enough():
+def test_a_drafter_may_be_given_by_name():
   decoder, _ = build.together(model("t5"), "quantized")
   assert decoder.drafter == Quantized()
   assert decoder.policy == CostAware(prior_alpha=0.9)
@@ -84,13 +86,13 @@ def test_a_name_is_enough():
     build.together(model("t5"), "quantized", "copy")
 
 
-def test_weights_that_were_not_rounded_are_missed():
+def test_missing_rounded_weights_are_an_error():
   decoder = SpeculativeDecoder(network_for(tiny.TARGET), WAYS["8"], RULES["token"])
   keys = row_keys(jax.random.key(0), len(INPUTS))
-  given = {"target": model("t5").params}, INPUTS, keys, GREEDY, ROOM, 1
+  params = {"target": model("t5").params}
   with pytest.raises(ValueError, match="'quantized' is not among the parameters"):
-    decoder.decode(*given)
+    decoder.decode(params, INPUTS, keys, GREEDY, ROOM, 1)
 
 
-def test_gin_s_lists_make_it(unchecked):
+def test_lists_from_gin_are_hashable(unchecked):
   assert hash(Quantized(whole=["logits"], skip=["mlp_0"]))

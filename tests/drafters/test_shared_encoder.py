@@ -1,4 +1,4 @@
-"""A draft on its target's encoder: which rows' features it reads, what it refuses."""
+"""Drafts on the target's encoder: acceptance, outputs, and refusals."""
 
 import dataclasses
 
@@ -19,12 +19,13 @@ from tests import networks
 from tests.t5x_bridge import tiny
 from tests.training.conftest import params_of
 
-ROOM, LENGTH = 12, 48
+ROOM = 12
+LENGTH = 48
 TARGET = network_for(tiny.TARGET)
-# As the target's decoder, so that all that it drafts stands.
+# A draft with the target's decoder, so every drafted token is accepted.
 PERFECT = network_for(dataclasses.replace(tiny.TARGET, num_encoder_layers=0))
 SMALL = dataclasses.replace(PERFECT.config, num_decoder_layers=1)
-# A batch that is encoded at less than its width, and inputs of several lengths.
+# The batch is encoded at less than the full width, with inputs of several lengths.
 TEXTS = [[5, 6, 7, 1], [9, 3, 1], [4, 4, 8, 9, 9, 6, 5, 1], [7, 1], [8, 2, 1]]
 INPUTS = jnp.array([[*text, *[0] * (LENGTH - len(text))] for text in TEXTS])
 
@@ -38,15 +39,15 @@ def run(decoder, params, sampling=GREEDY, decodes=1):
   return networks.run(decoder, params, INPUTS, ROOM, sampling, per_input=decodes)
 
 
-def test_all_of_the_target_s_layers_draft_what_it_says():
+def test_a_draft_with_the_target_s_decoder_is_accepted():
   decoder = SpeculativeDecoder(TARGET, DraftModel(PERFECT, 3), slots=2)
   found = run(decoder, all_params(PERFECT), Sampling(), 2)
   assert found.statistics.drafted.sum() > 20
-  # Their products are of other widths, so p is q but for rounding.
+  # Products differ in width, so p equals q up to rounding.
   np.testing.assert_array_equal(found.statistics.accepted, found.statistics.drafted)
 
 
-def test_a_middle_network_with_it_leaves_outputs_the_target_s_own():
+def test_a_middle_network_on_the_target_s_encoder_keeps_outputs():
   draft = network_for(SMALL)
   decoder = SpeculativeDecoder(TARGET, Cascade(draft, DraftModel(draft, 2), 3))
   params = all_params(draft)
@@ -56,10 +57,11 @@ def test_a_middle_network_with_it_leaves_outputs_the_target_s_own():
   assert found.statistics.accepted.sum() > 0
 
 
-def test_it_is_refused_where_there_is_no_such_encoder():
+def test_a_draft_without_a_matching_encoder_is_refused():
   narrow = network_for(dataclasses.replace(tiny.DRAFT, num_encoder_layers=0))
   draft = network_for(SMALL)
-  params, beam = all_params(draft), BeamDecoder(TARGET, draft)
+  params = all_params(draft)
+  beam = BeamDecoder(TARGET, draft)
   for make, message in [
     (lambda: SpeculativeDecoder(TARGET, DraftModel(narrow)), "16, got one of width 8"),
     (lambda: run(PlainDecoder(draft), {"target": params["draft"]}), "got one with"),

@@ -1,4 +1,4 @@
-"""Drafts that go on token by token: how long they are, and what depends on it."""
+"""Drafts of single steps: draft lengths, and independence of rows."""
 
 import dataclasses
 
@@ -23,32 +23,33 @@ DRAFT = HashModel(seed=2, vocab_size=6, eos_bias=-1.0)
 
 
 def by_row(*seconds):
-  """Lengths of a row's own, by such times of iterations."""
+  """Returns a policy with lengths per row, given the times of iterations."""
   return CostAware(seconds, decay=0.9, by_row=True)
 
 
 @dataclasses.dataclass(frozen=True)
-class Told(Policy):
-  """Gives each row a length of its own."""
+class Prescribed(Policy):
+  """A policy with a prescribed length per row."""
 
-  told: tuple[int, ...] = ()
+  prescribed: tuple[int, ...] = ()
 
   def lengths(self, policy_state, rows, choices):
     del policy_state, rows, choices
-    return jnp.array(self.told)
+    return jnp.array(self.prescribed)
 
 
 SETTINGS = {"gamma": 5, "length": 13, "sampling": Sampling()}
 
 
 def prepare(keys, policy, gamma, length, sampling, draft=DRAFT, target=TARGET):
-  """The loop's settings and first state."""
-  drafter, rule = DraftModel(draft, gamma), RULES["token"]
+  """Returns the loop's settings and first state."""
+  drafter = DraftModel(draft, gamma)
+  rule = RULES["token"]
   return speculation(target, drafter, rule, sampling, keys, length, policy=policy)
 
 
 def iterations(policy, rows, **settings):
-  """Of each iteration the state before, sizes of drafts, the state after, counts."""
+  """Yields the state before, draft sizes, the state after, and counts per iteration."""
   settings = {**SETTINGS, **settings}
   spec, state = prepare(row_keys(jax.random.key(3), rows), policy, **settings)
 
@@ -65,18 +66,19 @@ def iterations(policy, rows, **settings):
     state = after
 
 
-# Its drafts pay after a success alone, so few rows often rest where many do not.
+# Drafts pay only after a success, so few rows often rest while many rows do not.
 SELDOM = by_row(1.0, 1.7, 2.1, 2.4, 2.8, 3.1)
-# One token at least, and up to five after successes.
+# At least one token, and up to five after successes.
 OFTEN = by_row(1.0, 1.01, 1.3, 1.5, 1.7, 1.9)
 
 
 @pytest.mark.parametrize("policy", [OFTEN, SELDOM], ids=["often", "seldom"])
 def test_a_row_does_not_depend_on_its_neighbours(policy):
-  """Neither on others nor on how many there are: five times the same three."""
+  """Three rows have equal outputs in a batch of 15 rows and in a batch of copies."""
   decode = jax.jit(lambda keys: generate(*prepare(keys, policy, **SETTINGS)))
   keys = row_keys(jax.random.key(5), 15)
-  many, few = decode(keys), decode(jnp.tile(keys[:3], 5))
+  many = decode(keys)
+  few = decode(jnp.tile(keys[:3], 5))
   assert len(np.unique(many.tokens, axis=0)) > 3
   np.testing.assert_array_equal(many.tokens[:3], few.tokens[:3])
   first_rows = [jax.tree.map(lambda x: x[:3], each.statistics) for each in (many, few)]
@@ -87,7 +89,7 @@ def test_a_row_does_not_depend_on_its_neighbours(policy):
 
 
 def propose(policy, sampling, rows):
-  """Drafts of rows that have one token of output, and the drafter's state after."""
+  """Returns drafts of rows with one output token, and the drafter's new state."""
   keys = row_keys(jax.random.key(1), rows)
   spec, state = prepare(keys, policy, 5, 40, sampling)
   known = 2 + jnp.arange(rows) % 4
@@ -100,9 +102,9 @@ def propose(policy, sampling, rows):
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.7, top_k=3)], ids=str)
-def test_a_row_drafts_as_many_tokens_as_its_policy_says_or_up_to_an_end(sampling):
+def test_a_row_drafts_the_policy_s_length_or_up_to_an_eos(sampling):
   lengths = np.arange(64) % 6
-  _, proposal, _ = propose(Told(tuple(lengths.tolist())), sampling, 64)
+  _, proposal, _ = propose(Prescribed(tuple(lengths.tolist())), sampling, 64)
   ends = np.asarray(proposal.tokens) == 1
   up_to_end = np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, 5)
   expected = np.minimum(lengths, up_to_end)
@@ -111,17 +113,17 @@ def test_a_row_drafts_as_many_tokens_as_its_policy_says_or_up_to_an_end(sampling
 
 
 @pytest.mark.parametrize("lengths", [(1, 0, 3, 2), (4, 1, 1, 1), (0, 0, 1, 0)], ids=str)
-def test_drafting_ends_with_the_last_row_that_goes_on(lengths):
-  _, proposal, after = propose(Told(lengths), GREEDY, 4)
+def test_drafting_stops_after_the_longest_draft(lengths):
+  _, proposal, after = propose(Prescribed(lengths), GREEDY, 4)
   longest = int(proposal.num_valid.max())
   assert longest == max(lengths)
-  # Two tokens were known, and each drafted one but the last was read.
+  # The draft read two known tokens and every drafted token but the last.
   np.testing.assert_array_equal(after.cache.index, 2 + longest - 1)
   assert not proposal.tokens[:, longest:].any()
   assert proposal.draft_probs is None  # Greedy tokens are certain.
 
 
-def test_limit_cuts_nothing_more_and_live_rows_draft():
+def test_drafts_fit_their_room_and_only_live_rows_draft():
   lengths = set()
   for before, sizes, _, info in iterations(SELDOM, rows=64):
     live = ~np.asarray(before.ended)
@@ -133,11 +135,12 @@ def test_limit_cuts_nothing_more_and_live_rows_draft():
   assert lengths >= {0, 1, 2, 3}
 
 
-def test_an_easy_row_ends_with_long_drafts_and_a_hard_one_with_short():
+def test_an_easy_row_drafts_long_and_a_hard_row_drafts_short():
   target = HashModel(1, vocab_size=6, eos_bias=-30.0)
   draft = EasyAndHard(2, vocab_size=6, eos_bias=-30.0, target=target)
   policy = by_row(1.0, 1.12, 1.26, 1.36, 1.54, 1.64, 1.74, 1.84)
-  sizes, endless = [], {"length": 60, "gamma": 7, "sampling": GREEDY}
+  sizes = []
+  endless = {"length": 60, "gamma": 7, "sampling": GREEDY}
   for before, *_ in iterations(policy, 2, target=target, draft=draft, **endless):
     sizes.append(policy.lengths(before.policy_state, 2, tuple(range(8))).tolist())
   assert sizes[0] == [3, 3]

@@ -1,4 +1,4 @@
-"""As many draws as there are decisions: of fewer one would be used twice."""
+"""Drafters and rules take exactly one uniform per decision, and reuse none."""
 
 import dataclasses
 
@@ -24,8 +24,9 @@ from tests import networks, ways
 from tests.decoding.test_generate import assert_follows
 from tests.hash_model import sequence_probs, speculation
 
-ROWS, MESSAGE = 2, r"Expected uniforms of {} decisions, .* got an array of shape"
-# Copies and the likeliest tokens of a pruned tree are certain: nothing is drawn.
+ROWS = 2
+MESSAGE = r"Expected uniforms of {} decisions, .* got an array of shape"
+# Copies and the likeliest tokens of a pruned tree are certain, so nothing is drawn.
 DRAWING = {
   name: drafter
   for name, drafter in ways.ON_TABLES.items()
@@ -35,7 +36,7 @@ OF_NETWORKS = ("layer skip", "parallel in a tree")
 
 
 def prepared(drafter):
-  """Returns how to step and where to start."""
+  """Returns a speculation and the first state."""
   keys = row_keys(jax.random.key(0), ROWS)
   if drafter in ways.ON_TABLES.values():
     return speculation(ways.TARGET, drafter, RULES["traversal"], Sampling(), keys, 12)
@@ -54,7 +55,7 @@ def drafter_of(name):
 
 
 def shape_of(drafter, count):
-  """The shape of what is drafted from so many uniforms."""
+  """Returns the shape of a draft from `count` uniforms."""
 
   def propose():
     spec, state = prepared(drafter)
@@ -65,7 +66,7 @@ def shape_of(drafter, count):
 
 
 @pytest.mark.parametrize("name", [*DRAWING, *OF_NETWORKS])
-def test_a_drafter_is_given_as_many_as_it_takes(name):
+def test_a_drafter_takes_one_uniform_per_decision(name):
   drafter = drafter_of(name)
   count = drafter.decisions
   assert shape_of(drafter, count) == (ROWS, drafter.tree.size)
@@ -74,7 +75,7 @@ def test_a_drafter_is_given_as_many_as_it_takes(name):
       shape_of(drafter, other)
 
 
-def test_an_iteration_is_given_those_of_the_draft_and_of_the_rule():
+def test_an_iteration_takes_uniforms_for_the_draft_and_for_the_rule():
   drafter = DRAWING["cascade"]
   count = drafter.decisions + drafter.tree.size + 1
   assert step.decisions(drafter) == count
@@ -90,7 +91,7 @@ def test_an_iteration_is_given_those_of_the_draft_and_of_the_rule():
 
 @dataclasses.dataclass(frozen=True)
 class Forgetful(Drafter):
-  """Hands everything on to another drafter but how many draws that takes."""
+  """Forwards to another drafter, except for the number of decisions."""
 
   drafter: Drafter
 
@@ -107,9 +108,10 @@ class Forgetful(Drafter):
     return self.drafter.commit(context, drafter_state, verdict, features)
 
 
-def test_draws_that_are_used_twice_are_refused_and_would_be_noticed(monkeypatch):
-  """JAX clamps an index beyond an array's end, so a draw would be used twice."""
-  length, rows = 4, 10_000
+def test_reused_uniforms_are_refused_and_would_change_the_distribution(monkeypatch):
+  """JAX clamps an index beyond an array's end and would reuse the last uniform."""
+  length = 4
+  rows = 10_000
   expected = sequence_probs(ways.TARGET, Sampling(), length)
 
   def samples():
@@ -128,19 +130,21 @@ def test_draws_that_are_used_twice_are_refused_and_would_be_noticed(monkeypatch)
 
 
 def judged(rule, tree, count):
-  """The shape of a verdict that is reached by so many uniforms."""
-  size, shape = tree.size, (ROWS, tree.size)
+  """Returns the shape of a verdict from `count` uniforms."""
+  size = tree.size
+  shape = (ROWS, tree.size)
   proposal = Proposal(
     jnp.zeros(shape, jnp.int32),
     jnp.full((*shape, 3), 1 / 3),
     jnp.ones(shape, bool),
     tree,
   )
-  probs, uniforms = jnp.full((ROWS, size + 1, 3), 1 / 3), jnp.zeros((ROWS, count, 2))
+  probs = jnp.full((ROWS, size + 1, 3), 1 / 3)
+  uniforms = jnp.zeros((ROWS, count, 2))
   return jax.eval_shape(lambda: rule.verify(probs, proposal, uniforms).last).shape
 
 
-# The others compare tokens, and draw nothing.
+# The remaining rules compare tokens, and draw nothing.
 READING = sorted(set(RULES) - {"greedy", "top_k", "distance"})
 TREES = [(name, delayed(1, 2, 3)) for name in READING if RULES[name].takes_trees]
 
@@ -150,7 +154,7 @@ TREES = [(name, delayed(1, 2, 3)) for name in READING if RULES[name].takes_trees
   [*((name, chain(3)) for name in READING), *TREES],
   ids=lambda part: part if isinstance(part, str) else f"{part.size} nodes",
 )
-def test_a_rule_is_given_one_a_node_and_one_more(name, tree, unchecked):
+def test_a_rule_takes_one_uniform_per_node_and_one_more(name, tree, unchecked):
   rule = RULES[name]
   assert judged(rule, tree, tree.size + 1) == (ROWS,)
   for count in (tree.size, 1, tree.size + 2):
@@ -159,7 +163,7 @@ def test_a_rule_is_given_one_a_node_and_one_more(name, tree, unchecked):
 
 
 @pytest.mark.parametrize("name", sorted(set(RULES) - set(READING)))
-def test_what_draws_nothing_reads_none(name):
+def test_rules_that_draw_nothing_read_no_uniforms(name):
   rule = RULES[name]
 
   @jax.jit

@@ -1,8 +1,8 @@
-"""Speculation on speculation, in float64: the oracle of `drafters.cascade`.
+"""Nested speculation in float64: the oracle of `contrib.cascade`.
 
-A hierarchy is a tuple of levels, the lowest first and the target last. A window of a
-level is what it and those below it put out, each judged by the next; a whole decode is
-the target's window.
+A hierarchy is a tuple of levels, the lowest first and the target last. Each level
+judges the tokens from below and puts out a window. A whole decode is the target's
+window.
 """
 
 import dataclasses
@@ -26,12 +26,12 @@ class Level:
   """One model of a hierarchy.
 
   Attributes:
-    distribution: of its next token, given the output before; where `begins`, as
-      (what was known when the window began, what is in the window).
-    size: most tokens of a window.
-    flush: whether a window ends with the first token that this level corrected.
-    rule: how it judges what comes from below.
-    begins: whether its distribution depends on where the window began.
+    distribution: the distribution of the next token, given the output so far; if
+      `begins`, given (output before the window, tokens of the window).
+    size: the most tokens of a window.
+    flush: whether a window ends at this level's first correction.
+    rule: the rule that judges tokens from below.
+    begins: whether the distribution depends on the start of the window.
   """
 
   distribution: ProbsFn
@@ -41,7 +41,7 @@ class Level:
   begins: bool = False
 
   def after(self, known: Tokens) -> ProbsFn:
-    """Its distribution in a window that begins after `known`, given the output."""
+    """Returns the distribution in a window that begins after `known`."""
     if not self.begins:
       return self.distribution
     return lambda output: self.distribution((known, output[len(known) :]))
@@ -51,39 +51,47 @@ Levels = tuple[Level, ...]
 
 
 def draws(levels: Levels) -> int:
-  """How many decisions a window takes."""
+  """Returns the number of decisions per window."""
   *below, top = levels
   return top.size * (iteration(tuple(below)) if below else 1)
 
 
 def iteration(levels: Levels) -> int:
-  """How many decisions it takes to draft a window of `levels` and to judge it."""
+  """Returns the number of decisions to draft and judge a window of `levels`."""
   return draws(levels) + levels[-1].size + 1
 
 
 def window(world: World, levels: Levels, prefix: Tokens, room: int, names: Callable):
-  """At most `room` tokens after `prefix`; decision i of turn t is names(t, i)."""
+  """Returns up to `room` tokens after `prefix`; decision i of turn t is names(t, i)."""
   *below, top = levels
-  tokens, turn, goes_on = (), 0, True
-  own = top.after(prefix)
-  setting = Setting(own, own, None, (), min(room, top.size))
+  tokens = ()
+  turn = 0
+  goes_on = True
+  distribution = top.after(prefix)
+  setting = Setting(distribution, distribution, None, (), min(room, top.size))
   while goes_on and len(tokens) < setting.max_length and not has_end(tokens, setting):
-    known, called = (*prefix, *tokens), lambda i, t=turn: names(t, i)
+    output = (*prefix, *tokens)
+
+    def called(i, turn=turn):
+      return names(turn, i)
+
     if below:
       left = setting.max_length - len(tokens) - 1
-      new, is_whole = _judged(world, setting, top, tuple(below), known, left, called)
+      new, is_whole = _judged(world, setting, top, tuple(below), output, left, called)
       goes_on = is_whole or not top.flush
     else:
-      new = (world.draw(called(0), own(known)),)
-    tokens, turn = cut((*tokens, *new), setting), turn + 1
+      new = (world.draw(called(0), distribution(output)),)
+    tokens = cut((*tokens, *new), setting)
+    turn += 1
   return tokens
 
 
 def _judged(world, setting, top, below, known, room, names):
-  """What one iteration of `top` adds, and whether it took all that was drafted."""
-  each = iteration(below[:-1]) if below[:-1] else 1
-  drafted = window(world, below, known, room, lambda t, i: names(t * each + i))
-  draft, own = Draft({0: ()}, {}), below[-1].after(known)
+  """Returns the new tokens of one iteration of `top`, and whether all drafts passed."""
+  decisions = iteration(below[:-1]) if below[:-1] else 1
+  drafted = window(world, below, known, room, lambda t, i: names(t * decisions + i))
+  draft = Draft({0: ()}, {})
+  own = below[-1].after(known)
   for node in range(1, len(drafted) + 1):
     draft.paths[node] = drafted[:node]
     draft.distributions[node] = own((*known, *drafted[: node - 1]))
@@ -97,10 +105,10 @@ def _judged(world, setting, top, below, known, room, names):
 
 
 def paths(levels: Levels, max_length: int):
-  """Every path of whole decodes; decision i of iteration n is (n, i)."""
-  whole = dataclasses.replace(levels[-1], size=max_length, flush=False)
+  """Returns all paths of whole decodes; decision i of iteration n is (n, i)."""
+  target = dataclasses.replace(levels[-1], size=max_length, flush=False)
 
   def decode(world):
-    return window(world, (*levels[:-1], whole), (), max_length, lambda t, i: (t, i))
+    return window(world, (*levels[:-1], target), (), max_length, lambda t, i: (t, i))
 
   return list(explore(decode))

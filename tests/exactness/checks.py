@@ -1,4 +1,4 @@
-"""Short tests of exactness, by name, which the faults of `traps` must fail."""
+"""Short tests of exactness, by name; the faults of `traps` make the tests fail."""
 
 from functools import partial
 
@@ -20,7 +20,9 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
-from tests.contrib.test_cascade import test_all_agree
+from tests.contrib.test_cascade import (
+  test_a_perfect_hierarchy_accepts_full_windows,
+)
 from tests.exactness import (
   distributions,
   test_cascade,
@@ -40,13 +42,14 @@ from tests.exactness.test_rules import assert_exact, setting_of
 from tests.hash_model import HashModel, SparseHash, speculation
 from tests.t5x_bridge import tiny
 
-PURE, FEWER = Sampling(), Sampling(1.0, top_k=2)
+PURE = Sampling()
+FEWER = Sampling(1.0, top_k=2)
 
 
 def loop(draft, *setting, target=SMALL_TARGET, policy=None, sampling=PURE):
-  """A check of the compiled loop, given its rule, tree and room, and its siblings."""
-  known = Loop(target, draft, *setting, policy=policy)
-  return partial(assert_the_loop_is_exact, known, sampling)
+  """Returns a check of the compiled loop; `setting` is rule, tree, room, siblings."""
+  compiled_loop = Loop(target, draft, *setting, policy=policy)
+  return partial(assert_the_loop_is_exact, compiled_loop, sampling)
 
 
 def on_encoder(rule, draft):
@@ -54,40 +57,41 @@ def on_encoder(rule, draft):
 
 
 def exact_rule(name, tree):
-  """A check of a compiled rule."""
+  """Returns a check of a compiled rule."""
   target, draft = (distributions.sampled(seed, 3, PURE) for seed in (1, 2))
   return partial(assert_exact, setting_of((name, tree, 3), target, draft), name)
 
 
-# Its output has no token twice where the entries of a kept draft land.
+# Outputs repeat no token at the places that a kept draft's entries move to.
 ENDLESS = HashModel(seed=9, vocab_size=5, eos_bias=-30.0)
-# Four levels of uniforms a token; where the end of sequence is likely, there are ends.
+# Each draw reads four levels of uniforms. The high EOS bias lets outputs end.
 WIDE_TARGET, WIDE_DRAFT = (HashModel(x, vocab_size=600, eos_bias=4.5) for x in (5, 6))
 FEW = Sampling(1.0, top_k=3)
-# Every tree of up to three nodes, and one that goes on from its second node.
+# Every tree of up to three nodes, and a tree that continues from its second node.
 SMALL_TREES = [parents for size in (1, 2, 3) for parents in trees.canonical(size)]
 SECOND = Tree((0, 0, 2))
-OTHER, CANDIDATES = test_other_vocabulary.DRAFT, delayed(0, 2, 2)
+OTHER = test_other_vocabulary.DRAFT
+CANDIDATES = delayed(0, 2, 2)
 
 CHECKS = {
   "token_loop": loop(SMALL_DRAFT, "token", chain(2), 4),
-  # It drops the least likely token of three before it draws.
+  # The draft drops the least likely of three tokens before each draw.
   "sparse_loop": loop(SparseHash(SMALL_DRAFT, Truncation(2)), "token", chain(2), 4),
   "other_loop": loop(OTHER, "token", chain(2), 3, target=TARGET),
-  # Room for a whole draft and drafts after it, and few tokens, so few paths.
+  # There is room for a full draft and further drafts; two tokens keep the paths few.
   "candidates_loop": loop(
     SMALL_DRAFT, "kseq", CANDIDATES, 5, sampling=Sampling(1.0, top_k=2)
   ),
   "siblings_loop": loop(SMALL_DRAFT, "recursive", delayed(0, 3, 1), 3, "distinct"),
-  # Heads draft again after a draft of theirs was accepted.
+  # Heads draft again after an accepted draft.
   "heads_chain": loop(APART, "token", chain(2), 5),
   "heads_tree": loop(PATH, "recursive", SECOND, 4, "distinct"),
-  # Heads that know the token before theirs alone.
+  # Heads that read only the token before.
   "biased_chain": loop(BIASED, "block", chain(2), 4),
   "biased_tree": loop(BIASED, "recursive", SECOND, 4, "distinct"),
-  # More tokens than one uniform of a tree of eight branches tells apart.
+  # More tokens than a single uniform of a tree of eight branches can tell apart.
   "wide_loop": loop(WIDE_DRAFT, "token", chain(1), 3, target=WIDE_TARGET, sampling=FEW),
-  # One kept draft of a perfect pair goes on where its entries were moved to.
+  # A perfect pair continues from the moved entries of a kept draft.
   "moved_entries": loop(
     ENDLESS, "kseq", delayed(0, 2, 3), 8, target=ENDLESS, sampling=GREEDY
   ),
@@ -101,23 +105,25 @@ CHECKS = {
   "small_trees": partial(
     tree_steps.assert_exact_on, SMALL_TREES, "recursive", "independent", PURE
   ),
-  # A real network that drafts for itself, on its own cache.
+  # A real network drafts for itself on the target's cache.
   "skipping_loop": partial(test_layer_skip.assert_the_loop_is_exact, FEWER),
-  # Windows of a fixed length, some of which are accepted whole; others that a
-  # correction ends; whole windows, a call of each level a time.
+  # Fixed windows, some accepted in full; windows that end at a correction; and a
+  # perfect hierarchy, where every window is accepted in full.
   "windows_fixed": partial(
     test_cascade.assert_exact, test_cascade.FIXED, test_cascade.TOP_K
   ),
   "windows_flushed": partial(
     test_cascade.assert_exact, test_cascade.FLUSHED, test_cascade.TOP_K
   ),
-  "perfect_hierarchy": partial(test_all_agree, GREEDY, "fixed"),
-  # Real drafts on the encoder of their target, of two rows. EAGLE's layer is compared
-  # with its unrolled steps.
+  "perfect_hierarchy": partial(
+    test_a_perfect_hierarchy_accepts_full_windows, GREEDY, "fixed"
+  ),
+  # Real drafts on the target's encoder, with two rows. EAGLE's layer is compared with
+  # EAGLE's unrolled steps.
   "encoder_shared": partial(on_encoder, "token", "draft"),
   "trimmed_draft": partial(on_encoder, "block", "trimmed"),
   "eagle_tree": partial(on_encoder, "traversal", "eagle tree"),
-  # Two rows that share the length of their drafts, and rest together.
+  # Two rows share a draft length and rest together.
   "shared_length": partial(
     test_shared_length.assert_both_rows_are_exact, test_shared_length.SHORT
   ),
@@ -125,14 +131,14 @@ CHECKS = {
 
 
 def check(function):
-  """Makes a function a check, by its name."""
+  """Registers a function as a check under its name."""
   CHECKS[function.__name__] = function
   return function
 
 
 @check
 def eagle_loop():
-  """EAGLE's layer on a real target, beside its unrolled steps, made anew."""
+  """EAGLE's layer on a real target matches its unrolled steps, traced afresh."""
   test_shared_encoder.eagle_logits.cache_clear()
   try:
     on_encoder("block", "eagle")
@@ -149,10 +155,14 @@ def decode(target, draft, sampling, gamma, length, rows=32):
 
 @check
 def coupled_loop():
-  """Drafts change no output, noise is every place's own, and a perfect draft stands."""
-  sampling, gamma, length, rows = Sampling(coupled=True), 3, 12, 32
+  """Drafts change no output, places differ in noise, a perfect draft is accepted."""
+  sampling = Sampling(coupled=True)
+  gamma = 3
+  length = 12
+  rows = 32
   target = HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
-  keys, cache = row_keys(jax.random.key(0), rows), target.start(rows, length + 1)
+  keys = row_keys(jax.random.key(0), rows)
+  cache = target.start(rows, length + 1)
   state = initial_state(cache, None, keys, length, 0)
   how = Plain(target.extend, sampling, length, 1, adjusted_probs)
   plain = generate_plain(how, state)
@@ -168,8 +178,10 @@ def coupled_loop():
 
 @check
 def perfect_draft():
-  """The target as its own draft: whole blocks, and a bonus token each."""
-  gamma, length, sampling = 3, 12, Sampling(0.8, top_p=0.7)
+  """A target that drafts for itself accepts full blocks and adds bonus tokens."""
+  gamma = 3
+  length = 12
+  sampling = Sampling(0.8, top_p=0.7)
   target = HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
   info = decode(target, target, sampling, gamma, length).statistics
   np.testing.assert_array_equal(info.target_calls, length // (gamma + 1))
@@ -178,7 +190,7 @@ def perfect_draft():
 
 @check
 def counts():
-  """What is counted as emitted is what is put out."""
+  """The count of emitted tokens equals the length of the output."""
   target, draft = (HashModel(seed, vocab_size=3, eos_bias=-2.0) for seed in (3, 4))
   decoded = decode(target, draft, PURE, 5, 7)
   is_end = np.asarray(decoded.tokens) == 1
@@ -188,7 +200,7 @@ def counts():
 
 @check
 def draws():
-  """No two iterations, and no two rows, draw the same."""
+  """Iterations and rows draw different uniforms."""
   keys = row_keys(jax.random.key(0), 3)
   state = initial_state(SMALL_TARGET.start(3, 9), None, keys, 4, 2)
   later = state.replace(iteration=state.iteration + 1)
@@ -197,12 +209,12 @@ def draws():
 
 @check
 def probs_apart_by_rounding():
-  """Where p - q has no mass and a draft is rejected, p is the recovered token's
-  distribution."""
+  """The recovered token follows p if p - q has no mass and a draft is rejected."""
   p = jnp.broadcast_to(jnp.array([0.5, 0.3, 0.2]), (3, 2, 3))
   tokens = jnp.zeros((3, 1), jnp.int32)
   proposal = Proposal.chain(tokens, p[:, :1] * (1 + 1e-5), 1)
-  just_too_much, quantiles = jnp.full(3, 1 - 1e-6), jnp.array([0.4, 0.7, 0.9])
+  just_too_much = jnp.full(3, 1 - 1e-6)
+  quantiles = jnp.array([0.4, 0.7, 0.9])
   uniforms = jnp.stack([just_too_much, quantiles], axis=1)[..., None]
   verdict = Token().verify(p, proposal, uniforms)
   np.testing.assert_array_equal(verdict.last, 0)
@@ -211,10 +223,13 @@ def probs_apart_by_rounding():
 
 @check
 def copying():
-  """What follows the last token in the encoder's input is drafted."""
-  drafter, keys = Copy(gamma=2, match=1), row_keys(jax.random.key(0), 1)
-  known, source = (SMALL_TARGET, drafter, Token(), PURE, keys, 4), [5, 6, 7, 1]
-  spec, state = speculation(*known, source=jnp.array([source]))
+  """The copy drafter proposes the tokens after the last token's match in the source."""
+  drafter = Copy(gamma=2, match=1)
+  keys = row_keys(jax.random.key(0), 1)
+  source = jnp.array([[5, 6, 7, 1]])
+  spec, state = speculation(
+    SMALL_TARGET, drafter, Token(), PURE, keys, 4, source=source
+  )
   state = state.replace(sequences=jnp.array([[0, 5, 0, 0]]), lengths=jnp.array([2]))
   proposal, _ = drafter.propose(spec.context, state, jnp.zeros((1, 2, 1)))
   np.testing.assert_array_equal(proposal.num_valid, 2)
@@ -228,7 +243,8 @@ def transformers():
   inputs = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
   drawn = (networks.initialize(module, inputs, seed)["params"] for seed in (0, 1))
   target, draft = (jax.tree.map(lambda x: 3 * x, params) for params in drawn)
-  params, keys = {"target": target, "draft": draft}, row_keys(jax.random.key(0), 2)
+  params = {"target": target, "draft": draft}
+  keys = row_keys(jax.random.key(0), 2)
   found, expected = (
     jit(lambda d=d: d.decode(params, inputs, keys, GREEDY, 12, 1).tokens)()
     for d in (SpeculativeDecoder(module, DraftModel(module, 3)), PlainDecoder(module))

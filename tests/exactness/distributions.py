@@ -1,4 +1,4 @@
-"""Distributions of the next token that depend on the whole prefix, in float64."""
+"""Float64 distributions of the next token that depend on the whole prefix."""
 
 import functools
 
@@ -8,7 +8,7 @@ from specdec_t5x.core.distributions import Sampling
 
 
 def adjusted(logits, sampling):
-  """Temperature, then top-k, then top-p, as T5X does; argmax at temperature 0."""
+  """Applies temperature, top-k and top-p like T5X; temperature 0 gives the argmax."""
   logits = np.asarray(logits, np.float64)
   if sampling.greedy:
     return np.eye(logits.size)[np.argmax(logits)]
@@ -24,26 +24,26 @@ def adjusted(logits, sampling):
 
 
 def random_logits(seed, size):
-  """A function from prefixes to logits."""
+  """Returns a function from prefixes to random logits."""
   return lambda prefix: (
     1.5 * np.random.default_rng([seed, len(prefix), *prefix]).normal(size=size)
   )
 
 
 def sampled(seed, size, sampling):
-  """Random logits, adjusted."""
+  """Returns a function from prefixes to random adjusted distributions."""
   logits = random_logits(seed, size)
   return functools.cache(lambda prefix: adjusted(logits(prefix), sampling))
 
 
 def one_hot(seed, size):
-  """A distribution that is certain of one token."""
+  """Returns a function from prefixes to one-hot distributions."""
   logits = random_logits(seed, size)
   return functools.cache(lambda prefix: np.eye(size)[np.argmax(logits(prefix))])
 
 
 def few_of_many(seed, tokens, size):
-  """Random distributions on some tokens of a large vocabulary."""
+  """Returns random distributions on a few tokens of a large vocabulary."""
 
   @functools.cache
   def distribution(prefix):
@@ -57,7 +57,7 @@ def few_of_many(seed, tokens, size):
 
 
 def on(tokens, size):
-  """The uniform distribution on some tokens."""
+  """Returns the uniform distribution on some tokens."""
   distribution = np.zeros(size)
   distribution[list(tokens)] = 1 / len(tokens)
   return lambda prefix: distribution

@@ -1,4 +1,4 @@
-"""What others got wrong in drafts, to be planted in place of what is right."""
+"""Known mistakes of drafters, planted in place of the right code."""
 
 import dataclasses
 
@@ -77,8 +77,8 @@ def draft_reads_the_last_token_alone(extend, cache, sequences, lengths, count):
 
 
 def drafts_share_their_draws(self, *args, propose=TreeDraft.propose):
-  *known, uniforms = args
-  return propose(self, *known, jnp.repeat(uniforms[:, ::2], 2, axis=1))
+  *others, uniforms = args
+  return propose(self, *others, jnp.repeat(uniforms[:, ::2], 2, axis=1))
 
 
 def heads_on_the_root_s_feature(self, context, own, verdict, features):
@@ -87,20 +87,22 @@ def heads_on_the_root_s_feature(self, context, own, verdict, features):
 
 
 def q_without_the_bias(self, context, *args, proposal=Headed.proposal):
-  found, logits = proposal(self, context, *args), self.logits(context, args[-1])
+  found = proposal(self, context, *args)
+  logits = self.logits(context, args[-1])
   q = context.adjust(logits, context.sampling)
   return found.replace(draft_probs=q[:, self.shape.depths[1:] - 1])
 
 
 def bias_reads_the_token_it_predicts(self, context, *args, proposal=Headed.proposal):
-  found, logits = proposal(self, context, *args), self.logits(context, args[-1])
+  found = proposal(self, context, *args)
+  logits = self.logits(context, args[-1])
   logits = logits[:, self.shape.depths[1:] - 1]
   logits = logits + self.apply(context, "bias", found.tokens)
   return found.replace(draft_probs=context.adjust(logits, context.sampling))
 
 
 def heads_drop_the_doubtful_token(self, *args, grown=Headed.grown):
-  """As a policy would that asked for the drawn tokens, and not for the past."""
+  """Drops improbable drawn tokens, like a policy that looks at the draw."""
   proposal = grown(self, *args)
   sure = jnp.cumprod(proposal.drafted_probs() >= 0.5, axis=1).astype(bool)
   return proposal.replace(is_valid=proposal.is_valid & sure)
@@ -136,38 +138,38 @@ def copy_from_the_output_alone(self, context, state, *args, propose=Copy.propose
 
 
 def _of_last(proposal, values):
-  """What stands at a chain's last token."""
+  """Returns the values at a chain's last token."""
   last = jnp.maximum(proposal.num_valid - 1, 0)[:, None]
   return jnp.take_along_axis(values, last, axis=1)[:, 0]
 
 
 def _without_last(proposal, rows):
-  """A chain without its last token in these rows."""
+  """Returns a chain without its last token in some rows."""
   size = jnp.maximum(proposal.num_valid - rows, 0)
   return Proposal.chain(proposal.tokens, proposal.draft_probs, size)
 
 
 def drop_the_doubtful_token(self, *args, propose=Stepwise.propose):
-  """As a policy would that asked how likely the drawn token was."""
+  """Drops an improbable last token, like a policy that looks at the draw."""
   proposal, state = propose(self, *args)
   probs = _of_last(proposal, proposal.drafted_probs())
   return _without_last(proposal, probs < 0.35), state
 
 
 def drop_what_it_drew(self, *args, propose=Stepwise.propose):
-  """As a policy would that asked for the drawn token, not for the distribution."""
+  """Drops a last token 2, like a policy that looks at the draw, not at q."""
   proposal, state = propose(self, *args)
   return _without_last(proposal, _of_last(proposal, proposal.tokens) == 2), state
 
 
 def window_without_its_correction(self, window, lengths, proposal=Cascade._proposal):
-  found = proposal(self, window, lengths)
-  return Proposal.chain(found.tokens, found.draft_probs, found.num_valid - 1)
+  full = proposal(self, window, lengths)
+  return Proposal.chain(full.tokens, full.draft_probs, full.num_valid - 1)
 
 
 def window_s_probs_one_place_off(self, window, lengths, proposal=Cascade._proposal):
-  found = proposal(self, window, lengths)
-  return found.replace(draft_probs=jnp.roll(found.draft_probs, 1, axis=1))
+  full = proposal(self, window, lengths)
+  return full.replace(draft_probs=jnp.roll(full.draft_probs, 1, axis=1))
 
 
 def draft_reads_two_whatever_is_above(extend, cache, sequences, lengths, count):
@@ -224,9 +226,10 @@ def eagle_on_features_one_place_off(
 
 
 def layer_s_nodes_see_cousins(self, *args, extend=EagleDrafter.extend):
-  known, of_tree = args[:4], args[4:]
-  all_seen = (jnp.ones_like(x) if x.dtype == bool else x for x in of_tree)
-  return extend(self, *known, *all_seen)
+  state_args = args[:4]
+  tree_args = args[4:]
+  all_seen = (jnp.ones_like(x) if x.dtype == bool else x for x in tree_args)
+  return extend(self, *state_args, *all_seen)
 
 
 def steps_see_the_target_s_features(
@@ -236,5 +239,7 @@ def steps_see_the_target_s_features(
     return jnp.pad(x, ((0, 0), (0, step), (0, 0)))[:, step:]
 
   steps = range(self.config.count)
-  given = [(ahead(features, step), ahead(embedded, step)) for step in steps]
-  return jnp.concatenate([everywhere(self, *x, *args)[:, :, :1] for x in given], 2)
+  step_inputs = [(ahead(features, step), ahead(embedded, step)) for step in steps]
+  return jnp.concatenate(
+    [everywhere(self, *x, *args)[:, :, :1] for x in step_inputs], 2
+  )

@@ -1,4 +1,4 @@
-"""Compiled rules and the compiled loop, driven along every path of the oracle."""
+"""Drives compiled rules and the compiled loop along every path of the oracle."""
 
 import dataclasses
 import functools
@@ -37,29 +37,32 @@ from tests.hash_model import (
   speculation,
 )
 
-# Float32 may misplace so much probability at an edge of a cell; more would show.
+# Float32 may misplace this much probability at an edge of a cell, not more.
 MARGIN = 1e-6
 LARGEST = 1 - 2.0**-24
-PLACES = 3  # Next to the lower edge of a cell, in its middle, next to its upper edge.
+PLACES = 3  # Near the lower edge of a cell, in the middle, and near the upper edge.
 
 
 def uniforms_along(paths, shape):
-  """Returns the uniforms that lead along each path, at each place of their cells.
+  """Returns the uniforms that lead along every path, at every place of the cells.
 
   Args:
-    paths: whose decisions are named by places in `shape`.
-    shape: of the decisions.
+    paths: paths with decisions named by places in `shape`.
+    shape: the shape of the decisions.
 
   Returns:
-    [PLACES, N, *shape, levels]; uniforms that are not read are 0.5.
+    [PLACES, N, *shape, levels]; unread uniforms are 0.5.
   """
-  at, cells = [], []
+  at = []
+  cells = []
   for row, path in enumerate(paths):
     for decision, levels in path.cells.items():
       at += [(row, *decision, -level) for level in range(len(levels), 0, -1)]
       cells += levels
-  (low, high, reached), at = np.array(cells).T, np.array(at).T
-  margin, middle = MARGIN / reached, np.minimum((low + high) / 2, LARGEST)
+  low, high, reached = np.array(cells).T
+  at = np.array(at).T
+  margin = MARGIN / reached
+  middle = np.minimum((low + high) / 2, LARGEST)
   is_wide = high - low >= 2 * margin
   edges = [np.where(is_wide, edge, middle) for edge in (low + margin, high - margin)]
   shape = PLACES, len(paths), *shape, -at[-1].min()
@@ -69,14 +72,14 @@ def uniforms_along(paths, shape):
 
 
 def difference(distribution, other):
-  """The largest difference between two distributions of outputs."""
+  """Returns the largest difference between two distributions of outputs."""
   return max(
     abs(distribution.get(o, 0.0) - other.get(o, 0.0)) for o in {*distribution, *other}
   )
 
 
 def assert_all_are(distributions, expected):
-  """Each of these distributions is the expected one, and lacks no mass."""
+  """Checks that distributions have full mass and equal the expected distribution."""
   for distribution in distributions:
     assert sum(distribution.values()) == pytest.approx(1, abs=1e-9)
     assert difference(distribution, expected) < 1e-6
@@ -86,10 +89,10 @@ def assert_all_are(distributions, expected):
 
 
 def rule_probs(rule, setting):
-  """The probs of outputs at each place of the cells, verdicts by the compiled rule.
+  """Returns the distribution of outputs at each place of the cells.
 
-  Iterations, drafts and what probability each cell of uniforms has come from the
-  oracle; what happens in it from `rule.verify`.
+  The compiled `rule.verify` gives the verdicts. The oracle gives iterations, drafts and
+  the probability of each cell of uniforms.
   """
   paths = [
     (prefix, path)
@@ -102,7 +105,7 @@ def rule_probs(rule, setting):
   columns = map(np.stack, zip(*inputs, strict=True))
   columns = [np.concatenate([column] * PLACES) for column in columns]
   columns.append(drawn.reshape(-1, *drawn.shape[2:]))
-  # Rows are repeated up to a power of four: few shapes, so few programs to compile.
+  # Repeating rows up to a power of four keeps shapes and compiled programs few.
   rows = len(columns[0])
   size = 4 ** math.ceil(math.log(rows, 4))
   target_probs, *draft, uniforms = (
@@ -118,27 +121,30 @@ def rule_probs(rule, setting):
 def _probs_of_verdicts(setting, paths, verdicts):
   after = {}
   for (last, next_token), (prefix, path) in zip(verdicts, paths, strict=True):
-    # A node that does not count must not be accepted: its mass is missed.
+    # An invalid node must not be accepted. Accepting the node would lose mass.
     drafted = path.result[0].paths.get(last)
     if drafted is not None:
       output = enumeration.cut((*prefix, *drafted, next_token), setting)
       after.setdefault(prefix, []).append((output, path.probability))
-  # Where the oracle never ends an iteration the mass is lost, and missed by the caller.
+  # If the oracle never ends an iteration, the caller notices the lost mass.
   return enumeration.absorb(setting, lambda prefix: after.get(prefix, []))
 
 
 def _rule_inputs(setting, prefix, path):
   """Returns target_probs and the proposal's fields of one path, as one row."""
-  draft, count = path.result[0], len(setting.tree)
+  draft = path.result[0]
+  count = len(setting.tree)
   size = setting.target(()).size
-  # What does not count is garbage, and must not matter.
-  tokens, is_valid = np.full(count, 2), np.zeros(count, bool)
+  # Invalid nodes hold garbage, which must not matter.
+  tokens = np.full(count, 2)
+  is_valid = np.zeros(count, bool)
   draft_probs = np.full((count, size), 0.7, np.float32)
   target_probs = np.full((count + 1, size), 0.7, np.float32)
   for node, drafted in draft.paths.items():
     target_probs[node] = setting.target((*prefix, *drafted))
   for node, distribution in draft.distributions.items():
-    tokens[node - 1], draft_probs[node - 1] = draft.paths[node][-1], distribution
+    tokens[node - 1] = draft.paths[node][-1]
+    draft_probs[node - 1] = distribution
     is_valid[node - 1] = True
   return target_probs, tokens, draft_probs, is_valid
 
@@ -148,7 +154,7 @@ def _rule_inputs(setting, prefix, path):
 
 @flax.struct.dataclass
 class Driven(DecodeState):
-  """A state whose uniforms are prescribed, [B, iterations, count, levels]."""
+  """A state with prescribed uniforms, [B, iterations, count, levels]."""
 
   prescribed: jax.Array = None
 
@@ -160,7 +166,7 @@ class Driven(DecodeState):
 
 
 class Loop(NamedTuple):
-  """What the compiled loop decodes, and how; settings are such tuples."""
+  """The models and settings of a compiled loop; settings are plain tuples."""
 
   target: HashModel
   draft: Any
@@ -174,9 +180,9 @@ class Loop(NamedTuple):
 
 @functools.cache
 def loop_paths(loop, sampling):
-  """The oracle's setting, and every path of whole decodes of two table models."""
+  """Returns the oracle's setting and all paths of whole decodes of table models."""
   target, draft, name, tree, max_length, siblings, policy, eos_id = Loop(*loop)
-  # Where tokens are certain, the likeliest are those at temperature 1.
+  # Certain tokens are the likeliest tokens at temperature 1.
   certain = sampling.greedy or siblings == "likeliest"
   p = target.distribution(sampling)
   q = draft.distribution(Sampling() if certain else sampling)
@@ -184,9 +190,12 @@ def loop_paths(loop, sampling):
   judge = JUDGES["greedy" if sampling.greedy else name]
   setting = Setting(p, q, judge, tree.parents, max_length, eos_id, siblings)
   if isinstance(draft, HashHeads):
-    # There is nothing to draft from before the target's first call.
-    known = {"given": lambda *known: known, "stops": lambda prefix, _: not prefix}
-    setting = dataclasses.replace(setting, **known)
+    # Heads cannot draft before the target's first call.
+    setting = dataclasses.replace(
+      setting,
+      given=lambda prefix, path: (prefix, path),
+      stops=lambda prefix, path: not prefix,
+    )
   if policy is None:
     return setting, list(explore(lambda world: enumeration.decode(world, setting)))
   resumes = not isinstance(draft, HashHeads)
@@ -198,7 +207,7 @@ def loop_paths(loop, sampling):
 
 
 def assert_the_loop_is_exact(loop, sampling):
-  """Whole outputs have the target's distribution, what stands after an end included."""
+  """Checks the distribution of whole outputs, including the padding after an end."""
   parts = Loop(*loop)
   setting, paths = loop_paths(loop, sampling)
   drafter = drafter_of(parts.draft, parts.tree, parts.siblings)
@@ -218,25 +227,29 @@ def assert_the_loop_is_exact(loop, sampling):
 def driven_probs(
   paths, target, drafter, sampling, name, max_length, policy=FIXED, *, eos_id=1
 ):
-  """The probs of outputs at each place of the cells, by the compiled loop."""
-  setting = target, drafter, sampling, name, policy
-  run = jit(lambda uniforms: drive(uniforms, *setting, eos_id=eos_id))
+  """Returns the compiled loop's distribution of outputs at each place of the cells."""
+  run = jit(
+    lambda uniforms: drive(
+      uniforms, target, drafter, sampling, name, policy, eos_id=eos_id
+    )
+  )
   if policy.may_rest:
-    # When a batch rests depends on all its rows, so each path is a batch of its own.
+    # Resting depends on all rows of a batch, so each path is a batch.
     alone = run
     run = jit(jax.vmap(lambda uniforms: alone(uniforms[None])[0]))
   return probs_along(paths, run, decisions(drafter), max_length)
 
 
 def probs_along(paths, run, count, max_length, rows=()):
-  """The probs of outputs at each place of the cells, by what decodes with uniforms.
+  """Returns the distribution of outputs at each place of the cells.
 
   Args:
-    paths: of whole decodes, by the oracle.
-    run: from uniforms [B, *rows, iterations, count, levels] to outputs [B, *rows, T].
-    count: decisions an iteration.
-    max_length: room for the output.
-    rows: how many there are in a path, where it is of several.
+    paths: whole decodes by the oracle.
+    run: decodes with uniforms [B, *rows, iterations, count, levels] and returns outputs
+      [B, *rows, T].
+    count: the number of decisions per iteration.
+    max_length: the room for the output.
+    rows: the number of rows per path, as a tuple; empty for single rows.
   """
   prescribed = uniforms_along(paths, (*rows, max_length, count))
   tokens = run(jnp.asarray(prescribed.reshape(-1, *prescribed.shape[2:])))
@@ -244,7 +257,7 @@ def probs_along(paths, run, count, max_length, rows=()):
 
 
 def probs_of(paths, tokens):
-  """The probs of the outputs [PLACES * N, ...] that paths led to, at each place."""
+  """Returns the distribution of the outputs [PLACES * N, ...] of paths, per place."""
   distributions = []
   for outputs in np.split(tokens, PLACES):
     distribution = {}
@@ -259,7 +272,7 @@ def _frozen(nested):
 
 
 def outputs_of(setting):
-  """The target's distribution of outputs, padded with zeros as the loop's are."""
+  """Returns the target's distribution of outputs, padded with zeros like the loop's."""
   length = setting.max_length
   return {
     output + (0,) * (length - len(output)): mass
@@ -268,14 +281,14 @@ def outputs_of(setting):
 
 
 def drafter_of(draft, tree, siblings="independent"):
-  """The library's drafter of such drafts."""
+  """Returns the library's drafter for a draft of table models."""
   if isinstance(draft, HashHeads):
     return HeadDraft(draft, tree, siblings)
   if isinstance(draft, SparseHash):
-    cut = draft.truncation.top_k, draft.truncation.top_p
+    truncation = draft.truncation
     if draft.remote:
-      return Link(draft.remote, tree.size, *cut)
-    return SparseDraft(draft.model, tree.size, *cut)
+      return Link(draft.remote, tree.size, truncation.top_k, truncation.top_p)
+    return SparseDraft(draft.model, tree.size, truncation.top_k, truncation.top_p)
   if isinstance(draft, OtherHash):
     return OtherVocabulary(draft.model, tree.size, tokens=draft.tokens)
   if tree.is_chain:
@@ -284,7 +297,7 @@ def drafter_of(draft, tree, siblings="independent"):
 
 
 def drive(prescribed, target, drafter, sampling, name, policy=FIXED, *, eos_id=1):
-  """Outputs of the loop under prescribed uniforms [B, iterations, count, levels]."""
+  """Returns the loop's outputs for uniforms [B, iterations, count, levels]."""
   rows, max_length, *_ = prescribed.shape
   keys = row_keys(jax.random.key(0), rows)
   spec, state = speculation(
@@ -304,17 +317,17 @@ def drive(prescribed, target, drafter, sampling, name, policy=FIXED, *, eos_id=1
 
 
 def every_output(size, length):
-  """Every output of so many tokens, [N, T]."""
+  """Returns every output of `length` tokens, [N, T]."""
   return np.array(list(np.ndindex(*[size] * length)))
 
 
 def logits_by_output(read, size, room):
-  """Logits [V] after each output that leaves room, by what reads all of them at once.
+  """Returns logits [V] after each output that leaves room, read in a single call.
 
   Args:
-    read: from tokens [N, room], the first of which start, to logits [N, room, V].
-    size: of the vocabulary.
-    room: for the output.
+    read: maps tokens [N, room] with a start token first to logits [N, room, V].
+    size: the size of the vocabulary.
+    room: the room for the output.
   """
   outputs = every_output(size, room - 1)
   found = np.asarray(read(jnp.pad(outputs, ((0, 0), (1, 0)))))
@@ -326,21 +339,22 @@ def logits_by_output(read, size, room):
 
 
 def assert_the_decoder_is_exact(decoder, params, inputs, sampling, settings, paths):
-  """A decoder that is driven along paths has the target's distributions of outputs.
+  """Checks that a decoder driven along paths has the target's distribution of outputs.
 
   Args:
     decoder: speculates.
-    params: of its networks.
-    inputs: the encoder's, [B, S], decoded beside each other.
-    sampling: how tokens are drawn.
-    settings: of each input, with the target's distribution and the room.
-    paths: of each input, those of whole decodes, by the oracle.
+    params: the parameters of the decoder's networks.
+    inputs: inputs of the encoder, [B, S], decoded side by side.
+    sampling: the sampling settings.
+    settings: a setting per input, with the target's distribution and the room.
+    paths: all paths of whole decodes per input, by the oracle.
   """
-  room, count = settings[0].max_length, decisions(decoder.drafter)
+  room = settings[0].max_length
+  count = decisions(decoder.drafter)
   prescribed = [
     np.concatenate(uniforms_along(of_input, (room, count))) for of_input in paths
   ]
-  # Of inputs with fewer paths, these are repeated.
+  # Inputs with fewer paths repeat their paths.
   most = max(map(len, prescribed))
   shape = most, *prescribed[0].shape[1:]
   uniforms = np.stack([np.resize(of_input, shape) for of_input in prescribed])

@@ -1,15 +1,15 @@
-"""The exact probs of what speculative decoding puts out, by enumeration in float64.
+"""The exact output distribution of speculative decoding, by float64 enumeration.
 
-A random algorithm is written as a plain function of a `World`, which it asks for every
-random outcome; `explore` runs it once for each combination of outcomes that can happen.
-`iterate` is one iteration of speculative decoding written that way, on distributions
-that are functions of the prefix, and `output_probs` the distribution of whole outputs.
-Nothing here shares code with the decoding that it judges: NumPy and Python alone.
+A random algorithm is a plain function that asks a `World` for every random outcome.
+`explore` runs the function once per possible combination of outcomes. `iterate` is one
+iteration of speculative decoding, on distributions that are functions of the prefix.
+`output_probs` gives the distribution of whole outputs. The code uses only NumPy and
+Python, and shares no code with the decoders under test.
 
-Each path also says in which cell every uniform lies: one for an accept test, one a
-level of the tree for a token that is drawn. Driven with uniforms from there, the
-compiled rules and the compiled loop must take the same path; then their distribution is
-the enumerated one (tests/exactness/).
+Each path also gives the cell of every uniform: a cell per accept test, and a cell per
+level of the tree for a drawn token. Driven with uniforms from the cells, the compiled
+rules and the compiled loop must take the same path. Their distribution then equals the
+enumerated distribution (tests/exactness/).
 
 Shapes: V vocabulary.
 """
@@ -25,16 +25,16 @@ from jaxtyping import Float
 Tokens = tuple[int, ...]
 ProbsFn = Callable[[Tokens], Float[np.ndarray, "V"]]
 
-BRANCHES = 8  # Of the tree that a token is drawn from.
+BRANCHES = 8  # The number of branches in the tree that draws a token.
 
 
 class Cell(NamedTuple):
-  """Where a uniform lies on a path: in [low, high) of [0, 1).
+  """The interval [low, high) of [0, 1) for a uniform on a path.
 
   Attributes:
     low: the lower edge.
     high: the upper edge.
-    reached: the probability that the path comes to this uniform at all.
+    reached: the probability that the path reaches the uniform.
   """
 
   low: float
@@ -43,17 +43,20 @@ class Cell(NamedTuple):
 
 
 class World:
-  """The outcomes of one run: as prescribed at first, then the first possible ones.
+  """The outcomes of one run: prescribed outcomes, then the first possible outcomes.
 
   Attributes:
-    probability: of all outcomes so far.
-    cells: by the decision's name, where its uniforms lie.
-    untaken: the choices that lead to the runs not taken.
+    probability: the probability of all outcomes so far.
+    cells: the cells of each decision's uniforms, by the decision's name.
+    untaken: the choices that lead to the untaken runs.
   """
 
   def __init__(self, choices: tuple[int, ...] = ()):
-    self._prescribed, self._taken = choices, ()
-    self.probability, self.cells, self.untaken = 1.0, {}, []
+    self._prescribed = choices
+    self._taken = ()
+    self.probability = 1.0
+    self.cells = {}
+    self.untaken = []
 
   def draw(self, name: Any, distribution: Float[np.ndarray, "V"]) -> int:
     """Returns a token drawn from `distribution`, by the uniforms called `name`."""
@@ -63,14 +66,14 @@ class World:
     return token
 
   def flip(self, name: Any, chance: float) -> bool:
-    """Returns whether something of this chance happened: uniform < chance."""
+    """Returns whether an event of probability `chance` happened: uniform < chance."""
     outcomes = [o for o, c in ((True, chance), (False, 1 - chance)) if c > 0]
     happened = outcomes[self._choose(len(outcomes))]
     self._note(name, (0.0, chance) if happened else (chance, 1.0))
     return happened
 
   def _choose(self, count):
-    """Returns which of `count` outcomes comes about; keeps the others for later."""
+    """Returns the index of the outcome; records the alternatives in `untaken`."""
     depth = len(self._taken)
     if depth < len(self._prescribed):
       choice = self._prescribed[depth]
@@ -89,12 +92,12 @@ class World:
 
 @functools.cache
 def _possible(data: bytes) -> list[tuple[int, list[tuple[float, float]]]]:
-  """Returns the tokens that a distribution's bytes give a probability, with `edges_of`.
+  """Returns possible tokens of a distribution in bytes, with `edges_of` the tokens.
 
-  Many paths draw from the same few distributions, so this is kept.
+  Many paths draw from a few distributions, hence the cache.
   """
   distribution = np.frombuffer(data)
-  # Less than this would leave its cell without width.
+  # A smaller probability would leave the cell without width.
   possible = np.flatnonzero(distribution > np.finfo(float).eps * distribution.sum())
   return [(token, edges_of(token, distribution)) for token in possible.tolist()]
 
@@ -102,10 +105,10 @@ def _possible(data: bytes) -> list[tuple[int, list[tuple[float, float]]]]:
 def edges_of(
   token: int, distribution: Float[np.ndarray, "V"]
 ) -> list[tuple[float, float]]:
-  """Returns between which numbers each level's uniform leads to `token`, top first.
+  """Returns the interval of each level's uniform that leads to `token`, top first.
 
-  A distribution of more than `BRANCHES` tokens is cut into n groups, i, i + n, i + 2 n,
-  ..; the group is drawn by the levels above, the token within it by the last.
+  A distribution of more than `BRANCHES` tokens is cut into n groups: i, i + n, i + 2 n,
+  .. The upper levels draw the group. The last level draws the token within the group.
   """
   if distribution.size <= BRANCHES:
     return [_cell_edges(token, distribution)]
@@ -121,13 +124,13 @@ def _cell_edges(token, distribution):
 
 @dataclasses.dataclass(frozen=True)
 class Path:
-  """One way that a run can go.
+  """A possible path of a run.
 
   Attributes:
-    result: of the run.
-    probability: of this way.
-    cells: where the uniforms of each decision lie, by its name, in the order that
-      they are read; those never used are not named.
+    result: the result of the run.
+    probability: the probability of the path.
+    cells: the cells of each decision's uniforms, by the decision's name, in the order
+      of reading; unused uniforms have no entry.
   """
 
   result: Any
@@ -136,7 +139,7 @@ class Path:
 
 
 def explore(program: Callable[[World], Any]) -> Iterator[Path]:
-  """Yields every path of `program` that has a probability; they sum to 1."""
+  """Yields every path of `program` with a probability; probabilities sum to 1."""
   pending = [()]
   while pending:
     world = World(pending.pop())
@@ -152,15 +155,15 @@ class Setting:
   Attributes:
     target: p.
     draft: q.
-    judge: the rule, one of `oracles.JUDGES`.
-    tree: the parents of nodes 1, 2, .. of a draft; node 0 is what is known.
-    max_length: room for the output.
-    eos_id: the token that ends it, or all such tokens.
+    judge: the rule, from `oracles.JUDGES`.
+    tree: the parents of nodes 1, 2, .. of a draft; node 0 is the known prefix.
+    max_length: the room for the output.
+    eos_id: the token that ends the output, or a tuple of end tokens.
     siblings: how the children of a node are drawn: 'independent', 'distinct' (without
-      replacement) or the 'likeliest' by q, which are certain.
-    stops: whether a draft gets no further token, given the output before it and its
+      replacement) or 'likeliest' (certain tokens, the likeliest by q).
+    stops: whether a draft stops, given the output before the draft and the draft's
       tokens so far.
-    given: from these two to what `draft` is a function of.
+    given: maps the arguments of `stops` to the argument of `draft`.
   """
 
   target: ProbsFn
@@ -176,11 +179,11 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-  """Drafted nodes that count.
+  """The valid nodes of a draft.
 
   Attributes:
-    paths: of each one, the tokens from the root, node 0, which has none, to it.
-    distributions: q of each one's token, given its path and its earlier siblings.
+    paths: each node's tokens from the root; the root, node 0, has no tokens.
+    distributions: q of each node's token, given the path and the earlier siblings.
   """
 
   paths: dict[int, Tokens]
@@ -197,15 +200,16 @@ def iterate(world: World, setting: Setting, prefix: Tokens, names=lambda i: (i,)
 
   Args:
     world: decides every outcome.
-    setting: what is decoded, and how.
+    setting: the models and the settings of the decode.
     prefix: the output so far.
-    names: the name of this iteration's i-th decision, in the order of the compiled
-      loop: one a drafted node, one an accept test, one for the next token.
+    names: the name of this iteration's i-th decision. The order is the compiled loop's:
+      a decision per drafted node, per accept test, and for the next token.
 
   Returns:
-    The draft, the last accepted node, the next token, and the output after it.
+    The draft, the last accepted node, the next token, and the new output.
   """
-  draft, size = _draft(world, setting, prefix, names), len(setting.tree)
+  draft = _draft(world, setting, prefix, names)
+  size = len(setting.tree)
 
   def of_node(node):
     return names(size + node - 1)
@@ -229,7 +233,7 @@ def is_end(token: int, setting: Setting) -> bool:
 
 
 def _draft(world, setting, prefix, names):
-  # The target always adds a token of its own, so the draft leaves room for it.
+  # The target always adds a token, so the draft leaves room for the token.
   room = setting.max_length - len(prefix) - 1
   draft = Draft({0: ()}, {})
   for node, parent in enumerate(setting.tree, 1):
@@ -245,7 +249,7 @@ def _draft(world, setting, prefix, names):
 
 
 def _probs_of_sibling(setting, prefix, path, draft, parent):
-  """Returns q of the next child of a node; nothing where no token is left."""
+  """Returns q of a node's next child, or zeros if no token is left."""
   distribution = setting.draft(setting.given(prefix, path))
   if setting.siblings == "independent":
     return distribution
@@ -259,7 +263,8 @@ def _probs_of_sibling(setting, prefix, path, draft, parent):
 
 def decode(world: World, setting: Setting) -> Tokens:
   """Runs iterations until the output ends; decision i of iteration n is (n, i)."""
-  output, number = (), 0
+  output = ()
+  number = 0
   while not has_ended(output, setting):
 
     def named(i, number=number):
@@ -271,7 +276,7 @@ def decode(world: World, setting: Setting) -> Tokens:
 
 
 def has_end(tokens: Tokens, setting: Setting) -> bool:
-  """Returns whether one of the tokens ends the output."""
+  """Returns whether any token ends the output."""
   return any(is_end(token, setting) for token in tokens)
 
 
@@ -283,8 +288,8 @@ def has_ended(output: Tokens, setting: Setting) -> bool:
 def output_probs(setting: Setting) -> dict[Tokens, float]:
   """Returns the probability of each output of speculative decoding.
 
-  An iteration depends on the prefix alone, so the prefixes are taken shortest first,
-  each with the probability of ever being reached at an iteration's end.
+  An iteration depends on the prefix alone. The computation takes prefixes shortest
+  first, with the probability that an iteration ends at the prefix.
   """
 
   def step(prefix):
@@ -311,27 +316,30 @@ def target_probs(setting: Setting) -> dict[Tokens, float]:
 
 def prefixes(setting: Setting) -> list[Tokens]:
   """Returns every prefix after which an iteration can begin."""
-  found, pending = [], [()]
+  found = []
+  pending = [()]
   while pending:
     prefix = pending.pop()
     found.append(prefix)
     for path in explore(lambda world, p=prefix: iterate(world, setting, p)):
       output = path.result[-1]
-      known = has_ended(output, setting) or output in found or output in pending
-      pending += [] if known else [output]
+      is_known = has_ended(output, setting) or output in found or output in pending
+      pending += [] if is_known else [output]
   return found
 
 
 def absorb(
   setting: Setting, step: Callable[[Tokens], Iterable[tuple[Tokens, float]]]
 ) -> dict[Tokens, float]:
-  """Returns the probs of the ended outputs that a Markov chain of prefixes comes to.
+  """Returns the distribution of ended outputs of a Markov chain of prefixes.
 
   Args:
-    setting: when an output has ended.
-    step: the outputs after one step from a prefix, all longer, with their chances.
+    setting: defines the end of an output.
+    step: returns the outputs after one step from a prefix, with their probabilities;
+      every output is longer than the prefix.
   """
-  reached, ended = {(): 1.0}, {}
+  reached = {(): 1.0}
+  ended = {}
   while reached:
     prefix = min(reached, key=len)
     mass = reached.pop(prefix)

@@ -1,4 +1,4 @@
-"""What others got wrong in loops and rules, to be planted in place of what is right."""
+"""Known mistakes of loops and rules, planted in place of the right code."""
 
 import dataclasses
 
@@ -17,10 +17,10 @@ from tests.hash_model import TokenCache
 
 
 def no_bonus_token(spec, state, iteration, features, commit=step.commit):
-  new, told = commit(spec, state, iteration, features)
-  whole = (iteration.verdict.last == spec.drafter.tree.size) & ~new.ended
-  lengths = jnp.where(whole, new.lengths - 1, new.lengths)
-  return new.replace(lengths=lengths), told
+  new, info = commit(spec, state, iteration, features)
+  is_full = (iteration.verdict.last == spec.drafter.tree.size) & ~new.ended
+  lengths = jnp.where(is_full, new.lengths - 1, new.lengths)
+  return new.replace(lengths=lengths), info
 
 
 def end_of_sequence_unseen_in_a_draft(
@@ -30,10 +30,10 @@ def end_of_sequence_unseen_in_a_draft(
   blind = dataclasses.replace(spec, context=context)
   seen = commit(spec, state, iteration, features)
   unseen = commit(blind, state, iteration, features)
-  some = iteration.verdict.last > 0
+  has_accepted = iteration.verdict.last > 0
 
   def pick(a, b):
-    return jnp.where(some.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+    return jnp.where(has_accepted.reshape(-1, *[1] * (a.ndim - 1)), a, b)
 
   fields = {
     name: pick(getattr(unseen[0], name), getattr(seen[0], name))
@@ -77,16 +77,18 @@ def same_noise_at_all_places(self, count):
 
 
 def rule_has_the_noise_of_the_place_before(spec, state, draws=step.draws):
-  drafted, uniforms = spec.drafter.decisions, draws(spec, state)
+  drafted = spec.drafter.decisions
+  uniforms = draws(spec, state)
   before = state.replace(lengths=state.lengths - 1)
-  of_rule = draws(spec, before)[:, drafted:]
-  return jnp.concatenate([uniforms[:, :drafted], of_rule], axis=1)
+  rule_uniforms = draws(spec, before)[:, drafted:]
+  return jnp.concatenate([uniforms[:, :drafted], rule_uniforms], axis=1)
 
 
 def draft_has_noise_of_its_own(spec, state, draws=step.draws):
-  drafted, uniforms = spec.drafter.decisions, draws(spec, state)
-  own = state.uniforms(drafted)
-  return jnp.concatenate([own, uniforms[:, drafted:]], axis=1)
+  drafted = spec.drafter.decisions
+  uniforms = draws(spec, state)
+  draft_uniforms = state.uniforms(drafted)
+  return jnp.concatenate([draft_uniforms, uniforms[:, drafted:]], axis=1)
 
 
 def nodes_have_the_root_s_noise(probs, uniforms):
@@ -130,8 +132,10 @@ def one_uniform_for_all_levels(probs, uniforms):
 
 
 def two_places_swapped(self, sources, destination, gathered=TokenCache.gathered):
-  cache, rows = gathered(self, sources, destination), jnp.arange(destination.size)
-  first, last = cache.tokens[rows, destination], cache.tokens[rows, destination + 2]
+  cache = gathered(self, sources, destination)
+  rows = jnp.arange(destination.size)
+  first = cache.tokens[rows, destination]
+  last = cache.tokens[rows, destination + 2]
   tokens = cache.tokens.at[rows, destination].set(last)
   return cache.replace(tokens=tokens.at[rows, destination + 2].set(first))
 
@@ -177,7 +181,7 @@ def unweighted_block_residual(scaled, draft_probs):
 
 
 def the_draft_s_keys_stay(spec, state, proposal, score=step.score):
-  """As a target would that did not write its own over what the draft wrote."""
+  """Keeps the draft's cache entries, like a target that does not overwrite them."""
   scored = score(spec, state, proposal)
   block = jnp.concatenate([state.last_tokens()[:, None], proposal.tokens], axis=1)
   draft = spec.drafter.extend(spec.context)
@@ -204,20 +208,21 @@ def no_place_for_the_last_token(blocks, num_valid, narrowest=widths.narrowest):
 
 
 def least_likely_of_all_is_dropped(proposal, most, eos_id, limit=step.limit):
-  """As a budget would that asked how likely the drawn tokens are (TETRIS)."""
-  found = limit(proposal, most, eos_id)
-  scores = jnp.cumprod(found.drafted_probs(), axis=1)
-  least = jnp.where(found.is_valid, scores, jnp.inf).min()
-  return found.replace(is_valid=found.is_valid & (scores > least))
+  """Drops the least likely token, like a budget that looks at the draws (TETRIS)."""
+  limited = limit(proposal, most, eos_id)
+  scores = jnp.cumprod(limited.drafted_probs(), axis=1)
+  least = jnp.where(limited.is_valid, scores, jnp.inf).min()
+  return limited.replace(is_valid=limited.is_valid & (scores > least))
 
 
 def correction_by_its_residual(spec, state, uniforms, step=step.step):
-  """Reports the distribution of the last draw, not that of the whole test."""
-  state, told = step(spec, state, uniforms)
-  last, probs = told.verdict.last, told.target_probs
-  residual = token.next_token_probs(probs, told.proposal, last)
+  """Reports the distribution of the last draw instead of the whole test's."""
+  state, iteration = step(spec, state, uniforms)
+  last = iteration.verdict.last
+  probs = iteration.target_probs
+  residual = token.next_token_probs(probs, iteration.proposal, last)
   probs = probs.at[jnp.arange(last.size), last].set(residual)
-  return state, told.replace(target_probs=probs)
+  return state, iteration.replace(target_probs=probs)
 
 
 def stale_cache_after_rollback(self, index):

@@ -1,4 +1,4 @@
-"""How long drafts are under a policy, in float64: the oracle of adaptive gamma."""
+"""Draft lengths under a policy, in float64: the oracle of adaptive gamma."""
 
 import dataclasses
 
@@ -10,24 +10,28 @@ from tests.exactness.enumeration import has_ended, iterate
 
 
 def decode(world, setting, policy, resumes=True):
-  """As `enumeration.decode`, each draft's length by the policy.
+  """Runs `enumeration.decode` with each draft's length set by a policy.
 
   Args:
     world: decides every outcome.
-    setting: what is decoded, with the longest gamma.
-    policy: a `CostAware`; its settings alone are used.
-    resumes: whether drafts go on after rests.
+    setting: the setting of the decode, with the longest gamma.
+    policy: a `CostAware`; only the policy's settings are used.
+    resumes: whether drafting resumes after rests.
   """
-  output, history, may_draft = (), [], setting.stops
+  output = ()
+  history = []
+  may_draft = setting.stops
   tree = Tree(setting.tree)
-  # A chain is cut where it pays; of a tree there is all or nothing.
+  # A policy may shorten a chain. A tree is drafted in full or not at all.
   longer = range(tree.depth + 1) if tree.is_chain else (0, tree.depth)
 
   def stops(prefix, draft):
     if may_draft(prefix, draft):
       return True
-    known = (history[:n] for n in range(len(history)))
-    if not (resumes or all(best_length(policy, longer, before) for before in known)):
+    histories = (history[:n] for n in range(len(history)))
+    if not (
+      resumes or all(best_length(policy, longer, before) for before in histories)
+    ):
       return True
     return len(draft) >= best_length(policy, longer, history)
 
@@ -47,7 +51,13 @@ def decode(world, setting, policy, resumes=True):
 
 
 def best_length(policy, lengths, history):
-  """The length of most tokens over time, given (accepted, tried, ..) of each draft."""
+  """Returns the length with the most tokens per second.
+
+  Args:
+    policy: a `CostAware`.
+    lengths: the lengths to choose from.
+    history: (accepted, tried, ..) of each draft.
+  """
   weights = policy.decay ** np.arange(len(history))[::-1]
   accepted, tried = (weights @ [past[i] for past in history] for i in (0, 1))
   alpha = (policy.prior_alpha * policy.prior_weight + accepted) / (
@@ -58,6 +68,6 @@ def best_length(policy, lengths, history):
 
 
 def turns(path, gamma):
-  """How many tokens each iteration of a path drafted."""
+  """Returns the number of drafted tokens of each iteration of a path."""
   numbers = sorted({number for number, _ in path.cells})
   return [sum(m == n and i < gamma for m, i in path.cells) for n in numbers]

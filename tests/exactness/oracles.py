@@ -1,9 +1,9 @@
-"""The verification rules as their papers write them, for `enumeration`.
+"""The verification rules as in their papers, for `enumeration`.
 
-A judge takes (world, setting, prefix, draft, names) and returns the last accepted node
-(of a chain, how many tokens are accepted), and the distribution of the next token.
-`names(n)` names the decision on node n. Float64, one draft at a time: slow, and short
-enough to be checked against the papers by eye.
+A judge takes (world, setting, prefix, draft, names). A judge returns the last accepted
+node (for a chain, the number of accepted tokens) and the distribution of the next
+token. `names(n)` names the decision on node n. The code is float64, one draft at a
+time, and short enough to compare with the papers by eye.
 """
 
 import functools
@@ -16,7 +16,7 @@ from tests.exactness.enumeration import Draft, Setting, Tokens, World
 
 
 def token(world: World, setting: Setting, prefix: Tokens, draft: Draft, names):
-  """Token-by-token verification (Leviathan et al., algorithm 1)."""
+  """Verifies token by token (Leviathan et al., algorithm 1)."""
   return lenient(1.0)(world, setting, prefix, draft, names)
 
 
@@ -25,7 +25,8 @@ def lenient(lenience: float):
 
   def judge(world, setting, prefix, draft, names):
     for i, x in enumerate(draft.tokens):
-      p, q = _target(setting, prefix, draft, i), draft.distributions[i + 1]
+      p = _target(setting, prefix, draft, i)
+      q = draft.distributions[i + 1]
       if not world.flip(names(i + 1), min(1.0, p[x] / (lenience * q[x]))):
         return i, _residual(p, q)
     return len(draft.tokens), _target(setting, prefix, draft, len(draft.tokens))
@@ -34,7 +35,7 @@ def lenient(lenience: float):
 
 
 def greedy(world, setting, prefix, draft, names):
-  """Exact match with the target's argmax (Stern et al., section 3)."""
+  """Accepts exact matches with the target's argmax (Stern et al., section 3)."""
   del world, names
 
   def best(n):
@@ -55,7 +56,7 @@ def lenient_greedy(lenience: float):
 
 
 def greedy_while(passes: Callable[[Float[np.ndarray, "V"], int], bool]):
-  """Returns the judge that accepts tokens while they pass, and then takes argmax p."""
+  """Returns the judge that accepts tokens while `passes` holds, then takes argmax p."""
 
   def judge(world, setting, prefix, draft, names):
     del world, names
@@ -84,17 +85,20 @@ def typical(epsilon: float = 0.09, delta: float = 0.3):
 
 
 def block(world, setting, prefix, draft, names):
-  """Block verification (Sun et al., arXiv 2403.10444, algorithm 2)."""
-  weight, accepted = 1.0, 0
+  """Verifies blocks (Sun et al., arXiv 2403.10444, algorithm 2)."""
+  weight = 1.0
+  accepted = 0
   distribution = _residual(*_block_probs(setting, prefix, draft, 0, 1.0))
   for i, x in enumerate(draft.tokens):
-    p, q = _target(setting, prefix, draft, i), draft.distributions[i + 1]
+    p = _target(setting, prefix, draft, i)
+    q = draft.distributions[i + 1]
     weight = min(1.0, weight * p[x] / q[x])
     p, q = _block_probs(setting, prefix, draft, i + 1, weight)
     mass = np.maximum(p - q, 0).sum()
     certain = mass + 1 - weight <= 0
     if world.flip(names(i + 1), 1.0 if certain else mass / (mass + 1 - weight)):
-      accepted, distribution = i + 1, _residual(p, q)
+      accepted = i + 1
+      distribution = _residual(p, q)
   return accepted, distribution
 
 
@@ -104,7 +108,10 @@ def _block_probs(setting, prefix, draft, size, weight):
 
 
 def kseq(world, setting, prefix, draft, names):
-  """k-SEQ (Sun et al., arXiv 2310.15141, algorithm 2, p and q as everywhere here)."""
+  """Verifies by k-SEQ (Sun et al., arXiv 2310.15141, algorithm 2).
+
+  p is the target's distribution, and q is the draft's distribution.
+  """
 
   def judge(p, distributions, tokens, flip):
     q = distributions[0]
@@ -121,7 +128,7 @@ def kseq(world, setting, prefix, draft, names):
 
 
 def recursive(world, setting, prefix, draft, names):
-  """Recursive rejection (Miao et al., arXiv 2305.09781, algorithm 2)."""
+  """Rejects recursively (Miao et al., arXiv 2305.09781, algorithm 2)."""
 
   def judge(p, distributions, tokens, flip):
     for i, (x, q) in enumerate(zip(tokens, distributions, strict=True)):
@@ -134,7 +141,7 @@ def recursive(world, setting, prefix, draft, names):
 
 
 def _walk(world, setting, prefix, draft, names, judge):
-  """Goes on with all nodes that spell what was accepted, until none passes."""
+  """Judges all nodes that continue the accepted path, until no node passes."""
   last = 0
   while True:
     accepted = draft.paths[last]
@@ -154,14 +161,15 @@ def _walk(world, setting, prefix, draft, names, judge):
 
 
 def traversal(world, setting, prefix, draft, names):
-  """Traversal verification (Weng et al., arXiv 2505.12398, algorithm 2)."""
+  """Verifies by traversal (Weng et al., arXiv 2505.12398, algorithm 2)."""
   distributions = {node: _target(setting, prefix, draft, node) for node in draft.paths}
-  rejected = {0: 1.0}  # Weights that are set: the root's, and after rejections.
+  rejected = {0: 1.0}  # Assigned weights: the root's, and weights after rejections.
 
   def weight(node):
     if node in rejected:
       return rejected[node]
-    parent, x = setting.tree[node - 1], draft.paths[node][-1]
+    parent = setting.tree[node - 1]
+    x = draft.paths[node][-1]
     return min(
       1.0, weight(parent) * distributions[parent][x] / draft.distributions[node][x]
     )
@@ -179,7 +187,7 @@ def traversal(world, setting, prefix, draft, names):
 
 
 def _leaves_first(tree, nodes, top=0):
-  """Returns the nodes, the children of each one, in order, before it."""
+  """Returns the nodes, children before parents and siblings in order."""
   below = [n for n, parent in enumerate(tree, 1) if parent == top and n in nodes]
   return [*(x for child in below for x in _leaves_first(tree, nodes, child)), top]
 
@@ -200,8 +208,10 @@ def _residual(p, q):
 
 @functools.cache
 def _least_rho(p, q, count):
-  p, q = np.array(p), np.array(q)
-  low, high = 1.0, float(count)
+  p = np.array(p)
+  q = np.array(q)
+  low = 1.0
+  high = float(count)
   for _ in range(60):
     rho = (low + high) / 2
     beta = np.minimum(q, p / rho).sum()

@@ -1,7 +1,7 @@
-"""Plants faults: one compiled program has several, and a traced integer selects one.
+"""Plants faults: a compiled program has several, and a traced integer selects one.
 
-A check that runs under a `Session` is compiled once. It then runs without a fault and
-with each of the session's faults in turn.
+A check under a `Session` is compiled once. The check then runs without a fault, and
+with each fault of the session in turn.
 """
 
 import dataclasses
@@ -18,15 +18,15 @@ import pytest
 
 @dataclasses.dataclass(frozen=True)
 class Trap:
-  """A known mistake, and the check that must fail where it is made.
+  """A known mistake, and the check that must notice the mistake.
 
   Attributes:
-    place: the module or class whose attribute the fault replaces.
+    place: the module or class with the attribute that the fault replaces.
     name: the attribute.
-    fault: what replaces it.
-    check: the name of what passes without the fault, and fails with it.
+    fault: the replacement.
+    check: the name of a check that passes without the fault and fails with the fault.
     alone: whether the fault has a program of its own: JAX keeps traces of a network's
-      layers, which must not hold a tracer.
+      layers, and kept traces must not hold a tracer.
   """
 
   place: Any
@@ -43,8 +43,8 @@ class Session:
   """Runs one check with and without faults, by programs that are compiled once.
 
   Args:
-    check: raises an AssertionError where it fails.
-    traps: of this check.
+    check: raises an AssertionError on failure.
+    traps: the traps of this check.
   """
 
   _active: "Session | None" = None
@@ -57,7 +57,7 @@ class Session:
     self._selected: Any = 0
 
   def run(self, trap: Trap | None) -> None:
-    """Runs the check with a fault, or without one where `trap` is None."""
+    """Runs the check with a fault, or without a fault if `trap` is None."""
     self._selected = 0 if trap is None else 1 + self._traps.index(trap)
     self._made = Counter()
     Session._active = self
@@ -71,7 +71,7 @@ class Session:
         Session._active = None
 
   def _choosing(self, place, name, original) -> Callable:
-    """Returns a function that calls the original, or the selected one of its faults."""
+    """Returns a function that calls the original or the selected fault."""
     faults = {
       number: trap.fault
       for number, trap in enumerate(self._traps, 1)
@@ -81,7 +81,8 @@ class Session:
     def choose(*args, **kwargs):
       if isinstance(self._selected, int):  # Outside of programs.
         return faults.get(self._selected, original)(*args, **kwargs)
-      selected, result = self._selected, original(*args, **kwargs)
+      selected = self._selected
+      result = original(*args, **kwargs)
       for number, fault in faults.items():
         other = fault(*args, **kwargs)
         result = _where(selected == number, other, result)
@@ -90,14 +91,15 @@ class Session:
     return choose
 
   def program(self, function: Callable) -> Callable:
-    """Returns the compiled function; the n-th of a name is the same in all runs."""
+    """Returns the compiled function; runs share the n-th program of a name."""
     name = getattr(function, "func", function).__qualname__
     key = name, self._made[name]
     self._made[name] += 1
     if key not in self._programs:
 
       def traced(selected, *args):
-        before, self._selected = self._selected, selected
+        before = self._selected
+        self._selected = selected
         try:
           return function(*args)
         finally:
@@ -109,7 +111,7 @@ class Session:
 
 
 def _where(condition, new, old):
-  """Returns `new` where the condition holds, else `old`; either may be functions."""
+  """Returns `new` if the condition holds, else `old`; both may be functions."""
   if isinstance(old, types.FunctionType):
     return lambda *args, **kwargs: _where(
       condition, new(*args, **kwargs), old(*args, **kwargs)
@@ -122,11 +124,11 @@ def _where(condition, new, old):
 
 
 def jit(function: Callable) -> Callable:
-  """Compiles a function of a check; where a `Session` runs, with all of its faults."""
+  """Compiles a function of a check, with all faults of an active `Session`."""
   if Session._active is None:
     return _compiled(function)
   return Session._active.program(function)
 
 
-# A rule's method is one function in many tests.
+# Many tests share the method of a rule.
 _compiled = functools.lru_cache(maxsize=8)(jax.jit)

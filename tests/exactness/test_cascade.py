@@ -1,4 +1,4 @@
-"""Exactness of hierarchies: the probs of whole outputs through the compiled loop."""
+"""Hierarchies are exact: the distribution of whole outputs of the compiled loop."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ TARGET, MIDDLE, LOWER, LOWEST = (
 
 @dataclasses.dataclass(frozen=True)
 class Hierarchy:
-  """Models below the target, the lowest first, and their windows."""
+  """The models below the target, the lowest first, and their windows."""
 
   models: tuple[HashModel, ...]
   sizes: tuple[int, ...]
@@ -51,7 +51,7 @@ class Hierarchy:
       drafter = Cascade(model, drafter, size, self.window, RULES[self.inner])
     return drafter
 
-  @functools.cache  # noqa: B019, a hierarchy is a constant of this file
+  @functools.cache  # noqa: B019, hierarchies are constants of this file
   def paths(self, sampling):
     drafts = [
       Level(model.distribution(sampling), size, self.window == "flush", self.inner)
@@ -65,17 +65,27 @@ class Hierarchy:
     return f"{self.inner}-{self.rule}-{sizes}-{self.window}-room{self.room}"
 
 
-TWO, THREE = (LOWER, MIDDLE), (LOWEST, LOWER, MIDDLE)
-TOP_K, TOP_P = Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.7)
-# Windows accepted whole, and others after them.
-FIXED, FLUSHED = Hierarchy(TWO, (1, 2), "fixed", 6), Hierarchy(TWO, (1, 2), "flush", 6)
+TWO = (LOWER, MIDDLE)
+THREE = (LOWEST, LOWER, MIDDLE)
+TOP_K = Sampling(1.0, top_k=2)
+TOP_P = Sampling(1.0, top_p=0.7)
+# Some windows are accepted in full, and further windows follow.
+FIXED = Hierarchy(TWO, (1, 2), "fixed", 6)
+FLUSHED = Hierarchy(TWO, (1, 2), "flush", 6)
 BLOCKS = Hierarchy(TWO, (1, 2), "fixed", 6, rule="block", inner="block")
 
 
 def assert_exact(hierarchy, sampling):
   expected = sequence_probs(TARGET, sampling, hierarchy.room)
-  of_loop = TARGET, hierarchy.drafter, sampling, hierarchy.rule, hierarchy.room
-  assert_all_are(driven_probs(hierarchy.paths(sampling), *of_loop), expected)
+  outputs = driven_probs(
+    hierarchy.paths(sampling),
+    TARGET,
+    hierarchy.drafter,
+    sampling,
+    hierarchy.rule,
+    hierarchy.room,
+  )
+  assert_all_are(outputs, expected)
 
 
 @pytest.mark.parametrize(
@@ -89,22 +99,23 @@ def assert_exact(hierarchy, sampling):
   ids=str,
 )
 def test_hierarchies_keep_the_target_s_distribution(hierarchy, sampling):
-  """`checks` has `FIXED` and `FLUSHED`."""
+  """`checks` has the hierarchies `FIXED` and `FLUSHED`."""
   assert_exact(hierarchy, sampling)
 
 
 @pytest.mark.parametrize("hierarchy", [FIXED, FLUSHED, BLOCKS], ids=str)
-def test_the_settings_have_windows_accepted_whole_and_in_part(hierarchy):
-  """Else caches that lack tokens, or hold too many, would not show."""
+def test_windows_are_accepted_in_full_and_in_part(hierarchy):
+  """The settings would reveal a cache with missing or extra tokens."""
   paths = hierarchy.paths(TOP_K)
   np.testing.assert_allclose(sum(path.probability for path in paths), 1)
-  found = {1 + max(turn for turn, _ in path.cells) for path in paths}
-  assert found >= {2, 3, 4}
+  turns = {1 + max(turn for turn, _ in path.cells) for path in paths}
+  assert turns >= {2, 3, 4}
 
 
 # ---- A reduced target (rounded, or without sublayers) is the middle network. ----
 
-INPUTS, ROOM = of_target.INPUTS, of_target.ROOM
+INPUTS = of_target.INPUTS
+ROOM = of_target.ROOM
 DRAFT = network_for(tiny.config(1, 8, vocab_size=of_target.SIZE))
 
 
@@ -124,13 +135,12 @@ def draft_logits():
 
 
 def of_target_paths(drafter, sampling):
-  """The target's setting, and every path of whole decodes, by the oracle."""
+  """Returns the target's setting and all paths of whole decodes, by the oracle."""
   target, middle = of_target.distributions(drafter.network, sampling)
   lower = functools.cache(lambda output: adjusted(draft_logits()[output], sampling))
-  window = drafter.gamma, drafter.window == "flush", "token"
   levels = (
     Level(lower, drafter.drafter.gamma),
-    Level(middle, *window, begins=True),
+    Level(middle, drafter.gamma, drafter.window == "flush", "token", begins=True),
     Level(target, ROOM),
   )
   return Setting(target, target, None, (), ROOM), cascades.paths(levels, ROOM)
@@ -139,7 +149,7 @@ def of_target_paths(drafter, sampling):
 @pytest.mark.parametrize(
   ("name", "window"), [("skipping", "fixed"), ("8 bits", "flush")]
 )
-def test_the_target_itself_may_be_a_level(name, window):
+def test_a_reduced_target_may_be_the_middle_network(name, window):
   middle = of_target.DRAFTERS[name]
   drafter = Cascade(middle, DraftModel(DRAFT, 1), 3, window)
   decoder = SpeculativeDecoder(of_target.TARGET, drafter)

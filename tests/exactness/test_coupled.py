@@ -1,6 +1,6 @@
-"""Coupled draws: with speculation outputs are plain sampling's, token for token.
+"""Coupled draws: speculation gives the tokens of plain sampling.
 
-So what is proved of plain sampling holds of every draft, rest, policy and tree.
+Properties of plain sampling therefore hold for every draft, rest, policy and tree.
 """
 
 import itertools
@@ -38,7 +38,8 @@ SAMPLINGS = {
   "top-k": Sampling(top_k=3, coupled=True),
   "top-p": Sampling(top_p=0.8, coupled=True),
 }
-ROWS, LENGTH = 500, 8
+ROWS = 500
+LENGTH = 8
 BY_ROW = CostAware((1.0, 1.35, 1.55, 1.8, 2.0), 0.6, 1.0, decay=0.5, by_row=True)
 
 
@@ -49,13 +50,16 @@ def plain(sampling, length=LENGTH, rows=ROWS, target=TARGET):
 
 def speculate(drafter, sampling, policy=FIXED, length=LENGTH, rows=ROWS, target=TARGET):
   keys = row_keys(jax.random.key(0), rows)
-  given = target, drafter, COUPLED, sampling, keys, length
   source = ways.source(rows)
 
-  def start():
-    return speculation(*given, source=source, policy=policy)
+  @jax.jit
+  def run():
+    spec, state = speculation(
+      target, drafter, COUPLED, sampling, keys, length, source=source, policy=policy
+    )
+    return generate(spec, state)
 
-  return jax.jit(lambda: generate(*start()))()
+  return run()
 
 
 @pytest.mark.parametrize(
@@ -67,15 +71,17 @@ def speculate(drafter, sampling, policy=FIXED, length=LENGTH, rows=ROWS, target=
   ],
   ids=str,
 )
-def test_no_policy_and_no_rest_changes_an_output(sampling, policy):
+def test_policies_and_rests_change_no_output(sampling, policy):
   decoded = speculate(ways.ON_TABLES["draft model"], SAMPLINGS[sampling], policy)
   same_tokens(decoded, plain(SAMPLINGS[sampling]))
 
 
-def test_a_draft_that_is_the_target_is_accepted_whole():
-  """It has the same noise at each place, in its first branch."""
-  target, tree = HashModel(seed=4, vocab_size=5, eos_bias=-30.0), delayed(0, 3, 2)
-  length, drafter = 4 * (tree.depth + 1), TreeDraft(target, tree)
+def test_a_perfect_draft_is_accepted_in_full():
+  """Draft and target share the noise of each place, in the draft's first branch."""
+  target = HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
+  tree = delayed(0, 3, 2)
+  length = 4 * (tree.depth + 1)
+  drafter = TreeDraft(target, tree)
   decoded = speculate(drafter, SAMPLINGS["T=1"], length=length, target=target)
   np.testing.assert_array_equal(decoded.statistics.target_calls, 4)
 
@@ -86,11 +92,12 @@ def test_a_tree_accepts_more_than_a_chain():
   assert wide.statistics.target_calls.sum() < 0.9 * narrow.statistics.target_calls.sum()
 
 
-# ---- Every assignment of a noise of few values. ----
+# ---- Every assignment of a noise with few values. ----
 
 GRID = np.array([0.3, 3.5], np.float32)
-FEW, PLACES = 3, 3
-ASSIGNMENTS = np.array([*itertools.product(GRID, repeat=FEW)])  # Of one place.
+FEW = 3
+PLACES = 3
+ASSIGNMENTS = np.array([*itertools.product(GRID, repeat=FEW)])  # For one place.
 
 
 @pytest.mark.parametrize(
@@ -100,7 +107,7 @@ ASSIGNMENTS = np.array([*itertools.product(GRID, repeat=FEW)])  # Of one place.
 def test_every_noise_gives_the_oracle_s_output_with_and_without_a_draft(
   name, tree, monkeypatch
 ):
-  """3 tokens, 3 places, 2 values: all 512 noises, one a row."""
+  """3 tokens, 3 places and 2 values give 512 noises, one per row."""
   rows = len(ASSIGNMENTS) ** PLACES
   digits = np.stack(np.unravel_index(np.arange(rows), (len(ASSIGNMENTS),) * PLACES), 1)
 
@@ -125,11 +132,11 @@ def test_every_noise_gives_the_oracle_s_output_with_and_without_a_draft(
       if 1 not in output:
         output += (int(np.argmax(distribution(output) / ASSIGNMENTS[place])),)
     expected[row, : len(output)] = output
-  given = sampling, PLACES, rows, target
-  np.testing.assert_array_equal(plain(*given).tokens, expected)
+  decoded = plain(sampling, PLACES, rows, target)
+  np.testing.assert_array_equal(decoded.tokens, expected)
   if tree is not None:
     drafter = driving.drafter_of(draft, tree)
-    decoded = speculate(drafter, sampling, FIXED, *given[1:])
+    decoded = speculate(drafter, sampling, FIXED, PLACES, rows, target)
     np.testing.assert_array_equal(decoded.tokens, expected)
     assert 0 < decoded.statistics.accepted.sum() < decoded.statistics.drafted.sum()
 
@@ -139,7 +146,7 @@ def test_every_noise_gives_the_oracle_s_output_with_and_without_a_draft(
 NETWORK = network_for(tiny.config(1, 16, vocab_size=40))
 
 
-def test_a_decoder_s_rule_couples_its_samples_whether_drafts_pay_or_not():
+def test_a_coupled_rule_couples_samples_with_and_without_drafts():
   params = {"target": networks.sharp(NETWORK, 0), "draft": networks.sharp(NETWORK, 1)}
   inputs = (2 + jnp.arange(24 * 4) % 38).reshape(24, 4)
   expected = networks.run(PlainDecoder(NETWORK), params, inputs, 24, SAMPLINGS["T=1"])
@@ -150,7 +157,7 @@ def test_a_decoder_s_rule_couples_its_samples_whether_drafts_pay_or_not():
 
 
 @pytest.mark.parametrize("rule", [Lenient(0.5), RULES["typical"]])
-def test_rules_that_keep_no_distribution_are_refused(rule):
+def test_lossy_rules_are_refused(rule):
   decoder = SpeculativeDecoder(NETWORK, DraftModel(NETWORK, 3), rule)
   with pytest.raises(ValueError, match="need a rule that keeps the target's"):
     decoder.check(SAMPLINGS["T=1"], 24, 1)

@@ -1,4 +1,4 @@
-"""Exactness of heads: probs that are functions of the target's feature, and a path."""
+"""Heads are exact: distributions that depend on the target's feature and on a path."""
 
 import pytest
 
@@ -20,16 +20,16 @@ from tests.exactness.test_loop import name_of
 from tests.hash_model import HashHeads, HashModel
 
 TARGET = HashModel(3, vocab_size=3)
-# Their distributions do, or do not, depend on the tokens between feature and head.
+# The heads' distributions depend on the tokens between feature and head, or do not.
 PATH = HashHeads(4, 3, HeadsConfig("hydra", 2, 1), reads_path=True)
 APART = HashHeads(4, 3, HeadsConfig("medusa", 2, 1), reads_path=False)
-# Features that do not, and a bias of the token before: a chain.
+# The features' distributions ignore the path; a bias reads the token before.
 BIASED = HashHeads(
   4, 3, HeadsConfig("medusa", 2, 1, rank=1, vocab_size=3), reads_path=False
 )
 
 SIBLINGS = Tree((0, 0, 1))
-# Rules, trees and siblings, each with heads of some kind; `checks` has others.
+# Rules, trees and siblings with each kind of heads; `checks` has further settings.
 SETTINGS = [
   (TARGET, PATH, "block", chain(2), 4),
   (TARGET, PATH, "kseq", delayed(0, 2, 1), 4),
@@ -64,18 +64,18 @@ def test_drafts_are_accepted_and_rejected():
   assert iterations == {1, 2, 3, 4}
 
 
-def test_one_head_s_pruned_tree_is_its_likeliest_tokens():
+def test_the_pruned_tree_of_one_head_has_the_likeliest_tokens():
   one = HashHeads(4, 3, HeadsConfig("medusa", 1, 1), reads_path=False)
   setting = (TARGET, one, "recursive", Tree((0, 0)), 4, "likeliest")
   decoding, paths = loop_paths(setting, Sampling())
   drafter = HeadDraft(one, Pruned(2, width=3, ranks=3))
-  found = driven_probs(paths, TARGET, drafter, Sampling(), "recursive", 4)
-  assert_all_are(found, outputs_of(decoding))
+  outputs = driven_probs(paths, TARGET, drafter, Sampling(), "recursive", 4)
+  assert_all_are(outputs, outputs_of(decoding))
 
 
-# ---- A chain is as long as its policy says. ----
+# ---- A policy sets the length of a chain. ----
 
-# Two tokens; one after a failed draft.
+# Drafts two tokens, or one token after a failed draft.
 SHORTER = CostAware((1.0, 1.01, 1.3), 0.8, prior_weight=1.0)
 
 
@@ -87,13 +87,13 @@ SHORTER = CostAware((1.0, 1.01, 1.3), 0.8, prior_weight=1.0)
   ],
   ids=name,
 )
-def test_chains_that_stop_earlier_keep_the_distribution(setting):
+def test_chains_of_varying_length_keep_the_distribution(setting):
   assert_the_loop_is_exact(setting, Sampling())
   _, paths = loop_paths(setting, Sampling())
   assert {1, 2} <= {length for path in paths for length in turns(path, 2)}
 
 
-# A weak prior: one failed draft, and the target goes on by itself.
+# The prior is weak: after one failed draft, the target continues without drafts.
 PAYING = CostAware((1.0, 1.4), 0.5, prior_weight=1.0)
 BY_LENGTH = CostAware((1.0, 1.3, 1.4), 0.5, prior_weight=1.0)
 
@@ -106,10 +106,10 @@ BY_LENGTH = CostAware((1.0, 1.3, 1.4), 0.5, prior_weight=1.0)
   ],
   ids=["chain", "tree"],
 )
-def test_drafts_that_no_longer_pay_keep_the_distribution(heads, rule, tree, policy):
+def test_drafts_that_stop_paying_keep_the_distribution(heads, rule, tree, policy):
   setting = (TARGET, heads, rule, tree, 5, "distinct", policy)
   assert_the_loop_is_exact(setting, Sampling())
   _, paths = loop_paths(setting, Sampling())
   drafts = {tuple(turns(path, tree.size)) for path in paths}
-  # Heads rest before the first call; then some drafts pay once, and no more.
-  assert any(len(found) > 3 and found[1] and not found[-1] for found in drafts)
+  # Heads rest before the first call. Some drafts then pay once, and not again.
+  assert any(len(lengths) > 3 and lengths[1] and not lengths[-1] for lengths in drafts)

@@ -1,9 +1,9 @@
-"""Exactness of self-speculation: a network drafts for itself in a reduced form.
+"""Self-speculation is exact: a network drafts for itself in a reduced form.
 
-Without some sublayers, or with weights of few bits; the network may have rounded ones
-itself. The draft's distribution depends on where the draft began: what was known by
-then has the keys and values of the whole network, what was drafted those of the lesser
-one.
+The reduced network lacks some sublayers, or has weights of few bits. The target itself
+may have rounded weights. The draft's distribution depends on the start of the draft:
+the full network computes keys and values of tokens before the draft, and the reduced
+network computes keys and values of drafted tokens.
 """
 
 import dataclasses
@@ -32,15 +32,17 @@ from tests.exactness.enumeration import Setting, decode, explore
 from tests.exactness.oracles import JUDGES
 from tests.t5x_bridge import tiny
 
-SIZE, ROOM, GAMMA = 4, 4, 2
+SIZE = 4
+ROOM = 4
+GAMMA = 2
 CONFIG = tiny.config(2, 16, vocab_size=SIZE)
 TARGET = network_for(CONFIG)
 INPUTS = jnp.array([[2, 3, 3, 1]])
 SKIPPING = LayerSkip(("self_0", "cross_0", "mlp_0"), GAMMA)
-# The target of this one has 8 bits itself.
+# The target of this drafter has weights of 8 bits.
 UNDER_8 = Quantized(4, 8, ("mlp_1",), gamma=GAMMA)
 ROUNDED = network_for(dataclasses.replace(CONFIG, weights="int8"))
-# And the targets of these are T5Gemmas, whose windows outputs outgrow.
+# The targets of these drafters are T5Gemmas with windows shorter than the outputs.
 GEMMA_2 = GemmaConfig(
   **{"vocab_size": SIZE, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 32},
   **{"num_encoder_layers": 1, "num_decoder_layers": 2, "window": 2, "query_scalar": 8},
@@ -58,16 +60,16 @@ DRAFTERS = {
   "gemma": IN_4,
 }
 WHOLE = Fixed()
-# Two tokens; one, or none, after a failed draft.
+# Policies that draft two tokens, and fewer or no tokens after a failed draft.
 SHORTER = CostAware((1.0, 1.01, 1.3), 0.8, prior_weight=1.0, by_row=True)
 RESTING = CostAware((1.0, 1.75, 2.3), 0.8, prior_weight=1.0, by_row=True)
 
 
 @functools.cache
 def params(network=TARGET):
-  """Parameters whose distributions are neither flat nor certain."""
+  """Returns parameters with distributions that are neither flat nor certain."""
   found = networks.initialize(network, INPUTS, seed=3)["params"]
-  if network.config.is_gemma:  # Whose embedding is tied to logits, unscaled.
+  if network.config.is_gemma:  # The embedding is tied to the logits, unscaled.
     found["token_embedder"]["embedding"] *= 0.2
   return jax.tree.map(lambda x: 1.7 * x, found)
 
@@ -78,33 +80,39 @@ def target_of(drafter):
 
 @functools.cache
 def all_params(drafter):
-  """The target's, and what the drafter makes of those that were not rounded."""
+  """Returns the target's parameters and the drafter's derived parameters.
+
+  The drafter derives parameters from the unrounded parameters.
+  """
   network = target_of(drafter)
-  whole = params(network if drafter in OF_GEMMA else TARGET)
-  made = {name: make(whole) for name, make in drafter.derived(network).items()}
-  target = tuning.in_weights(network, whole) if network is ROUNDED else whole
+  unrounded = params(network if drafter in OF_GEMMA else TARGET)
+  made = {name: make(unrounded) for name, make in drafter.derived(network).items()}
+  target = tuning.in_weights(network, unrounded) if network is ROUNDED else unrounded
   return {"target": target, **made}
 
 
 @functools.cache
 def logits(drafter):
-  """By how many tokens the whole network read, logits [V] after each output.
+  """Returns logits [V] after each output, by the number of tokens read in full.
 
-  The others, the last known token first, the lesser network reads; at ROOM there are
-  none.
+  The full network reads the first tokens of an output. The reduced network reads the
+  rest, starting with the last known token; at ROOM no tokens remain.
   """
 
   @jax.jit
-  def split(given, at, read):
-    network, whole = target_of(drafter), given["target"]
-    target, cache = start_decoding(network, whole, INPUTS, 2 * ROOM, len(read))
-    lesser = without_fn(network, whole)(drafter.skip, given.get(NAME))
-    of_target, _, cache = target(cache, read)
-    # Nothing before a place depends on the tokens that stand behind the output.
-    left = jnp.roll(read, -at, axis=1)
-    of_lesser, _, _ = lesser(cache.at(jnp.full(len(read), at)), left)
+  def split(params_by_name, at, read):
+    network = target_of(drafter)
+    target_params = params_by_name["target"]
+    target, cache = start_decoding(network, target_params, INPUTS, 2 * ROOM, len(read))
+    reduced_extend = without_fn(network, target_params)(
+      drafter.skip, params_by_name.get(NAME)
+    )
+    target_logits, _, cache = target(cache, read)
+    # Tokens behind the output do not change the logits before them.
+    unread = jnp.roll(read, -at, axis=1)
+    reduced_logits, _, _ = reduced_extend(cache.at(jnp.full(len(read), at)), unread)
     is_target_s = (jnp.arange(ROOM) < at)[:, None]
-    return jnp.where(is_target_s, of_target, jnp.roll(of_lesser, at, axis=1))
+    return jnp.where(is_target_s, target_logits, jnp.roll(reduced_logits, at, axis=1))
 
   split = functools.partial(split, all_params(drafter))
   return [
@@ -113,13 +121,13 @@ def logits(drafter):
 
 
 def distributions(drafter, sampling):
-  """The distributions of target and draft, as functions of what each depends on."""
+  """Returns the distributions of target and draft as functions of their prefixes."""
   found = logits(drafter)
 
   def target(output):
     return adjusted(found[ROOM][output], sampling)
 
-  # The last known token is the draft's to read.
+  # The draft reads the last known token.
   def draft(known):
     return adjusted(found[len(known[0])][known[0] + known[1]], sampling)
 
@@ -127,7 +135,7 @@ def distributions(drafter, sampling):
 
 
 def paths_of(drafter, sampling, rule, policy):
-  """The setting, and every path of whole decodes, by the oracle."""
+  """Returns the setting and all paths of whole decodes, by the oracle."""
   target, draft = distributions(drafter, sampling)
   judge = JUDGES["greedy" if sampling.greedy else rule]
   siblings = "likeliest" if sampling.greedy else "independent"
@@ -159,15 +167,17 @@ def assert_the_loop_is_exact(sampling, rule="token", policy=WHOLE, drafter=SKIPP
   assert_the_decoder_is_exact(decoder, params, INPUTS, sampling, [setting], [paths])
 
 
-PLAIN, TOP_K, TOP_P = Sampling(), Sampling(1.0, top_k=3), Sampling(0.8, top_p=0.8)
-# `checks` has the plainest one.
+PLAIN = Sampling()
+TOP_K = Sampling(1.0, top_k=3)
+TOP_P = Sampling(0.8, top_p=0.8)
+# `checks` has the plainest loop.
 LOOPS = [
   ("skipping", RESTING, TOP_K, "block"),
   ("4 bits", SHORTER, PLAIN, "token"),
-  # Not with 8 bits. The block rule's h_i is a ratio of differences of p and q, so an
-  # error of 1e-7 in either moves it by 1e-4 where q is nearly p. It decides only where
-  # all longer prefixes fail, with a probability of these differences' size, so outputs
-  # are off by 1e-7. The enumeration weighs an edge of h_i as if it always decided.
+  # 8 bits would fail here. The block rule's h_i is a ratio of differences of p and q,
+  # so an error of 1e-7 in p or q moves h_i by 1e-4 if q is nearly p. h_i decides only
+  # if all longer prefixes fail, with a probability of the differences' size, so outputs
+  # are off by 1e-7. The enumeration weighs an edge of h_i as if h_i always decided.
   ("4 bits", WHOLE, TOP_P, "block"),
   ("rounded target", WHOLE, PLAIN, "block"),
   ("gemma 2", WHOLE, TOP_K, "token"),
@@ -180,8 +190,8 @@ def test_the_loop_keeps_the_target_s_distribution(name, policy, sampling, rule):
   assert_the_loop_is_exact(sampling, rule, policy, DRAFTERS[name])
 
 
-def test_a_rounded_target_has_another_distribution():
-  """Else the test above would be one of the target that is not rounded."""
+def test_a_rounded_target_has_a_different_distribution():
+  """The loops above would otherwise test the unrounded target again."""
   (target, _), (small, draft) = (
     distributions(drafter, Sampling()) for drafter in (SKIPPING, UNDER_8)
   )
@@ -196,20 +206,21 @@ def test_drafts_are_accepted_rejected_and_of_several_lengths():
     np.testing.assert_allclose(sum(path.probability for path in paths), 1)
     found[policy] = {tuple(lengths.turns(path, GAMMA)) for path in paths}
     assert {len(turns) for turns in found[policy]} == {1, 2, 3, 4}
-  # Two tokens have room after a first draft that failed at once.
+  # A first draft that fails at once leaves room for two more tokens.
   assert {turns[:2] for turns in found[WHOLE]} >= {(2, 2), (2, 1)}
   assert (2, 2) not in {turns[:2] for turns in found[SHORTER]}
   assert (2, 0, 0) in {turns[:3] for turns in found[RESTING]}
 
 
 @pytest.mark.parametrize("name", ["skipping", "4 bits"])
-def test_the_draft_s_distribution_depends_on_where_it_began(name):
-  """Else the whole network's keys would not have been read."""
+def test_the_draft_s_distribution_depends_on_the_start_of_the_draft(name):
+  """The draft therefore reads the full network's keys."""
   found = logits(DRAFTERS[name])
   assert abs(found[1][2, 3] - found[0][2, 3]).max() > 0.01
 
 
-def test_few_bits_draft_other_distributions_than_the_target_s():
-  """Else nothing would be rejected, and the test above would say little."""
-  (target, draft), known = distributions(DRAFTERS["4 bits"], Sampling()), (2, 3)
-  assert abs(target(known) - draft((known, ()))).sum() > 0.02
+def test_few_bits_change_the_draft_s_distribution():
+  """The loops above would otherwise reject no token."""
+  target, draft = distributions(DRAFTERS["4 bits"], Sampling())
+  output = (2, 3)
+  assert abs(target(output) - draft((output, ()))).sum() > 0.02

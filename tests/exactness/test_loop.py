@@ -1,6 +1,6 @@
-"""The probs of the compiled loop, by driving it along every path of whole decodes.
+"""The compiled loop is exact, driven along every path of whole decodes.
 
-`checks` has more loops; test_mutations.py runs them without and with planted faults.
+`checks` has further loops. test_mutations.py runs them with and without planted faults.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ SETTING = (TARGET, DRAFT, "token", chain(2), 4)
 
 
 def name_of(part):
-  """A setting, or another parameter, in a test's name."""
+  """Returns the name of a setting or parameter in a test's id."""
   if not isinstance(part, tuple):
     return str(part)
   _, _, rule, tree, room, *rest = part
@@ -34,7 +34,7 @@ def name_of(part):
   [
     (SETTING, Sampling()),
     ((TARGET, DRAFT, "block", chain(2), 4), Sampling(0.6)),
-    # Seven tokens never have the room.
+    # Seven tokens never fit.
     ((*MODELS, "token", chain(7), 4), Sampling()),
     ((*MODELS, "kseq", delayed(0, 2, 2), 4), GREEDY),
     (
@@ -48,7 +48,7 @@ def test_the_loop_keeps_the_target_s_distribution(setting, sampling):
   assert_the_loop_is_exact(setting, sampling)
 
 
-# Ends of an output beside 1; 0 is a token like any other.
+# End tokens besides 1; 0 is a regular token here.
 ENDS = ((1, 3), (3, 0, 1))
 
 
@@ -62,14 +62,14 @@ ENDS = ((1, 3), (3, 0, 1))
   ],
   ids=name_of,
 )
-def test_an_output_ends_with_whichever_end_token_comes_first(setting, ends):
+def test_the_first_of_several_end_tokens_ends_an_output(setting, ends):
   vocab_size = setting[0].vocab_size
   ends = tuple(token for token in ends if token < vocab_size)
   setting = (*setting, "independent", None, ends)
   assert_the_loop_is_exact(setting, Sampling())
   _, paths = loop_paths(setting, Sampling())
-  found = {output[-1] for output in (path.result for path in paths)}
-  assert found == set(range(vocab_size))
+  last_tokens = {path.result[-1] for path in paths}
+  assert last_tokens == set(range(vocab_size))
 
 
 def test_the_setting_has_several_iterations_rejections_and_ends():

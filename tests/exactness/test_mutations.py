@@ -1,6 +1,6 @@
-"""Known mistakes, each planted: the checks of exactness must notice every one.
+"""The checks of exactness notice every known mistake.
 
-Without a fault all checks pass; with a fault its check fails.
+Checks pass without faults, and fail with a fault.
 """
 
 import functools
@@ -15,13 +15,13 @@ from tests.exactness.traps import TRAPS
 ORDER = list(dict.fromkeys(trap.check for trap in TRAPS))
 
 
-@functools.lru_cache(maxsize=2)  # Traps of one check follow each other.
+@functools.lru_cache(maxsize=2)  # The traps of a check are adjacent.
 def session(check):
-  """A check whose programs have all of its faults, after it passed without them."""
-  known = [trap for trap in TRAPS if trap.check == check and not trap.alone]
-  made = Session(CHECKS[check], known)
-  made.run(None)
-  return made
+  """Returns a session of a check with its faults, after a run without faults."""
+  traps = [trap for trap in TRAPS if trap.check == check and not trap.alone]
+  planted = Session(CHECKS[check], traps)
+  planted.run(None)
+  return planted
 
 
 def test_every_fault_is_planted_once():
@@ -34,9 +34,9 @@ def test_every_fault_is_planted_once():
 )
 def test_the_fault_is_noticed(trap, monkeypatch):
   if not trap.alone:
-    known = session(trap.check)
+    planted = session(trap.check)
     with pytest.raises(AssertionError):
-      known.run(trap)
+      planted.run(trap)
     return
   check = CHECKS[trap.check]
   check()

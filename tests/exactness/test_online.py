@@ -1,9 +1,8 @@
-"""A draft that learned from a request, and the probs of the next: still the target's.
+"""A draft that learns from a request leaves the next request exact.
 
-The first request is driven along every path of a decode; from what each path leaves, a
-draft learns, as it does while serving; and with each draft that comes of it the second
-request is driven along every path. So the joint distribution of both outputs is
-enumerated.
+The first request is driven along every path of a decode. A draft learns from the
+results of each path, as in serving. The second request is driven along every path with
+each learned draft. The test thus enumerates the joint distribution of both outputs.
 """
 
 import dataclasses
@@ -35,13 +34,17 @@ from tests.exactness.driving import (
 )
 from tests.hash_model import GivenTable, HashModel, place_weights, speculation
 
-TARGET, DRAFT = HashModel(3, vocab_size=3), HashModel(4, vocab_size=3)
-SHAPE, LENGTH, KEPT, RATE = chain(2), 3, 2, 2.0
+TARGET = HashModel(3, vocab_size=3)
+DRAFT = HashModel(4, vocab_size=3)
+SHAPE = chain(2)
+LENGTH = 3
+KEPT = 2
+RATE = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Learned(HashModel):
-  """A table after steps of learning: changes of its rows' entries."""
+  """A table after steps of learning, given as changes to rows of the table."""
 
   changes: tuple[tuple[int, tuple[float, ...]], ...] = ()
 
@@ -54,21 +57,22 @@ class Learned(HashModel):
 
 
 def first_request(sampling, rule):
-  """Every path of the first request, and what its decode leaves."""
+  """Returns every path of the first request, and the observations of each path."""
   _, paths = loop_paths((TARGET, DRAFT, rule, SHAPE, LENGTH), sampling)
   _, prescribed, _ = uniforms_along(paths, (LENGTH, 2 * SHAPE.size + 1))
   keys = row_keys(jax.random.key(0), len(paths))
   drafter = DraftModel(DRAFT, SHAPE.size)
   spec, state = speculation(TARGET, drafter, RULES[rule], sampling, keys, LENGTH)
-  state, observe = Driven(**vars(state), prescribed=prescribed), KeepRejections(KEPT)
+  state = Driven(**vars(state), prescribed=prescribed)
+  observe = KeepRejections(KEPT)
   found = jax.jit(lambda: generate(spec, state, observe=observe))()
-  kept = found.observed.tokens, found.observed.probs
-  return paths, [np.asarray(x) for x in (found.tokens, *kept)]
+  kept_arrays = found.observed.tokens, found.observed.probs
+  return paths, [np.asarray(x) for x in (found.tokens, *kept_arrays)]
 
 
 @jax.jit
 def gradient(logits, tokens, probs):
-  """Of the loss of one row of the table, on the distribution [K] that a place kept."""
+  """Returns the gradient of the loss of one table row on a place's distribution [K]."""
 
   def loss(logits):
     return forward_kl(known_probs(probs), lumped(logits, tokens))
@@ -77,11 +81,11 @@ def gradient(logits, tokens, probs):
 
 
 def learned(output, tokens, probs):
-  """The draft after a step on the distributions [T, K] that a path kept."""
+  """Returns the draft after a step on a path's observed distributions [T, K]."""
   changes = []
   for place in np.flatnonzero(probs.sum(-1) > 0):
-    known = 0, *output[:place].tolist()
-    terms = [(x + 1) * place_weights(64)[i] for i, x in enumerate(known)]
+    prefix = 0, *output[:place].tolist()
+    terms = [(x + 1) * place_weights(64)[i] for i, x in enumerate(prefix)]
     row = int(sum(terms) % 97)
     change = -RATE * gradient(DRAFT.table[row], tokens[place], probs[place])
     changes.append((row, tuple(change.tolist())))
@@ -93,15 +97,15 @@ def learned(output, tokens, probs):
   [(Sampling(), "block"), (Sampling(1.0, top_p=0.9), "token")],
   ids=str,
 )
-def test_the_joint_distribution_of_two_requests_is_the_target_s(sampling, rule):
+def test_two_requests_have_the_target_s_joint_distribution(sampling, rule):
   paths, found = first_request(sampling, rule)
-  distributions = {}  # Of the first output, by draft, on its paths.
+  distributions = {}  # Maps each learned draft to the first output's distribution.
   for i, path in enumerate(paths):
     output = tuple(found[0][i].tolist())
     draft = learned(*(x[i] for x in found))
     distribution = distributions.setdefault(draft, {})
     distribution[output] = distribution.get(output, 0.0) + path.probability
-  assert len(distributions) > 3, "the draft that serves depends on what was served"
+  assert len(distributions) > 3, "the second draft does not depend on the first output"
   setting, _ = loop_paths((TARGET, DRAFT, rule, SHAPE, LENGTH), sampling)
   alone = outputs_of(setting)
   for at in range(PLACES):
@@ -117,7 +121,7 @@ def test_the_joint_distribution_of_two_requests_is_the_target_s(sampling, rule):
 
 @functools.cache
 def second_request(sampling, rule):
-  """A program of the second request, for any draft: its table is an argument."""
+  """Returns a program of the second request that takes the draft's table."""
 
   def run(table, uniforms):
     drafter = DraftModel(GivenTable(table, DRAFT.vocab_size), SHAPE.size)
@@ -127,12 +131,13 @@ def second_request(sampling, rule):
 
 
 def second_probs(draft, sampling, rule):
-  """The distribution of the second output, at each place of the cells."""
+  """Returns the distribution of the second output at each place of the cells."""
   _, paths = loop_paths((TARGET, draft, rule, SHAPE, LENGTH), sampling)
-  program, table = second_request(sampling, rule), jnp.asarray(draft.table)
+  program = second_request(sampling, rule)
+  table = jnp.asarray(draft.table)
 
   def run(uniforms):
-    # Repeated up to a power of two: few shapes, so few programs.
+    # Repeating rows up to a power of two keeps shapes and programs few.
     size = 1 << (len(uniforms) - 1).bit_length()
     repeated = jnp.resize(uniforms, (size, *uniforms.shape[1:]))
     return program(table, repeated)[: len(uniforms)]

@@ -1,4 +1,4 @@
-"""Drafts whose rows are padded otherwise than the target's keep its distribution."""
+"""Drafts with a different number of vocabulary rows keep the target's distribution."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ TARGET = HashModel(seed=1, vocab_size=4, eos_bias=-0.5)
 
 @dataclasses.dataclass(frozen=True)
 class Padded(HashModel):
-  """A draft over another number of rows, as the decoder makes it the target's."""
+  """A draft with a different number of rows, resized to the target's like a decoder."""
 
   def extend(self, *args, **words):
     logits, features, cache = super().extend(*args, **words)
@@ -26,7 +26,8 @@ class Padded(HashModel):
 
   def distribution(self, sampling):
     """The distribution over the target's tokens, in float64."""
-    table, weights = self.table.astype(float), place_weights(64)
+    table = self.table.astype(float)
+    weights = place_weights(64)
 
     @functools.cache
     def distribution(output):
@@ -49,7 +50,7 @@ class Padded(HashModel):
   ],
   ids=["token", "block", "recursive", "greedy"],
 )
-def test_the_target_s_distribution_stays(rows, rule, tree, room, sampling):
+def test_padded_drafts_keep_the_target_s_distribution(rows, rule, tree, room, sampling):
   draft = Padded(seed=2, vocab_size=rows, eos_bias=-0.5)
   assert_the_loop_is_exact((TARGET, draft, rule, tree, room), sampling)
 
@@ -61,6 +62,6 @@ def test_a_draft_s_distribution_is_renormalised_over_the_target_s_tokens():
     assert q.size == TARGET.vocab_size
     assert q.sum() == pytest.approx(1)
     assert (q[min(rows, 4) :] == 0).all()
-    whole = HashModel(seed=2, vocab_size=rows).distribution(Sampling())((1, 2))
-    known = min(rows, 4)
-    np.testing.assert_allclose(q[:known], whole[:known] / whole[:known].sum())
+    full = HashModel(seed=2, vocab_size=rows).distribution(Sampling())((1, 2))
+    size = min(rows, 4)
+    np.testing.assert_allclose(q[:size], full[:size] / full[:size].sum())

@@ -1,4 +1,4 @@
-"""The probs of outputs that go on from a prompt, along every path of whole decodes."""
+"""Outputs that continue a prompt are exact, along every path of whole decodes."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from tests.exactness.driving import Loop, assert_the_loop_is_exact, difference
 from tests.exactness.test_loop import name_of
 from tests.hash_model import HashModel, sequence_probs
 
-# An end of sequence in a prompt, even at its end, ends nothing.
+# An EOS token in a prompt, even in the last place, ends nothing.
 PROMPT = (2, 2, 1)
 TARGET, DRAFT = (
   HashModel(seed, vocab_size=3, eos_bias=-0.5, prompt=PROMPT) for seed in (3, 4)

@@ -1,4 +1,4 @@
-"""What holds for any probs, drafts, uniforms and neighbours (hypothesis)."""
+"""Properties that hold for any distributions, drafts, uniforms and neighbours."""
 
 import functools
 
@@ -16,17 +16,20 @@ from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.native.distributions import adjusted_probs
 
-# One shape each, so that one program serves all examples.
-ROWS, GAMMA, SIZE = 4, 3, 5
-CONTEXTS = 11  # Distributions of a row, for all that a draft may spell.
-CHAIN, TREE = chain(GAMMA), delayed(0, 2, GAMMA)
+# A fixed shape per array lets one program serve all examples.
+ROWS = 4
+GAMMA = 3
+SIZE = 5
+CONTEXTS = 11  # The number of distributions per row, for all prefixes of a draft.
+CHAIN = chain(GAMMA)
+TREE = delayed(0, 2, GAMMA)
 EXAMPLES = settings(max_examples=20, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31 - 1)
 SAMPLING = [Sampling(), Sampling(0.3), Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.5)]
 
 
 def logits(*shape):
-  """Any logits; -inf rules a token out, but never all of them."""
+  """Returns a strategy for logits; -inf excludes some tokens, but never all."""
   finite = st.floats(-60, 60, width=32)
   values = st.one_of(finite, finite, st.just(-np.inf))
   return arrays.arrays(np.float32, shape, elements=values).map(
@@ -45,14 +48,16 @@ def test_adjusted_distributions_are_distributions(values, sampling):
 
 @st.composite
 def judged(draw, tree):
-  """Distributions, drafts that these probs can draw, nodes that count and uniforms."""
+  """Draws distributions, drafts from the distributions, valid nodes and uniforms."""
 
   def distribution():
     return np.array(jax.nn.softmax(draw(logits(ROWS, CONTEXTS, SIZE))))
 
-  rng, rows = np.random.default_rng(draw(seeds)), np.arange(ROWS)
-  p, q = distribution(), distribution()
-  # Nodes share what they have in common: the distributions after what they spell.
+  rng = np.random.default_rng(draw(seeds))
+  rows = np.arange(ROWS)
+  p = distribution()
+  q = distribution()
+  # Nodes with equal prefixes have equal distributions.
   spelt = np.zeros((ROWS, tree.size + 1), int)
   tokens = np.zeros((ROWS, tree.size), int)
   is_valid = np.ones((ROWS, tree.size + 1), bool)
@@ -78,23 +83,26 @@ def compiled(name):
 
 
 def row(tree, i):
-  """The same row in every place of the batch."""
+  """Returns a batch with row i in every place."""
   return jax.tree.map(lambda x: jnp.broadcast_to(x[i], x.shape), tree)
 
 
 @pytest.mark.parametrize("name", sorted(RULES))
 @EXAMPLES
 @given(data=st.data())
-def test_verdicts_are_possible_and_of_their_row_alone(name, data):
+def test_verdicts_are_possible_and_depend_on_their_row_alone(name, data):
   tree = TREE if RULES[name].takes_trees else CHAIN
   inputs = data.draw(judged(tree))
-  target_probs, proposal = np.asarray(inputs[0]), inputs[1]
+  target_probs = np.asarray(inputs[0])
+  proposal = inputs[1]
   verdict = compiled(name)(*inputs)
   for i in range(ROWS):
-    last, next_token = int(verdict.last[i]), int(verdict.next_token[i])
+    last = int(verdict.last[i])
+    next_token = int(verdict.next_token[i])
     assert 0 <= next_token < SIZE
-    distributions, tokens = target_probs[i], np.asarray(proposal.tokens[i])
-    # Whatever comes out is something that the target might say.
+    distributions = target_probs[i]
+    tokens = np.asarray(proposal.tokens[i])
+    # The target could produce every accepted or drawn token.
     assert distributions[last, next_token] > 0
     while last:
       parent = tree.parents[last - 1]

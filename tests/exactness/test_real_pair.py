@@ -1,6 +1,6 @@
-"""Sampling from the Multi30k pair follows the target's distribution, enumerated.
+"""Samples from the Multi30k pair follow the target's enumerated distribution.
 
-The same test with 20,000 samples, run once: docs/results/correctness.md.
+docs/results/correctness.md has the result of a run with 20,000 samples.
 """
 
 import functools
@@ -26,13 +26,15 @@ from tests.decoding.test_generate import assert_follows
 TARGET = Transformer(real_data.M30K_TARGET)
 DRAFT = Transformer(real_data.M30K_DRAFT)
 SENTENCE = "translate English to German: Two young men are playing a game."
-EOS, ROWS, LENGTH = 1, 300, 3
+EOS = 1
+ROWS = 300
+LENGTH = 3
 SAMPLING = Sampling(1.0, top_k=4)
 
 
 @functools.cache
 def load():
-  """The parameters of both."""
+  """Returns the parameters of target and draft."""
   names = {"target": "target_checkpoint_2000", "draft": "draft_checkpoint_1800"}
   paths = {key: real_data.path("t5x_m30k", name) for key, name in names.items()}
 
@@ -50,7 +52,7 @@ def inputs():
 
 @functools.partial(jax.jit, static_argnames="sampling")
 def next_probs(params, inputs, prefixes, lengths, sampling):
-  """The adjusted distribution after each prefix of some length, [N, V]."""
+  """Returns the adjusted distribution [N, V] after prefixes of the given lengths."""
   extend, cache = start_decoding(TARGET, params, inputs, LENGTH, len(prefixes))
   logits, _, _ = extend(cache, prefixes)
   last = jnp.take_along_axis(logits, lengths[:, None, None] - 1, axis=1)[:, 0]
@@ -58,11 +60,11 @@ def next_probs(params, inputs, prefixes, lengths, sampling):
 
 
 def output_probs(params, inputs):
-  """Probability of each output that the adjusted distribution allows, in float64."""
+  """Returns the float64 probability of each possible output."""
   distribution = {(): 1.0}
   for length in range(1, LENGTH + 1):
     live = [prefix for prefix in distribution if prefix[-1:] != (EOS,)]
-    # Always as many rows of as many places, so one program.
+    # A fixed shape for all lengths needs only one program.
     prefixes = np.zeros((SAMPLING.top_k ** (LENGTH - 1), LENGTH), np.int32)
     prefixes[: len(live), 1:length] = np.reshape(live, (len(live), length - 1))
     lengths = jnp.full(len(prefixes), length)
@@ -77,7 +79,8 @@ def output_probs(params, inputs):
 
 
 def test_samples_follow_the_enumerated_distribution():
-  params, source = load(), inputs()
+  params = load()
+  source = inputs()
   drafter = TreeDraft(DRAFT, delayed(1, 2, 2), "distinct")
   decoder = SpeculativeDecoder(TARGET, drafter, RULES["traversal"])
   decoded = networks.run(decoder, params, source, LENGTH, SAMPLING, per_input=ROWS)

@@ -1,8 +1,8 @@
-"""The distribution of each rule: every draft, every accept event, whole outputs.
+"""Every rule has the promised distribution, over every draft and every accept event.
 
-For each setting the float64 oracle enumerates all paths of speculative decoding; the
-compiled rule is driven along each of them, at both edges and in the middle of its cell
-of uniforms, and the distribution of the outputs that it gives is compared.
+For each setting, the float64 oracle enumerates all paths of speculative decoding. The
+test drives the compiled rule along each path, at both edges and in the middle of each
+cell of uniforms. The test then compares the resulting distribution of whole outputs.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from tests.exactness.enumeration import (
 
 EXACT = ("token", "block", "kseq", "recursive", "traversal")
 ON_TREES = ("kseq", "recursive", "traversal")
-# name, tree, vocabulary.
+# (name, tree, vocabulary size).
 SINGLE = [("token", chain(3), 4), ("block", chain(3), 4)]
 SEVERAL = [(name, delayed(0, 2, 2), 3) for name in ON_TREES]
 LARGER = [("block", chain(3), 5), *((name, delayed(0, 4, 1), 3) for name in ON_TREES)]
@@ -91,7 +91,7 @@ def setting_of(rule, target, draft, room=4):
 
 
 def id_of(part):
-  """A rule, its tree and vocabulary, or a sampling, in a test's name."""
+  """Returns the name of a rule setting, or of a sampling, in a test's id."""
   if not isinstance(part, tuple):
     return str(part)
   name, tree, size = part
@@ -99,9 +99,9 @@ def id_of(part):
 
 
 def pairwise(others):
-  """Each rule with two of the others or more, and each of the others with a rule."""
+  """Returns pairs with every rule, at least twice, and every element of `others`."""
   rules = SINGLE + SEVERAL
-  # Their numbers have no common divisor, so a rule does not meet the same ones again.
+  # The counts have no common divisor, so no pair repeats.
   count = max(2 * len(rules), len(others))
   return [(rules[i % len(rules)], others[i % len(others)]) for i in range(count)]
 
@@ -113,19 +113,19 @@ def test_exact_rules_keep_the_target_s_distribution(rule, sampling):
 
 
 @pytest.mark.parametrize(("rule", "kind"), pairwise(KINDS), ids=id_of)
-def test_exact_rules_keep_it_at_the_edges(rule, kind):
+def test_exact_rules_keep_the_distribution_in_edge_cases(rule, kind):
   assert_exact(setting_of(rule, *pair_of_probs(kind, rule[2])), rule[0])
 
 
 @pytest.mark.parametrize("rule", LARGER, ids=id_of)
-def test_exact_rules_keep_it_in_larger_settings(rule):
+def test_exact_rules_keep_the_distribution_in_larger_settings(rule):
   target, draft = (distributions.sampled(seed, rule[2], Sampling()) for seed in (4, 5))
   assert_exact(setting_of(rule, target, draft, rule[1].depth + 1), rule[0])
 
 
 @pytest.mark.parametrize("rule", WIDE, ids=id_of)
-def test_exact_rules_keep_it_with_many_tokens(rule):
-  """Tokens apart, in one group of the tree, and at the ends; p and q share some."""
+def test_exact_rules_keep_the_distribution_with_large_vocabularies(rule):
+  """Tokens lie apart, in one group of the tree, and at the ends; p and q share some."""
   size = rule[2]
   groups = -(-size // 8)
   target = distributions.few_of_many(4, [1, 2 + groups, size - 1], size)
@@ -145,19 +145,20 @@ def test_the_greedy_rule_gives_the_greedy_output_for_any_draft(draft):
 
 
 @pytest.mark.parametrize("lenience", [0.3, 1.0])
-def test_lenience_is_bounded_and_has_the_paper_s_alpha(lenience):
+def test_lenience_bounds_probabilities_and_has_the_paper_s_alpha(lenience):
   target, draft = (distributions.sampled(seed, 4, Sampling()) for seed in (1, 2))
   judge = oracles.lenient(lenience)
   setting = Setting(target, draft, judge, (0, 1), max_length=4)
   expected = output_probs(setting)
   for distribution in rule_probs(Lenient(lenience), setting):
     assert difference(distribution, expected) < 1e-6
-  # One token: what is drafted, accepted, and recovered, next to the bound.
+  # With a single token, compare the drafted, accepted and recovered mass to the bound.
   one = Setting(target, draft, judge, (0,), max_length=2, eos_id=-1)
   first = np.zeros(4)
   for output, mass in output_probs(one).items():
     first[output[0]] += mass
-  p, q = target(()), draft(())
+  p = target(())
+  q = draft(())
   assert (first <= p / lenience + 1e-12).all()
   accepted = np.minimum(p / lenience, q)
   assert accepted.sum() == pytest.approx(theory.lenient_acceptance(p, q, lenience))
@@ -168,8 +169,9 @@ def test_lenience_is_bounded_and_has_the_paper_s_alpha(lenience):
 
 
 @pytest.mark.parametrize("lenience", [0.2, 1.0])
-def test_greedy_lenience_takes_what_is_likely_enough(lenience):
-  target, draft = distributions.sampled(1, 4, Sampling()), distributions.one_hot(2, 4)
+def test_greedy_lenience_accepts_sufficiently_likely_tokens(lenience):
+  target = distributions.sampled(1, 4, Sampling())
+  draft = distributions.one_hot(2, 4)
   judge = oracles.lenient_greedy(lenience)
   setting = Setting(target, draft, judge, (0, 1), max_length=4)
   for distribution in rule_probs(LenientGreedy(lenience), setting):
@@ -191,7 +193,7 @@ def test_greedy_lenience_takes_what_is_likely_enough(lenience):
   ids=["top 1", "top 2", "distance 0", "distance 1"],
 )
 def test_approximate_acceptance_is_as_published_and_lossy(rule, passes):
-  """Over many drafts: what passes stands, and argmax p follows."""
+  """Tokens that pass are accepted, and argmax p follows, for many drafts."""
   differs = 0
   for seed in range(4):
     target = distributions.sampled(seed, 4, Sampling())
@@ -221,7 +223,7 @@ def test_typical_acceptance_is_as_published_and_lossy_unless_greedy(sampling):
   assert (difference(expected, target_probs(setting)) > 0.01) == (not sampling.greedy)
 
 
-def test_block_verification_accepts_at_least_as_much():
+def test_block_verification_accepts_at_least_as_many_tokens_as_token_verification():
   def accepted_by(name, seed):
     draws = (distributions.sampled(seed + i, 4, Sampling()) for i in range(2))
     judge = oracles.JUDGES[name]
@@ -262,7 +264,7 @@ def test_rules_state_their_guarantee():
     (RULES["lenient"], GREEDY, {"lenience": 0.5}, "are knobs of named rules"),
   ],
 )
-def test_what_does_not_go_together_is_refused(name, sampling, knobs, message):
+def test_incompatible_settings_are_refused(name, sampling, knobs, message):
   with pytest.raises(ValueError, match=message):
     rule_at(get_rule(name, **knobs), sampling)
 
@@ -273,6 +275,6 @@ def test_greedy_lenience_compares_with_the_distribution_at_temperature_one():
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_at_temperature_zero_what_is_exact_is_greedy(name):
+def test_exact_rules_are_greedy_at_temperature_zero(name):
   assert rule_at(RULES[name], GREEDY) == (RULES["greedy"], GREEDY)
   assert rule_at(RULES[name], Sampling()) == (RULES[name], Sampling())

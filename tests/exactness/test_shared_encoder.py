@@ -1,10 +1,9 @@
-"""Exactness of drafts that read the target's encoder: real networks, two inputs.
+"""Drafts that read the target's encoder are exact: real networks, two inputs.
 
-A draft on it, one trimmed to two tokens, and EAGLE's, whose distributions are those
-that training gives its unrolled steps. A draft's distributions are enumerated from each
-input alone, without its padding. A draft that read another row's features, or its own
-in other places, would draft other tokens by the same uniforms, and outputs would lack
-mass.
+The drafts are a small decoder, a decoder trimmed to two tokens, and EAGLE, with the
+distributions of EAGLE's unrolled steps in training. The enumeration reads each input
+alone, without padding. A draft that reads another row's features, or features of wrong
+places, draws different tokens from the same uniforms. The outputs would then lack mass.
 """
 
 import dataclasses
@@ -38,13 +37,15 @@ from tests.exactness.oracles import JUDGES
 from tests.exactness.planting import jit
 from tests.t5x_bridge import tiny
 
-SIZE, ROOM, GAMMA = 4, 4, 2
+SIZE = 4
+ROOM = 4
+GAMMA = 2
 CONFIG = tiny.config(2, 16, vocab_size=SIZE)
 LESS = dataclasses.replace(CONFIG, num_encoder_layers=0, num_decoder_layers=1)
 TOP_K = Sampling(0.8, top_k=3)
-# Two likeliest tokens after each.
+# The two likeliest tokens after each node.
 TREE = Tree((0, 0, 1, 1, 2, 2))
-# Tokens that the trimmed draft says.
+# The tokens that the trimmed draft can produce.
 HOT = (1, 2)
 NETWORKS = {
   "target": network_for(CONFIG),
@@ -52,13 +53,14 @@ NETWORKS = {
   "trimmed": network_for(dataclasses.replace(LESS, hot=len(HOT))),
   "eagle": network_for(HeadsConfig.of(CONFIG, GAMMA, kind="eagle")),
 }
-# Attention does not mind where features stand, but for the padding beside them.
-INPUTS, LENGTHS = jnp.array([[2, 3, 3, 1], [3, 1, 0, 0]]), (4, 2)
+# Attention ignores the order of features, but not padding beside the features.
+INPUTS = jnp.array([[2, 3, 3, 1], [3, 1, 0, 0]])
+LENGTHS = (4, 2)
 
 
 @functools.cache
 def params():
-  """Parameters whose distributions are neither flat nor certain."""
+  """Returns parameters with distributions that are neither flat nor certain."""
   found = {
     name: jax.tree.map(
       lambda x: 1.7 * x, networks.initialize(NETWORKS[name], INPUTS, 3)["params"]
@@ -71,14 +73,16 @@ def params():
 
 @functools.cache
 def logits(name, row):
-  """Logits [V] after each output so far."""
-  source, apply = INPUTS[row : row + 1, : LENGTHS[row]], NETWORKS["target"].apply
+  """Returns logits [V] after each output so far."""
+  source = INPUTS[row : row + 1, : LENGTHS[row]]
+  apply = NETWORKS["target"].apply
 
   @jax.jit
   def read(params, tokens):
-    known = {"params": params["target"]}, source
-    encoded = apply(*known, enable_dropout=False, method="encode")
-    own, network = {"params": params[name]}, NETWORKS[name]
+    of_target = {"params": params["target"]}
+    encoded = apply(of_target, source, enable_dropout=False, method="encode")
+    own = {"params": params[name]}
+    network = NETWORKS[name]
     cache = network.apply(own, encoded, source, ROOM, method="start")
     cache = jax.tree.map(lambda x: jnp.repeat(x, len(tokens), axis=0), cache)
     return network.apply(own, cache, tokens, method="extend")[0]
@@ -88,34 +92,37 @@ def logits(name, row):
 
 @functools.cache
 def eagle_logits(row):
-  """Logits [V] after each output and what is drafted on it."""
+  """Returns logits [V] after each output and each draft on the output."""
   tokens = jnp.asarray(every_output(SIZE, ROOM - 1))
   source = jnp.repeat(INPUTS[row : row + 1, : LENGTHS[row]], len(tokens), axis=0)
-  # Every token counts, 0 too.
+  # Every token counts, including 0.
   is_token = jnp.ones_like(tokens)
   batch = {
     "encoder_input_tokens": source,
     "decoder_input_tokens": jnp.pad(tokens, ((0, 0), (1, 0)))[:, :-1],
     "decoder_target_tokens": is_token,
   }
-  network, target = NETWORKS["eagle"], NETWORKS["target"]
+  network = NETWORKS["eagle"]
+  target = NETWORKS["target"]
 
   @jit
   def found(params):
-    own, of_target = {"params": params["eagle"]}, {"params": params["target"]}
+    own = {"params": params["eagle"]}
+    of_target = {"params": params["target"]}
     features = forward(target, params["target"], batch, method="features", taps=3)
-    known = (
+    predicted = network.apply(
+      own,
       features,
       target.apply(of_target, tokens, method="embed"),
       jnp.ones((*tokens.shape, tokens.shape[1]), bool),
       target.apply(of_target, source, method="last_cross"),
       jnp.ones((*tokens.shape, source.shape[1]), bool),
+      method="everywhere",
     )
-    found = network.apply(own, *known, method="everywhere")
-    return target.apply(of_target, found, method="logits")
+    return target.apply(of_target, predicted, method="logits")
 
   after = np.asarray(found(params()))
-  # Asked for before it is left out.
+  # `Setting.draft` reads this entry before `Setting.stops` excludes the draft.
   return {((), ()): np.zeros(SIZE)} | {
     (tuple(row[:n]), tuple(row[n : n + step])): after[i, n - 1, step]
     for i, row in enumerate(tokens.tolist())
@@ -125,21 +132,23 @@ def eagle_logits(row):
 
 
 def distribution(name, row, sampling):
-  """The adjusted distribution of a network, as a function of what it depends on."""
+  """Returns the adjusted distribution of a network as a function of its prefix."""
   found = eagle_logits(row) if name == "eagle" else logits(name, row)
   return functools.cache(lambda given: adjusted(found[given], sampling))
 
 
 def assert_the_loop_is_exact(sampling, rule, draft):
-  is_eagle, is_tree = draft in ("eagle", "eagle tree"), draft == "eagle tree"
-  draft, tree = draft.removesuffix(" tree"), TREE if is_tree else chain(GAMMA)
+  is_eagle = draft in ("eagle", "eagle tree")
+  is_tree = draft == "eagle tree"
+  draft = draft.removesuffix(" tree")
+  tree = TREE if is_tree else chain(GAMMA)
   if is_tree:
-    # All nodes that are followed are drafted: in each row it is the same tree.
+    # All followed nodes are drafted, so every row has the same tree.
     drafter = EagleTree(NETWORKS[draft], Pruned(tree.size, width=4, ranks=2))
   else:
     drafter = (EagleDraft if is_eagle else DraftModel)(NETWORKS[draft], GAMMA)
   decoder = SpeculativeDecoder(NETWORKS["target"], drafter, RULES[rule])
-  own = {"target": params()["target"], "draft": params()[draft]}
+  network_params = {"target": params()["target"], "draft": params()[draft]}
   settings = []
   for row in range(2):
     is_certain = sampling.greedy or is_tree
@@ -150,13 +159,15 @@ def assert_the_loop_is_exact(sampling, rule, draft):
       tree.parents,
       ROOM,
       siblings="likeliest" if is_certain else "independent",
-      # Before the target's first call there are no features.
+      # No features exist before the target's first call.
       stops=lambda known, path: is_eagle and not known,
       given=lambda known, path: (known, path) if is_eagle else (*known, *path),
     )
     settings.append(setting)
   paths = [list(explore(functools.partial(decode, setting=each))) for each in settings]
-  assert_the_decoder_is_exact(decoder, own, INPUTS, sampling, settings, paths)
+  assert_the_decoder_is_exact(
+    decoder, network_params, INPUTS, sampling, settings, paths
+  )
 
 
 @pytest.mark.slow
@@ -173,6 +184,6 @@ def test_the_loop_keeps_the_target_s_distribution(draft, sampling, rule):
 
 
 def test_the_draft_s_distributions_depend_on_the_input():
-  """Else features of another row would not show."""
-  of_rows = [logits("draft", row)[(2,)] for row in range(2)]
-  assert np.abs(np.subtract(*of_rows)).max() > 0.05
+  """Features of a wrong row would therefore show."""
+  row_logits = [logits("draft", row)[(2,)] for row in range(2)]
+  assert np.abs(np.subtract(*row_logits)).max() > 0.05

@@ -1,6 +1,6 @@
-"""One length for two rows, the longest that pays for both.
+"""Two rows share a draft length, the longest that pays for both rows.
 
-Both outputs together have the product of the targets' distributions.
+The joint distribution of both outputs is the product of the targets' distributions.
 """
 
 import functools
@@ -19,24 +19,25 @@ from tests.exactness.oracles import JUDGES
 from tests.exactness.planting import jit
 from tests.hash_model import EasyAndHard, HashModel
 
-# Two tokens; none after a rejection at once, and then two again.
+# Drafts two tokens, none after an immediate rejection, and then two again.
 RESTING = CostAware((1.0, 1.75, 2.3), 0.8, prior_weight=1.0, decay=0.1)
-# Three tokens; fewer after rejections, or none.
+# Drafts three tokens, and fewer or none after rejections.
 SHRINKING = CostAware((1.0, 1.6, 2.05, 2.45), 0.7, prior_weight=1.0, decay=0.4)
 TOP_K = Sampling(1.0, top_k=2)
-# Vocabulary, policy, gamma, room.
+# (vocabulary size, policy, gamma, room).
 SHORT = (3, RESTING, 2, 5)
 LONG = (2, SHRINKING, 3, 5)
 
 
 @functools.cache
 def paths_of(size, rule="token", sampling=TOP_K):
-  """Every path of whole decodes of two rows, and how these are set."""
+  """Returns the draft, the settings, and all paths of whole decodes of two rows."""
   vocab_size, policy, gamma, room = size
   target = HashModel(3, vocab_size, eos_bias=-1.0)
   draft = EasyAndHard(4, vocab_size, eos_bias=-1.0, target=target)
   p, q = (model.distribution(sampling) for model in (target, draft))
-  judge, tree = JUDGES["greedy" if sampling.greedy else rule], tuple(range(gamma))
+  judge = JUDGES["greedy" if sampling.greedy else rule]
+  tree = tuple(range(gamma))
   settings = [Setting(p, each, judge, tree, room) for each in (p, q)]
 
   def run(world):
@@ -46,7 +47,7 @@ def paths_of(size, rule="token", sampling=TOP_K):
 
 
 def assert_both_rows_are_exact(size, rule="token", sampling=TOP_K):
-  """Driven along every path, within float32's margin of 1e-6."""
+  """Checks both rows along every path, within float32's margin of 1e-6."""
   draft, settings, paths = paths_of(size, rule, sampling)
   _, policy, gamma, room = size
   drafter = DraftModel(draft, gamma)
@@ -54,12 +55,13 @@ def assert_both_rows_are_exact(size, rule="token", sampling=TOP_K):
   def both(uniforms):
     return drive(uniforms, draft.target, drafter, sampling, rule, policy)
 
-  run, count = jit(jax.vmap(both)), decisions(drafter)
+  run = jit(jax.vmap(both))
+  count = decisions(drafter)
   found = probs_along(paths, run, count, room, rows=(two_rows.ROWS,))
   assert_all_are(found, two_rows.product(*map(outputs_of, settings)))
 
 
-def test_rows_that_share_a_length_are_exact_together():
+def test_rows_that_share_a_length_are_exact_jointly():
   """`checks` has a shorter draft under the token rule."""
   assert_both_rows_are_exact(LONG, "block", Sampling(0.6))
 
@@ -68,7 +70,8 @@ def test_rows_that_share_a_length_are_exact_together():
   ("size", "lengths"), [(SHORT, {0, 2}), (LONG, {0, 1, 2, 3})], ids=["short", "long"]
 )
 def test_the_shared_length_changes(size, lengths, monkeypatch):
-  found, shared_length = set(), two_rows.shared_length
+  found = set()
+  shared_length = two_rows.shared_length
 
   def watched(*known):
     return found.add(shared_length(*known)) or shared_length(*known)

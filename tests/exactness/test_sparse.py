@@ -1,4 +1,4 @@
-"""Truncated drafts, in this process and over a link, keep the target's distribution."""
+"""Truncated drafts, local or over a link, keep the target's distribution."""
 
 import pytest
 
@@ -10,7 +10,8 @@ from tests.exactness.driving import assert_the_loop_is_exact
 from tests.exactness.test_loop import DRAFT, SMALL_DRAFT, SMALL_TARGET, TARGET
 from tests.hash_model import SparseHash
 
-CUT, TOP_P = Truncation(2), Sampling(1.0, top_p=0.7)
+CUT = Truncation(2)
+TOP_P = Sampling(1.0, top_p=0.7)
 
 
 @pytest.mark.parametrize(
@@ -40,8 +41,8 @@ def test_a_link_keeps_the_distribution():
   assert counts["lost"] == 0
 
 
-def test_it_keeps_it_where_the_other_side_drew_from_another_distribution():
-  """What counts is drawn on this side, from what was sent."""
+def test_a_link_keeps_the_distribution_if_the_remote_drew_from_another_distribution():
+  """The local side redraws tokens from the distributions that the remote sent."""
   target, draft, rule, *_ = linked(answers_of(Liar(SMALL_DRAFT)).answer)
   assert_the_loop_is_exact((target, draft, rule, chain(1), 3), Sampling())
   assert draft.remote.counts()["lost"] == 0

@@ -1,4 +1,4 @@
-"""Exactness on trees: all of up to five drafted nodes, over a vocabulary of three."""
+"""The rules are exact on all trees of up to five nodes, over three tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from tests.exactness.test_loop import SMALL_DRAFT, SMALL_TARGET
 EVERY_TREE = [
   parents for size in range(1, tree_steps.MOST + 1) for parents in trees.canonical(size)
 ]
-# rule, siblings, sampling.
+# (rule, siblings, sampling).
 KINDS = [
   ("greedy", "likeliest", GREEDY),
   ("kseq", "independent", Sampling()),
@@ -26,17 +26,17 @@ KINDS = [
 ]
 
 
-def test_there_are_as_many_trees_as_catalan_says():
+def test_the_number_of_trees_of_each_size_is_a_catalan_number():
   sizes = [len(parents) for parents in EVERY_TREE]
   assert [sizes.count(size) for size in range(1, 6)] == [1, 2, 5, 14, 42]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind[0]}-{kind[1]}")
-def test_the_distribution_of_outputs_is_the_target_s_on_every_tree(kind):
+def test_outputs_have_the_target_s_distribution_on_every_tree(kind):
   tree_steps.assert_exact_on(EVERY_TREE, *kind)
 
 
-# ---- The library's own drafter of trees; `checks` has others. ----
+# ---- The library's drafter of trees; `checks` has further trees. ----
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_drafted_trees_keep_the_target_s_distribution(rule, tree, siblings):
   assert_the_loop_is_exact(setting, Sampling())
 
 
-# ---- What is the same on a chain. ----
+# ---- Rules of trees on chains. ----
 
 
 @pytest.mark.parametrize("is_certain", [False, True], ids=["drawn", "certain"])
@@ -59,11 +59,14 @@ def test_drafted_trees_keep_the_target_s_distribution(rule, tree, siblings):
   ("of_trees", "of_chains"),
   [("traversal", "block"), ("recursive", "token"), ("kseq", "token")],
 )
-def test_on_a_chain_it_is_the_rule_of_chains_draw_for_draw(
+def test_rules_of_trees_equal_rules_of_chains_on_a_chain_draw_for_draw(
   of_trees, of_chains, is_certain
 ):
-  rng, rows, gamma, size = np.random.default_rng(0), 4000, 5, 4
-  # Some tokens have no mass, some distributions are equal.
+  rng = np.random.default_rng(0)
+  rows = 4000
+  gamma = 5
+  size = 4
+  # Some tokens have no mass, and some distributions of p and q are equal.
   p, q = rng.dirichlet(np.full(size, 0.4), (2, rows, gamma + 1)).astype(np.float32)
   p, q = (np.where(x > 0.02, x, 0) for x in (p, q))
   p, q = (x / x.sum(-1, keepdims=True) for x in (p, q))

@@ -1,4 +1,4 @@
-"""Known traps: where each is planted, what is planted there, and what notices it."""
+"""Known traps: places in the code, faults, and the checks that notice the faults."""
 
 from specdec_t5x.contrib import cascade, kseq, recursive, sparse
 from specdec_t5x.contrib.cascade import Cascade

@@ -1,9 +1,9 @@
-"""One compiled step of the loop, driven along every path of `trees` on every tree.
+"""Drives one compiled step of the loop along every path of `trees` on every tree.
 
-A drafter whose proposals are data gives each row of one program a path of its own: a
-tree, tokens on it, and uniforms that lead to one outcome of every decision. One step
-follows each prefix that there is; the distributions of whole outputs are those of the
-Markov chain of prefixes.
+The drafter proposes data, so every row of a program has a separate path: a tree, tokens
+on the tree, and uniforms that lead to an outcome of every decision. A step follows
+every possible prefix. A Markov chain of prefixes gives the distributions of whole
+outputs.
 """
 
 import dataclasses
@@ -29,12 +29,14 @@ from tests.exactness.planting import jit
 from tests.hash_model import HashModel, TokenCache, speculation
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=3) for seed in (3, 4))
-MOST, ROOM, CHUNK = 5, 6, 1 << 13
+MOST = 5
+ROOM = 6
+CHUNK = 1 << 13
 
 
 @dataclasses.dataclass(frozen=True)
 class Given(Drafter):
-  """Proposes what its state is; each row has a tree of its own."""
+  """Proposes the proposal in its state; every row has a separate tree."""
 
   @property
   def tree(self):
@@ -50,7 +52,7 @@ class Given(Drafter):
 
 @flax.struct.dataclass
 class OneStep(DecodeState):
-  """A state whose room and tests' uniforms are prescribed, [B] and [B, N]."""
+  """A state with prescribed rooms [B] and prescribed uniforms of tests [B, N]."""
 
   rooms: jax.Array = None
   prescribed: jax.Array = None
@@ -64,7 +66,7 @@ class OneStep(DecodeState):
 
 
 def prefixes_of(max_length):
-  """Every output that has not ended, up to the last place."""
+  """Returns every output that has not ended, up to the last place."""
   prefixes = [()]
   for prefix in prefixes:
     if len(prefix) < max_length - 1:
@@ -73,26 +75,28 @@ def prefixes_of(max_length):
 
 
 def room_of(parents):
-  """For the deepest node, and for a second draft where trees are flat."""
+  """Returns the room for the deepest node, and for a second draft if trees are flat."""
   return max(max(trees.depths_of(parents)) + 1, 3)
 
 
 @functools.cache
 def paths_of(rule, siblings, sampling, parents):
-  """All paths of one iteration after every prefix."""
+  """Returns every path of an iteration after every prefix."""
   room = room_of(parents)
-  known = TARGET, DRAFT, sampling, parents, prefixes_of(room), room
-  return trees.Paths(*known).draft(siblings).judged(trees.JUDGES[rule])
+  paths = trees.Paths(TARGET, DRAFT, sampling, parents, prefixes_of(room), room)
+  return paths.draft(siblings).judged(trees.JUDGES[rule])
 
 
 def rows_of(paths, parents, rng):
-  """The paths as rows of what the program reads, padded to the largest tree."""
-  prefixes, size = prefixes_of(room_of(parents)), len(parents)
-  known = np.zeros((len(prefixes), ROOM), int)
-  for row, prefix in zip(known, prefixes, strict=True):
+  """Returns the paths as rows of the program's inputs, padded to the largest tree."""
+  prefixes = prefixes_of(room_of(parents))
+  size = len(parents)
+  outputs = np.zeros((len(prefixes), ROOM), int)
+  for row, prefix in zip(outputs, prefixes, strict=True):
     row[1 : 1 + len(prefix)] = prefix
   margin = MARGIN / paths.reached
-  low, high = paths.low + margin, paths.high - margin
+  low = paths.low + margin
+  high = paths.high - margin
   edges = np.where(rng.random(low.shape) < 0.5, low, high)
   middle = np.minimum((paths.low + paths.high) / 2, LARGEST)
   draws = np.where(low < high, edges, middle)
@@ -101,7 +105,7 @@ def rows_of(paths, parents, rng):
     return np.pad(x, ((0, 0), (0, MOST - size)) + ((0, 0),) * (x.ndim - 2), **how)
 
   return {
-    "known": known[paths.prefix],
+    "known": outputs[paths.prefix],
     "lengths": 1 + paths.place,
     "rooms": paths.room,
     "parents": np.tile(pad(np.array([parents]), mode="edge"), (len(draws), 1)),
@@ -109,20 +113,19 @@ def rows_of(paths, parents, rng):
     "distributions": pad(
       paths.distributions[:, 1:].astype(np.float32), constant_values=0.7
     ),
-    # The loop itself drops what has no room, or follows an end.
+    # The loop drops nodes without room and nodes after an EOS.
     "is_valid": pad(paths.has_token[:, 1:]),
     "draws": np.float32(np.concatenate([pad(draws[:, :-1]), draws[:, -1:]], 1)),
   }
 
 
 def program(rule, siblings, sampling):
-  """One step after what rows say: sequences, their lengths and whether they ended."""
+  """Returns a program of one step, which returns sequences, lengths and ends."""
   keys = row_keys(jax.random.key(0), CHUNK)
-  known = TARGET, Given(), RULES[rule], sampling, keys, ROOM
   certain = siblings == "likeliest"
 
   def run(rows):
-    spec, start = speculation(*known)
+    spec, start = speculation(TARGET, Given(), RULES[rule], sampling, keys, ROOM)
     tree = Tree(rows["parents"])
     distributions = None if certain else rows["distributions"]
     slots = start.target_cache.tokens.shape[1]
@@ -151,8 +154,9 @@ def program(rule, siblings, sampling):
 
 
 def run_all(run, rows):
-  """Runs a program over all rows, a chunk at a time."""
-  count, found = len(rows["lengths"]), []
+  """Runs a program over all rows in chunks."""
+  count = len(rows["lengths"])
+  found = []
   for first in range(0, count, CHUNK):
     at = np.minimum(np.arange(first, first + CHUNK), count - 1)
     found.append(jax.tree.map(np.asarray, run({n: x[at] for n, x in rows.items()})))
@@ -160,10 +164,11 @@ def run_all(run, rows):
 
 
 def probs_of(parents, paths, after):
-  """The distribution of whole outputs, each step's by its paths' probabilities."""
+  """Returns the distribution of whole outputs, from steps weighted by probability."""
   room = room_of(parents)
   setting = Setting(TARGET.distribution(Sampling()), None, None, parents, room)
-  prefixes, steps = prefixes_of(room), {}
+  prefixes = prefixes_of(room)
+  steps = {}
   keys = np.concatenate([paths.prefix[:, None], after], axis=1)
   found, of = np.unique(keys, axis=0, return_inverse=True)
   masses = np.bincount(of.ravel(), weights=paths.probability)
@@ -174,34 +179,37 @@ def probs_of(parents, paths, after):
 
 
 def expected_after(paths, parents):
-  """What the oracle's paths come to: lengths and sequences."""
+  """Returns lengths and sequences after the oracle's paths."""
   prefixes = prefixes_of(room_of(parents))
   accepted, depth = paths.accepted()
   rows = np.zeros((len(depth), 2 * ROOM + 2), int)
   for number, prefix in enumerate(prefixes):
-    mine, size = paths.prefix == number, len(prefix)
-    new = accepted[mine]
-    new[np.arange(len(new)), depth[mine]] = paths.next_token[mine]
+    is_after_prefix = paths.prefix == number
+    size = len(prefix)
+    new = accepted[is_after_prefix]
+    new[np.arange(len(new)), depth[is_after_prefix]] = paths.next_token[is_after_prefix]
     lengths = np.where(
-      (new == trees.EOS).any(1), (new == trees.EOS).argmax(1), depth[mine]
+      (new == trees.EOS).any(1), (new == trees.EOS).argmax(1), depth[is_after_prefix]
     )
     new[np.arange(new.shape[1]) > lengths[:, None]] = 0
-    rows[mine, 0] = size + 2 + lengths
-    rows[mine, 2 : 2 + size] = prefix
-    rows[mine, 2 + size : 2 + size + new.shape[1]] = new
+    rows[is_after_prefix, 0] = size + 2 + lengths
+    rows[is_after_prefix, 2 : 2 + size] = prefix
+    rows[is_after_prefix, 2 + size : 2 + size + new.shape[1]] = new
   return rows[:, : ROOM + 2]
 
 
 def assert_exact_on(every_tree, rule, siblings, sampling):
-  rng, parts, expected = np.random.default_rng(0), [], {}
+  rng = np.random.default_rng(0)
+  parts = []
+  expected = {}
   for parents in every_tree:
     paths = paths_of(rule, siblings, sampling, parents)
     setting = Setting(
       TARGET.distribution(sampling), None, None, parents, room_of(parents)
     )
     expected[parents] = target_probs(setting)
-    own = probs_of(parents, paths, expected_after(paths, parents))
-    assert difference(own, expected[parents]) < 1e-9
+    oracle_distribution = probs_of(parents, paths, expected_after(paths, parents))
+    assert difference(oracle_distribution, expected[parents]) < 1e-9
     parts.append(rows_of(paths, parents, rng))
   rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
   found = run_all(program(rule, siblings, sampling), rows)

@@ -1,9 +1,8 @@
 """Every path of an iteration on a tree, side by side: the oracle of trees.
 
-`oracles` follows one path at a time, slow where trees have thousands. Here each row of
-an array is a path, and a decision splits the rows by its outcomes. Float64 NumPy, on
-the distributions of table models; nothing is shared with the library.
-
+`oracles` follows one path at a time, which is slow on trees with thousands of paths.
+Here each row of an array is a path, and a decision splits rows by outcome. The code is
+float64 NumPy on the distributions of table models, and shares no code with the library.
 Shapes: R paths, G drafted nodes, N = G + 1 nodes, V vocabulary.
 """
 
@@ -16,17 +15,19 @@ from tests.exactness.distributions import adjusted
 from tests.exactness.enumeration import BRANCHES
 from tests.hash_model import MODULUS, place_weights
 
-EOS, GARBAGE, LEAST = 1, 2, 1e-13
+EOS = 1
+GARBAGE = 2
+LEAST = 1e-13
 
 
 def canonical(size):
-  """All trees of `size` drafted nodes: parents that come earlier and never fall."""
+  """Returns all trees of `size` nodes: earlier parents, in non-decreasing order."""
   choices = itertools.product(*(range(node) for node in range(1, size + 1)))
   return [parents for parents in choices if list(parents) == sorted(parents)]
 
 
 def depths_of(parents):
-  """How far each node is from the root."""
+  """Returns the depth of each node."""
   depths = [0]
   for parent in parents:
     depths.append(depths[parent] + 1)
@@ -34,37 +35,41 @@ def depths_of(parents):
 
 
 class Paths:
-  """Drafts on one tree after some prefixes, and what becomes of them.
+  """Drafts on a tree after some prefixes, and the results of their verification.
 
-  Every array attribute has a row a path; the decisions are the G tests and the token
-  that is drawn at last.
+  Every array attribute has a row per path. The decisions are the G tests and the final
+  draw.
 
   Attributes:
-    prefix: the number of the prefix that a path goes on from.
-    place: of the last known token, the start token's being 0.
-    room: how many tokens still fit.
-    tokens: [R, N], the root's is none of the draft's.
-    counts: [R, N], which nodes count.
-    has_token: [R, N], which nodes have a token, were there room for it.
+    prefix: the number of the prefix before the path.
+    place: the place of the last known token; the start token has place 0.
+    room: the number of tokens that still fit.
+    tokens: [R, N]; the root's entry is not a drafted token.
+    counts: [R, N], whether each node counts.
+    has_token: [R, N], whether each node has a token, regardless of room.
     distributions: q of each node, [R, N, V].
-    sums: [R, N], of each node's path, as the table models hash it.
+    sums: [R, N], the hash of each node's path in the table models.
     spelt: [R, N], each node's path as a number.
-    probability: of the path.
-    low: of each decision's cell, [R, N].
-    high: of it, too.
-    reached: the probability that the path came to it.
+    probability: the probability of the path.
+    low: the lower edge of each decision's cell, [R, N].
+    high: the upper edge of each decision's cell, [R, N].
+    reached: the probability that the path reaches each decision, [R, N].
   """
 
   def __init__(self, target, draft, sampling, parents, prefixes, max_length):
     assert target.vocab_size <= BRANCHES
-    self._parents, self._depths = parents, depths_of(parents)
+    self._parents = parents
+    self._depths = depths_of(parents)
 
     def distributions(model, sampling):
       return np.stack([adjusted(logits, sampling) for logits in model.table])
 
-    # Where tokens are certain, the likeliest are those at temperature 1.
-    self._p, self._q = distributions(target, sampling), distributions(draft, Sampling())
-    rows, nodes, size = len(prefixes), len(parents) + 1, target.vocab_size
+    # Certain tokens are the likeliest tokens at temperature 1.
+    self._p = distributions(target, sampling)
+    self._q = distributions(draft, Sampling())
+    rows = len(prefixes)
+    nodes = len(parents) + 1
+    size = target.vocab_size
     self.prefix = np.arange(rows)
     self.room = max_length - np.array([len(prefix) for prefix in prefixes])
     self.tokens = np.full((rows, nodes), GARBAGE)
@@ -79,7 +84,8 @@ class Paths:
       self.sums[row, 0] = known @ self._weights[: known.size]
     self.place = max_length - self.room
     self.probability = np.ones(rows)
-    self.low, self.reached = np.zeros((rows, nodes)), np.ones((rows, nodes))
+    self.low = np.zeros((rows, nodes))
+    self.reached = np.ones((rows, nodes))
     self.high = np.ones((rows, nodes))
 
   def nodes(self):
@@ -87,14 +93,14 @@ class Paths:
     return enumerate(self._parents, 1)
 
   def p(self, node):
-    """Returns the target's probs after a node, or after one of each path, [R, V]."""
+    """Returns p after a node, or after a node per path, [R, V]."""
     return self._p[_at(self.sums, node) % MODULUS]
 
   def split(self, chances, counts, decision=None):
-    """Splits the paths by the outcomes of a decision, where it counts.
+    """Splits the paths by the outcomes of a decision.
 
     Returns:
-      Each path's outcome, 0 where it does not count, and whether it does.
+      The outcome per path, and whether the decision counts. Outcomes are 0 if not.
     """
     possible = chances > LEAST
     possible[~counts] = np.arange(chances.shape[1]) == 0
@@ -102,7 +108,8 @@ class Paths:
     for name, value in vars(self).items():
       if not name.startswith("_"):
         setattr(self, name, value[of])
-    counts, rows = counts[of], np.arange(of.size)
+    counts = counts[of]
+    rows = np.arange(of.size)
     edges = np.pad(np.cumsum(chances, axis=1), ((0, 0), (1, 0)))[of]
     if decision is not None:
       self.low[:, decision] = np.where(counts, edges[rows, outcome], 0)
@@ -112,7 +119,7 @@ class Paths:
     return outcome, counts
 
   def flip(self, node, chance, counts):
-    """Returns where the test of a node counts and is passed, and where it fails."""
+    """Returns the paths that count and pass a node's test, and the paths that fail."""
     chances = np.stack([chance, 1 - chance], axis=1)
     outcome, counts = self.split(chances, counts, node - 1)
     return counts & (outcome == 0), counts & (outcome == 1)
@@ -150,16 +157,18 @@ class Paths:
     return self
 
   def judged(self, judge):
-    """Lets a rule decide, and draws the next token from the probs that it leaves."""
+    """Applies a rule, and draws the next token from the rule's distribution."""
     distribution = judge(self)
     everywhere = np.ones(len(distribution), bool)
     self.next_token, _ = self.split(distribution, everywhere, len(self._parents))
     return self
 
   def accepted(self):
-    """Returns the tokens of the path to the last accepted node, zeros beyond."""
-    rows, depths = np.arange(self.last.size), np.array(self._depths)
-    tokens, node = np.zeros((rows.size, depths.max() + 1), int), self.last
+    """Returns the tokens up to the last accepted node, zero-padded, and the depth."""
+    rows = np.arange(self.last.size)
+    depths = np.array(self._depths)
+    tokens = np.zeros((rows.size, depths.max() + 1), int)
+    node = self.last
     above = np.array([0, *self._parents])
     while node.any():
       at = np.where(node > 0, depths[node] - 1, -1)
@@ -169,24 +178,27 @@ class Paths:
 
 
 def recursive(paths):
-  """Recursive rejection (Miao et al., arXiv 2305.09781, algorithm 2)."""
-  paths.last, paths.left = np.zeros_like(paths.prefix), paths.p(0)
+  """Rejects recursively (Miao et al., arXiv 2305.09781, algorithm 2)."""
+  paths.last = np.zeros_like(paths.prefix)
+  paths.left = paths.p(0)
   for node, parent in paths.nodes():
-    x, q = paths.tokens[:, node], paths.distributions[:, node]
+    x = paths.tokens[:, node]
+    q = paths.distributions[:, node]
     chance = np.minimum(1, _at(paths.left, x) / _positive(_at(q, x)))
     passes, fails = paths.flip(node, chance, _present(paths, node, parent))
-    rest = _residual(paths.left, paths.distributions[:, node])
-    paths.left = np.where(fails[:, None], rest, paths.left)
+    residual = _residual(paths.left, paths.distributions[:, node])
+    paths.left = np.where(fails[:, None], residual, paths.left)
     paths.left = np.where(passes[:, None], paths.p(node), paths.left)
     paths.last = np.where(passes, node, paths.last)
   return paths.left
 
 
 def kseq(paths):
-  """k-SEQ (Sun et al., arXiv 2310.15141, algorithm 2)."""
+  """Verifies by k-SEQ (Sun et al., arXiv 2310.15141, algorithm 2)."""
   paths.last = np.zeros_like(paths.prefix)
   for node, parent in paths.nodes():
-    present, x = _present(paths, node, parent), paths.tokens[:, node]
+    present = _present(paths, node, parent)
+    x = paths.tokens[:, node]
     _, p, q, rho = _stage(paths)
     chance = np.minimum(1, _at(p, x) / _positive(rho * _at(q, x)))
     passes, _ = paths.flip(node, np.where(present, chance, 1), present)
@@ -199,7 +211,7 @@ def kseq(paths):
 
 
 def traversal(paths):
-  """Traversal verification (Weng et al., arXiv 2505.12398, algorithm 2)."""
+  """Verifies by traversal (Weng et al., arXiv 2505.12398, algorithm 2)."""
   nodes = np.arange(paths.tokens.shape[1])
   paths.last = np.full_like(paths.prefix, -1)
   paths.after = np.stack([paths.p(node) for node in nodes], axis=1)
@@ -207,19 +219,23 @@ def traversal(paths):
   parents = dict(paths.nodes())
 
   def weight(node):
-    """What is set, at the root or by rejections, or what follows from the parent's."""
+    """Returns the assigned weight, or the weight that follows from the parent's."""
     if node == 0:
       return paths.weight[:, 0]
-    x, parent = paths.tokens[:, node], parents[node]
-    p, q = _at(paths.after[:, parent], x), _at(paths.distributions[:, node], x)
+    x = paths.tokens[:, node]
+    parent = parents[node]
+    p = _at(paths.after[:, parent], x)
+    q = _at(paths.distributions[:, node], x)
     follows = np.minimum(1, weight(parent) * p / _positive(q))
     return np.where(np.isnan(paths.weight[:, node]), follows, paths.weight[:, node])
 
   for node in _leaves_first(parents):
-    live, parent = paths.counts[:, node] & (paths.last < 0), parents[node]
+    live = paths.counts[:, node] & (paths.last < 0)
+    parent = parents[node]
     passes, fails = paths.flip(node, weight(node), live)
     paths.last = np.where(passes, node, paths.last)
-    w, distribution = weight(parent), paths.after[:, parent]
+    w = weight(parent)
+    distribution = paths.after[:, parent]
     excess = np.maximum(w[:, None] * distribution - paths.distributions[:, node], 0)
     mass = excess.sum(axis=1)
     new = np.where(mass + 1 - w > 0, mass / _positive(mass + 1 - w), 1)
@@ -235,8 +251,9 @@ def traversal(paths):
 
 
 def greedy(paths):
-  """The longest path of argmaxes (Stern et al., section 3)."""
-  agrees, depth = np.zeros(paths.tokens.shape, bool), depths_of(paths._parents)
+  """Accepts the longest path of argmaxes (Stern et al., section 3)."""
+  agrees = np.zeros(paths.tokens.shape, bool)
+  depth = depths_of(paths._parents)
   agrees[:, 0] = True
   for node, parent in paths.nodes():
     best = paths.p(parent).argmax(axis=1) == paths.tokens[:, node]
@@ -254,33 +271,36 @@ JUDGES = {
 
 
 def _present(paths, node, parent):
-  """Whether a node goes on from what was accepted, by whichever nodes spell it."""
+  """Returns whether a node continues the accepted tokens, through any equal path."""
   spells = paths.spelt[:, parent] == _at(paths.spelt, paths.last)
   return spells & paths.counts[:, node]
 
 
 def _stage(paths):
-  """What goes on from what was accepted: how many tokens, p, q and k-SEQ's rho."""
+  """Returns the number of nodes that continue the accepted path, p, q and rho."""
   present = [_present(paths, node, parent) for node, parent in paths.nodes()]
-  p, q = paths.p(paths.last), _at(paths.distributions, 1 + np.argmax(present, axis=0))
+  p = paths.p(paths.last)
+  q = _at(paths.distributions, 1 + np.argmax(present, axis=0))
   count = np.sum(present, axis=0)
-  low, high = np.ones(len(p)), np.maximum(count, 1.0)
+  low = np.ones(len(p))
+  high = np.maximum(count, 1.0)
   for _ in range(60):
     rho = (low + high) / 2
     beta = np.minimum(q, p / rho[:, None]).sum(axis=1)
     enough = 1 - (1 - beta) ** count <= rho * beta
-    low, high = np.where(enough, low, rho), np.where(enough, rho, high)
+    low = np.where(enough, low, rho)
+    high = np.where(enough, rho, high)
   return count, p, q, high
 
 
 def _leaves_first(parents, top=0):
-  """Returns the drafted nodes, the children of each one, in order, before it."""
+  """Returns the drafted nodes, children before parents and siblings in order."""
   below = [node for node, parent in parents.items() if parent == top]
   return [x for child in below for x in (*_leaves_first(parents, child), child)]
 
 
 def _at(array, index):
-  """Returns what [R, M, ...] holds at one place, or at each row's own."""
+  """Returns the values of [R, M, ...] at one index, or at one index per row."""
   return array[np.arange(len(array)), index]
 
 

@@ -1,6 +1,6 @@
-"""Two rows that share the length of their drafts, in float64.
+"""Two rows that share a draft length, in float64.
 
-As in `enumeration`, whose iterations these are, the arithmetic is NumPy's and Python's.
+The iterations are `enumeration.iterate`, and the code uses only NumPy and Python.
 """
 
 import dataclasses
@@ -24,16 +24,18 @@ def product(*distributions: dict) -> dict:
 
 
 def decode(world: World, settings: list[Setting], policy: CostAware) -> tuple:
-  """Runs iterations of both rows until they have ended; decision (row, number, i).
+  """Runs iterations of both rows until the end; decisions are (row, number, i).
 
   Args:
     world: decides every outcome.
-    settings: of the rows.
-    policy: chooses one length for both; its settings alone are used.
+    settings: a setting per row.
+    policy: chooses a length for both rows; only the policy's settings are used.
   """
-  outputs, history = [()] * ROWS, []
+  outputs = [()] * ROWS
+  history = []
   while not all(map(has_ended, outputs, settings)):
-    number, count = len(history), shared_length(policy, settings, history)
+    number = len(history)
+    count = shared_length(policy, settings, history)
     history.append([(0, 0)] * ROWS)
     for row, setting in enumerate(settings):
       if has_ended(outputs[row], setting):
@@ -52,6 +54,6 @@ def decode(world: World, settings: list[Setting], policy: CostAware) -> tuple:
 
 
 def shared_length(policy: CostAware, settings: list[Setting], history: list) -> int:
-  """Returns the length that is best for both rows together."""
+  """Returns the best draft length for both rows together."""
   counts = [np.sum(each, axis=0) for each in history]
   return best_length(policy, range(len(settings[0].tree) + 1), counts)

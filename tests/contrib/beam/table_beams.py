@@ -1,4 +1,4 @@
-"""A table as a language model whose caches hold several hypotheses a row."""
+"""A table as a language model with caches of several hypotheses per row."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ class TableCache:
   index: jnp.ndarray  # [B]
   tokens: jnp.ndarray  # [B, S]
   inputs: jnp.ndarray  # [B]
-  table: jnp.ndarray  # [97, V]; here, so that all models share compiled programs
+  table: jnp.ndarray  # [97, V]; in the cache, so models share compiled programs
 
   def at(self, index):
     return self.replace(index=index)
@@ -33,9 +33,9 @@ class TableCache:
 
 @dataclasses.dataclass(frozen=True)
 class TableModel:
-  """Logits are row (hash of the input and all tokens so far) of a random table.
+  """Logits are row (hash of the input and of all tokens so far) of a random table.
 
-  With `noise`, what a draft adds to the target's table.
+  `noise` scales the difference between a draft's table and the target's table.
   """
 
   seed: int
@@ -53,13 +53,13 @@ class TableModel:
     return jnp.asarray(table, jnp.float32)
 
   def start(self, inputs, num_slots):
-    # Slots start with garbage: nothing may read one before it is written.
+    # Slots start with garbage, to reveal reads before writes.
     inputs = jnp.asarray(inputs, jnp.int32)
     garbage = jnp.full((inputs.size, num_slots), 3, jnp.int32)
     return TableCache(jnp.zeros(inputs.size, jnp.int32), garbage, inputs, self.table)
 
   def hypotheses(self, start, length, alpha):
-    """All that end within `length`, by increasing score, in float64."""
+    """Returns all hypotheses that end within `length`, by increasing float64 score."""
     log_probs = np.asarray(jax.nn.log_softmax(self.table), np.float64)
 
     def after(path):
@@ -70,19 +70,28 @@ class TableModel:
 
 
 def hypotheses(log_probs, vocab_size, length, alpha, eos_id=1):
-  """All that end within `length`, by increasing score; log-probs are after a path."""
-  others, found = [t for t in range(vocab_size) if t != eos_id], []
+  """Returns all hypotheses that end within `length`, by increasing score.
+
+  Args:
+    log_probs: maps a path to the log-probabilities of the next token.
+    vocab_size: the size of the vocabulary.
+    length: the most tokens of a hypothesis.
+    alpha: the exponent of the length penalty.
+    eos_id: the token that ends a hypothesis.
+  """
+  others = [t for t in range(vocab_size) if t != eos_id]
+  ended = []
   for size in range(1, length + 1):
     for body in itertools.product(others, repeat=size - 1):
       path = [0, *body, eos_id]
       total = sum(log_probs(path[:i])[path[i]] for i in range(1, len(path)))
       padded = [*path[1:], *[0] * (length - size)]
-      found.append((total / ((5 + size) / 6) ** alpha, padded))
-  return sorted(found)
+      ended.append((total / ((5 + size) / 6) ** alpha, padded))
+  return sorted(ended)
 
 
 def extend(cache, tokens, key_positions, visible):
-  """Scores tokens by any `TableModel`: a `BeamExtendFn`."""
+  """Scores tokens with any `TableModel`; a `BeamExtendFn`."""
   slots = cache.index[:, None] + jnp.arange(tokens.shape[1])
   rows = jnp.arange(tokens.shape[0])[:, None]
   written = cache.tokens.at[rows, slots].set(tokens)

@@ -1,4 +1,4 @@
-"""A step of beam search against the same step in plain Python."""
+"""A step of beam search equals the same step in plain Python."""
 
 import dataclasses
 import functools
@@ -12,8 +12,11 @@ from scipy.special import log_softmax
 from specdec_t5x.contrib.beam import hypotheses
 from specdec_t5x.contrib.beam.hypotheses import BeamSettings
 
-# (1 + ends) * WIDTH <= VOCAB: the first candidates all extend the one hypothesis.
-EOS, WIDTH, VOCAB, LENGTH = 1, 3, 12, 6
+# (1 + ends) * WIDTH <= VOCAB: all first candidates extend the single hypothesis.
+EOS = 1
+WIDTH = 3
+VOCAB = 12
+LENGTH = 6
 SETTINGS = BeamSettings(max_length=LENGTH, eos_id=EOS, alpha=0.6)
 step = jax.jit(
   lambda beam, distributions: hypotheses.step(SETTINGS, beam, distributions)
@@ -26,7 +29,7 @@ def random_probs(rng, rows=4):
 
 
 def python_step(live, finished, distribution, steps, ends=(EOS,)):
-  """`live` holds (log-probability, tokens), `finished` (score, tokens)."""
+  """Takes a step; `live` has (log-probability, tokens), `finished` (score, tokens)."""
   extended = [
     (total + float(distribution[i, x]), (*tokens, x))
     for i, (total, tokens) in enumerate(live)
@@ -36,15 +39,16 @@ def python_step(live, finished, distribution, steps, ends=(EOS,)):
   going_on = [c for c in candidates if c[1][-1] not in ends]
   penalty = ((5 + steps) / 6) ** SETTINGS.alpha
   ended = [(total / penalty, tokens) for total, tokens in candidates]
-  ended = [found for found in ended if found[1][-1] in ends]
+  ended = [candidate for candidate in ended if candidate[1][-1] in ends]
   return going_on[-WIDTH:], sorted(finished + ended)[-WIDTH:]
 
 
 @pytest.mark.parametrize("ends", [(EOS,), (EOS, 4), (6, EOS, 2)])
-def test_steps_equal_those_in_python(ends):
+def test_steps_equal_python_steps(ends):
   settings = dataclasses.replace(SETTINGS, eos_id=ends)
   step = jax.jit(functools.partial(hypotheses.step, settings))
-  rng, rows = np.random.default_rng(0), 4
+  rng = np.random.default_rng(0)
+  rows = 4
   beam = hypotheses.start(rows, WIDTH, LENGTH)
   live = [[(hypotheses.NOTHING, ())] * (WIDTH - 1) + [(0.0, ())] for _ in range(rows)]
   finished = [[] for _ in range(rows)]
@@ -57,7 +61,7 @@ def test_steps_equal_those_in_python(ends):
         live[row], finished[row], distributions[row], steps, ends
       )
       assert_row(beam, row, live[row], finished[row], steps)
-      # What the loop learns of the step: which hypothesis each one extends, by what.
+      # An extension gives the parent hypothesis and the token of each live hypothesis.
       rebuilt = np.array(before.live_tokens)[row][extension.parents[row]]
       rebuilt[:, steps] = extension.tokens[row]
       np.testing.assert_array_equal(rebuilt, beam.live_tokens[row])
@@ -70,7 +74,7 @@ def assert_row(beam, row, live, finished, steps):
   np.testing.assert_allclose(beam.live_scores[row], [s for s, _ in live], rtol=1e-5)
   taken = beam.is_finished[row]
   assert taken.sum() == len(finished)
-  # Free slots come first, for they have the lowest score.
+  # Free slots come first, since they have the lowest score.
   scores = beam.finished_scores[row]
   assert (scores[~taken] == hypotheses.NOTHING).all()
   np.testing.assert_allclose(scores[taken], [s for s, _ in finished], rtol=1e-5)
@@ -85,7 +89,7 @@ def test_rows_may_be_at_different_steps():
   distributions = random_probs(np.random.default_rng(1))
   start = hypotheses.start(4, WIDTH, LENGTH)
   first, _ = step(start, distributions)
-  # Row 1 stays behind; then both take the step that row 0 would have taken alone.
+  # Row 1 stays behind. Rows 0 and 1 then take the step that row 0 would take alone.
   mixed = jax.tree.map(lambda ahead, behind: ahead.at[1].set(behind[1]), first, start)
   mixed, _ = step(mixed, distributions)
   alone, _ = step(first, distributions)
@@ -109,7 +113,7 @@ def test_rows_may_be_at_different_steps():
     (-1.0, -2.0, LENGTH, False),
   ],
 )
-def test_a_search_ends_when_nothing_can_enter_the_pool(
+def test_a_search_ends_if_nothing_can_enter_the_pool(
   live, worst_finished, num_steps, expected
 ):
   beam = hypotheses.start(1, WIDTH, LENGTH).replace(

@@ -1,4 +1,4 @@
-"""Beam search with speculation, on models whose distribution is a table."""
+"""Beam search with speculation equals plain beam search, on table models."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ DRAFTS = {
   "good": dataclasses.replace(TARGET, noise=0.3),
   "perfect": TARGET,
 }
-INPUTS = (0, 5, 11, 40, 63)  # Each its own distribution: rows end at different times.
+INPUTS = (0, 5, 11, 40, 63)  # Distributions differ, so rows end at different times.
 LENGTH = 9
 
 
@@ -39,16 +39,17 @@ def run(
 ):
   layout = Layout(width, draft_width or width, gamma, length)
   slots = layout.num_slots
-  caches = target.start(inputs, slots), draft.start(inputs, slots) if draft else None
+  target_cache = target.start(inputs, slots)
+  draft_cache = draft.start(inputs, slots) if draft else None
   settings = BeamSettings(length, eos_id=eos_id, alpha=alpha)
   if compiled:
-    return run_compiled(*caches, settings, layout, len(inputs))
+    return run_compiled(target_cache, draft_cache, settings, layout, len(inputs))
   spec = BeamSearch(settings, layout, extend, extend)
 
   def loop(go_on, body, x):
     return python_loop(jax.jit(go_on), jax.jit(body), x)
 
-  return search(spec, *caches, len(inputs), loop)
+  return search(spec, target_cache, draft_cache, len(inputs), loop)
 
 
 @functools.partial(jax.jit, static_argnames=("settings", "layout", "rows"))
@@ -62,14 +63,16 @@ def assert_same(found, expected):
   np.testing.assert_array_equal(found.scores, expected.scores)
 
 
-# A gamma of 12 exceeds the room of 9 from the start. A beam of 7 is wider than what
-# the start token's distribution offers, so that some hypotheses are none at first.
+# A gamma of 12 exceeds the room of 9 from the start. A beam of 7 is wider than the
+# start token's distribution, so some hypotheses are empty at first.
 @pytest.mark.parametrize(
   ("width", "draft_width", "gamma"),
   [(1, 3, 4), (3, 5, 3), (7, 9, 12)],
 )
 @pytest.mark.parametrize("kind", DRAFTS)
-def test_the_hypotheses_are_plain_beam_search_s(kind, width, draft_width, gamma):
+def test_speculation_gives_the_hypotheses_of_plain_search(
+  kind, width, draft_width, gamma
+):
   draft = DRAFTS[kind]
   found = run(draft=draft, width=width, draft_width=draft_width, gamma=gamma)
   expected = run(width=width)
@@ -89,7 +92,7 @@ def test_several_end_tokens_end_hypotheses(ends):
 
 
 @pytest.mark.parametrize("eos_bias", [-4.0, 2.0])
-def test_any_length_of_the_output_and_another_penalty(eos_bias):
+def test_outputs_of_any_length_and_other_penalties_match_plain_search(eos_bias):
   target = TableModel(seed=5, eos_bias=eos_bias)
   draft = dataclasses.replace(target, noise=0.5)
   settings = {"target": target, "alpha": 1.5}
@@ -104,27 +107,27 @@ def test_rows_advance_at_their_own_speed_and_statistics_add_up():
   info = run(**GOOD).info
   assert len(set(info.steps.tolist())) > 1
   assert len(set(info.target_calls.tolist())) > 1
-  # Speculation saved calls, and some levels were missed: the test above saw both.
+  # Speculation saved calls, and missed some levels.
   assert (info.target_calls < info.steps).any()
   assert (info.accepted < info.tried).any()
   np.testing.assert_array_equal(info.steps, info.target_calls + info.accepted)
   assert (info.accepted <= info.tried).all()
   assert (info.tried <= info.drafted).all()
-  # The first call of a row tries one level at least.
+  # The first call of a row tries at least one level.
   assert (info.tried > 0).all()
 
 
-def test_plain_search_makes_a_call_a_step():
+def test_plain_search_makes_a_call_per_step():
   info = run().info
   np.testing.assert_array_equal(info.target_calls, info.steps)
   for count in (info.drafted, info.tried, info.accepted):
     assert not count.any()
 
 
-def test_with_the_target_as_draft_every_level_is_accepted():
+def test_a_perfect_draft_is_accepted_at_every_level():
   target = TableModel(seed=4, eos_bias=-30.0)
   info = run(target=target, draft=target, draft_width=5, gamma=3).info
-  calls = 3  # Of 4 + 4 + 1 steps: the last one has no room for a level.
+  calls = 3  # For 4 + 4 + 1 steps; the last call has no room for a level.
   np.testing.assert_array_equal(info.steps, LENGTH)
   np.testing.assert_array_equal(info.target_calls, calls)
   np.testing.assert_array_equal(info.drafted, LENGTH - calls)
@@ -132,8 +135,9 @@ def test_with_the_target_as_draft_every_level_is_accepted():
 
 
 @pytest.mark.parametrize(("alpha", "gamma"), [(0.0, 0), (0.6, 2)])
-def test_a_wide_beam_finds_the_best_of_all_hypotheses(alpha, gamma):
-  length, target = 4, TableModel(seed=3, vocab_size=4)
+def test_a_wide_beam_finds_the_best_hypotheses(alpha, gamma):
+  length = 4
+  target = TableModel(seed=3, vocab_size=4)
   draft = dataclasses.replace(target, noise=1.0) if gamma else None
   settings = {"width": 4**3, "gamma": gamma, "length": length, "alpha": alpha}
   found = run(target=target, draft=draft, **settings)
@@ -151,14 +155,15 @@ def test_a_row_does_not_depend_on_its_neighbours():
 
 
 def test_compiled_loop_equals_the_python_loop():
-  found, watched = run(**GOOD), run(compiled=False, **GOOD)
+  found = run(**GOOD)
+  watched = run(compiled=False, **GOOD)
   np.testing.assert_array_equal(found.tokens, watched.tokens)
   np.testing.assert_allclose(found.scores, watched.scores, rtol=1e-6)
   chex.assert_trees_all_equal(found.info, watched.info)
 
 
 class Broken(TableModel):
-  """A table with a logit that is no number, after some two tokens of input 2."""
+  """A table with a NaN logit after two tokens of input 2."""
 
   @property
   def table(self):
@@ -172,11 +177,12 @@ class Broken(TableModel):
 @pytest.mark.parametrize(
   "draft", [{}, {"draft": DRAFTS["good"], "gamma": 2, "draft_width": 4}], ids=len
 )
-def test_scores_of_a_search_that_met_nan_are_nan(draft):
-  found, clean = run(Broken(seed=1), **draft), run()
+def test_a_search_with_nan_has_nan_scores(draft):
+  found = run(Broken(seed=1), **draft)
+  clean = run()
   is_lost = np.isnan(found.scores)
   assert is_lost[2].all()
-  # Other inputs may meet that row of the table, too; not all of them do.
+  # Further inputs may read the same row of the table, but not all inputs.
   np.testing.assert_array_equal(is_lost.any(axis=1), is_lost.all(axis=1))
   kept = ~is_lost.any(axis=1)
   assert kept.any()

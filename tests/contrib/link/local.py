@@ -1,4 +1,4 @@
-"""A link without a socket: the real messages, and both sides' real programs."""
+"""A link without a socket, with the real messages and programs of both sides."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from tests.hash_model import HashModel
 
 
 class LocalAsker(Asker):
-  """An asker that takes every batch, as programs are made by it."""
+  """An asker that accepts every batch, because tracing a program checks the batch."""
 
   def check(self, vocab_size):
     assert vocab_size
@@ -19,12 +19,12 @@ class LocalAsker(Asker):
 
 
 def asker_of(answer) -> Asker:
-  """Returns an asker whose requests are answered by a function of their bytes."""
+  """Returns an asker with a function of the request's bytes as the remote."""
   return LocalAsker(Remote("nowhere"), lambda request, seconds: answer(request))
 
 
 def drafting_of(model: HashModel) -> Drafting:
-  """A table model as a draft."""
+  """Returns a table model as a draft."""
 
   def start(params, source, slots):
     return model.start(source.shape[0], slots)
@@ -34,16 +34,16 @@ def drafting_of(model: HashModel) -> Drafting:
 
 @dataclasses.dataclass(eq=False)
 class Local:
-  """Answers as `link.client.Remote` does; `answer` takes the place of gRPC.
+  """A stand-in for `link.client.Remote`, with `answer` in the place of gRPC.
 
-  Another asker may take its place in a compiled program.
+  The asker of a compiled program can be replaced.
   """
 
   asker: Asker
 
   @classmethod
   def of(cls, answer):
-    """A link whose requests are answered by a function of the request's bytes."""
+    """Returns a link with a function of the request's bytes as the remote."""
     return cls(asker_of(answer))
 
   def counts(self):
@@ -51,21 +51,23 @@ class Local:
 
 
 def answers_of(drafting, most_bytes=2**30) -> Answers:
-  """A server's answers."""
+  """Returns a server's answers."""
   return Answers(drafting, most_bytes)
 
 
 def honest(model: HashModel):
-  """What a server of this model answers."""
+  """Returns the answer function of a server with this model."""
   return answers_of(drafting_of(model)).answer
 
 
 class Liar:
-  """Sends other tokens than it has drawn from the distributions that it sends."""
+  """Sends distributions with tokens that were not drawn from the distributions."""
 
   def __init__(self, model: HashModel):
-    self._honest, self.vocab_size = drafting_of(model), model.vocab_size
-    self.size, self.open = self._honest.size, self._honest.open
+    self._honest = drafting_of(model)
+    self.vocab_size = model.vocab_size
+    self.size = self._honest.size
+    self.open = self._honest.open
 
   def draft(self, setup, rows, ask):
     drafts, rows = self._honest.draft(setup, rows, ask)
@@ -74,5 +76,5 @@ class Liar:
 
 
 def never(request):
-  """Nothing answers."""
+  """Raises Lost, like a link without a server."""
   raise Lost("nothing is there")

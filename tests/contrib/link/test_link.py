@@ -1,4 +1,4 @@
-"""A draft that is lost, late, started anew or talks nonsense costs no token."""
+"""A draft that is lost, late, restarted or sends nonsense changes no output."""
 
 import dataclasses
 import functools
@@ -23,7 +23,8 @@ from tests.contrib.link.local import Local, asker_of, drafting_of, honest, never
 from tests.hash_model import HashModel, speculation
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=7, eos_bias=-2.0) for seed in (3, 4))
-ROWS, LENGTH = 4, 30
+ROWS = 4
+LENGTH = 30
 SAMPLED = Sampling(0.7, 3)
 
 
@@ -34,13 +35,19 @@ def no_waiting(monkeypatch):
 
 def program(drafter, sampling):
   keys = row_keys(jax.random.key(1), ROWS)
-  given = TARGET, drafter, RULES["token"], sampling, keys, LENGTH
-  return jax.jit(lambda: generate(*speculation(*given)))
+
+  @jax.jit
+  def run():
+    return generate(
+      *speculation(TARGET, drafter, RULES["token"], sampling, keys, LENGTH)
+    )
+
+  return run
 
 
 @functools.cache
 def linked_program(sampling):
-  """Returns a remote, whose asker each test gives, and the program that asks it."""
+  """Returns a remote with a replaceable asker, and a program that uses the remote."""
   remote = Local.of(never)
   return remote, program(Link(remote, 3, 4), sampling)
 
@@ -53,15 +60,16 @@ def linked(answer, sampling=GREEDY):
 
 @pytest.fixture(scope="module")
 def here():
-  """What the same draft gives in this process."""
+  """Returns decodes with the draft in this process."""
   draft = SparseDraft(DRAFT, 3, 4)
   return {at: program(draft, at)() for at in (GREEDY, SAMPLED)}
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=str)
-def test_a_link_gives_what_the_draft_gives_in_this_process(sampling, here):
-  """By messages of one size for as many rows: none is lost, or late, for its draws."""
-  sizes, answer = {}, honest(DRAFT)
+def test_a_link_gives_the_outputs_of_a_local_draft(sampling, here):
+  """The size of a reply depends only on the number of rows, not on the draws."""
+  sizes = {}
+  answer = honest(DRAFT)
 
   def measure(request):
     reply = answer(request)
@@ -82,7 +90,7 @@ def test_a_link_gives_what_the_draft_gives_in_this_process(sampling, here):
 
 
 def failing(answer, fails):
-  """Fails at the requests whose numbers these are."""
+  """Returns an answer function that calls `fails` with each request's number."""
   numbers = itertools.count()
   return lambda request: fails(next(numbers), lambda: answer(request))
 
@@ -94,14 +102,14 @@ def dies(number, answer):
 
 
 def comes_and_goes(number, answer):
-  reply = answer()  # It has drafted, but nobody hears of it.
+  reply = answer()  # The draft has drafted, but the reply is lost.
   if number % 2:
     raise Lost("too late")
   return reply
 
 
 def wrong(number, reply):
-  """Returns a reply that is no reply, or is of another session or version."""
+  """Returns a malformed reply, or a reply of a different session or version."""
   session, status, parts = wire.parts_of(reply)
   return (
     b"\x80\x04pickle",
@@ -120,15 +128,15 @@ def garbage(number, answer):
 
 
 @pytest.mark.parametrize("fails", [dies, comes_and_goes, garbage])
-def test_whatever_fails_outputs_are_the_same(fails, here):
+def test_failures_change_no_output(fails, here):
   found, counts = linked(failing(honest(DRAFT), fails))
   np.testing.assert_array_equal(found.tokens, here[GREEDY].tokens)
   assert counts["lost"] > 0
   assert (found.statistics.target_calls >= here[GREEDY].statistics.target_calls).all()
 
 
-def test_a_lost_draft_is_asked_again_after_a_while(here, monkeypatch):
-  """Without any answer the target decodes by itself."""
+def test_a_lost_draft_is_asked_again_after_a_wait(here, monkeypatch):
+  """The target decodes without drafts during the wait."""
   monkeypatch.setattr(client, "_FIRST_WAIT", 60.0)
   found, counts = linked(never)
   np.testing.assert_array_equal(found.tokens, here[GREEDY].tokens)
@@ -138,8 +146,9 @@ def test_a_lost_draft_is_asked_again_after_a_while(here, monkeypatch):
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=str)
-def test_a_draft_that_was_started_anew_is_told_everything_again(sampling, here):
-  answers, asked = (honest(DRAFT), honest(DRAFT)), []
+def test_a_restarted_draft_receives_the_whole_session_again(sampling, here):
+  answers = (honest(DRAFT), honest(DRAFT))
+  asked = []
 
   def answer(request):
     asked.append(request)
@@ -150,7 +159,7 @@ def test_a_draft_that_was_started_anew_is_told_everything_again(sampling, here):
   assert counts["lost"] == 0
 
 
-def test_the_emulated_link_takes_its_time(monkeypatch):
+def test_an_emulated_link_sleeps_for_delay_and_bandwidth(monkeypatch):
   slept = []
   monkeypatch.setattr(client.time, "sleep", slept.append)
   reply = wire.message(0, wire.OK)
@@ -177,14 +186,14 @@ def test_settings_out_of_range_are_refused(knobs, says):
     Remote(**{"address": "localhost:1", **knobs})
 
 
-def test_numbers_beyond_the_vocabulary_keep_all_of_it():
+def test_top_k_beyond_the_vocabulary_keeps_every_token():
   """LINK_TOPK and TOPK of any size fit into a message."""
   for top_k in (8, 2**32, 2**70):
     setup = Link(Local.of(never), 3, top_k)._setup(Sampling(0.7, top_k), 7, 1, 2, 3)
     assert setup == Setup(3, Truncation(7), Sampling(0.7, 7), 7, 1, 2, 3)
 
 
-# ---- What is too large. ----
+# ---- Limits. ----
 
 
 def setup_of(rows, inputs=0):
@@ -192,9 +201,10 @@ def setup_of(rows, inputs=0):
 
 
 def asked(number, setup, opens):
-  """A request whose rows have all ended, which may open the session."""
+  """Returns a request with ended rows only; opens a session if `opens`."""
   lengths = np.zeros(setup.rows, int)
-  tokens, uniforms = np.zeros((setup.rows, setup.slots)), np.zeros((setup.rows, 3, 0))
+  tokens = np.zeros((setup.rows, setup.slots))
+  uniforms = np.zeros((setup.rows, 3, 0))
   ask = Ask(lengths > 0, lengths, tokens, uniforms, tokens[:, :0] if opens else None)
   return wire.message(
     number, dataclasses.astuple(setup) if opens else None, *ask.packed(setup)
@@ -205,10 +215,11 @@ def status(reply):
   return wire.parts_of(reply)[1]
 
 
-def test_a_draft_refuses_a_session_of_more_bytes_than_it_holds():
+def test_a_draft_refuses_sessions_larger_than_its_limit():
   drafting = drafting_of(DRAFT)
-  small, large = setup_of(2), setup_of(3)
-  # Of a slot a token of 4 bytes, and of a row the index.
+  small = setup_of(2)
+  large = setup_of(3)
+  # A slot takes a token of 4 bytes. A row also takes an index.
   assert drafting.size(small) * 3 == drafting.size(large) * 2
   answers = Answers(drafting, drafting.size(small))
 
@@ -225,26 +236,33 @@ def test_a_draft_refuses_a_session_of_more_bytes_than_it_holds():
     assert "Expected a message of a link" in status(answers.answer(request))
 
 
-def test_sessions_go_where_all_of_them_would_take_more_bytes():
-  drafting, setup = drafting_of(DRAFT), setup_of(2)
+def test_the_least_recently_used_session_makes_room():
+  drafting = drafting_of(DRAFT)
+  setup = setup_of(2)
   answers = Answers(drafting, 2 * drafting.size(setup))
-  # Opened again it takes no more.
+  # Reopening a session takes no further bytes.
   for number in (1, 2, 2, 1, 3):
     assert status(answers.answer(asked(number, setup, True))) == wire.OK
   replies = [status(answers.answer(asked(x, setup, False))) for x in (1, 2, 3)]
   assert replies == [wire.OK, wire.NO_SESSION, wire.OK]
 
 
-def test_a_row_with_other_inputs_is_drafted_anew_and_others_go_on():
-  """Inputs may change while a row has ended, as where another input takes its place."""
-  drafting, setup = drafting_of(DRAFT), setup_of(2, 3)
+def test_a_row_with_new_inputs_starts_anew_and_other_rows_continue():
+  """A new input may replace the input of an ended row."""
+  drafting = drafting_of(DRAFT)
+  setup = setup_of(2, 3)
   starts = []
   start = drafting._start
-  drafting._start = lambda params, source, slots: (
-    starts.append(np.asarray(source).tolist()) or start(params, source, slots)
-  )
-  rows, lengths = drafting.open(setup), np.ones(2, int)
-  sequences, uniforms = np.zeros((2, 40), np.int32), np.zeros((2, 3, 0), np.float32)
+
+  def record(params, source, slots):
+    starts.append(np.asarray(source).tolist())
+    return start(params, source, slots)
+
+  drafting._start = record
+  rows = drafting.open(setup)
+  lengths = np.ones(2, int)
+  sequences = np.zeros((2, 40), np.int32)
+  uniforms = np.zeros((2, 3, 0), np.float32)
   for live, source in (([1, 1], [[1], [2]]), ([1, 0], [[1], [3]]), ([1, 1], None)):
     source = source and np.repeat(source, 3, axis=1)
     ask = Ask(np.array(live) > 0, lengths, sequences, uniforms, source)
@@ -253,15 +271,16 @@ def test_a_row_with_other_inputs_is_drafted_anew_and_others_go_on():
   assert np.asarray(rows.source).tolist() == [[1] * 3, [3] * 3]
 
 
-def test_a_draft_that_is_lost_before_decoding_may_come_back():
-  """Of one that refuses the batch see test_processes.py."""
+def test_a_draft_that_is_lost_before_decoding_may_return():
+  """See test_processes.py for a draft that refuses the batch."""
   lost = client.Asker(Remote("there"), lambda *request: never(request))
   lost.check_batch(setup_of(2))
   assert lost.counts.lost == 1
 
 
-def test_where_nothing_answers_the_run_does_not_begin():
-  allowed, over_grpc = [], client._over_grpc("localhost:1")
+def test_a_run_without_an_answering_draft_does_not_begin():
+  allowed = []
+  over_grpc = client._over_grpc("localhost:1")
 
   def timed(request, seconds):
     allowed.append(seconds)
@@ -269,4 +288,4 @@ def test_where_nothing_answers_the_run_does_not_begin():
 
   with pytest.raises(ValueError, match=r"No draft answers at localhost:1 .*-m specdec"):
     client.Asker(Remote("localhost:1"), timed).check(7)
-  assert 0 < sum(allowed) < 15  # Seconds that may be waited, not those that pass.
+  assert 0 < sum(allowed) < 15  # The most seconds to wait, not the elapsed seconds.

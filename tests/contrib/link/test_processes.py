@@ -1,4 +1,4 @@
-"""Two real processes: the same probs on both sides, and a draft that is killed."""
+"""Two real processes have equal distributions, and a killed draft costs no token."""
 
 import subprocess
 import sys
@@ -49,8 +49,8 @@ def decoded(target, draft, drafter, sampling):
   return run(params, INPUTS, row_keys(jax.random.key(0), len(INPUTS)))
 
 
-def test_two_processes_give_what_one_gives(models, address):
-  """At temperature 0, see the draft that is killed."""
+def test_two_processes_give_the_output_of_one_process(models, address):
+  """`test_a_killed_draft_costs_no_token` has temperature 0."""
   _, target, draft = models
   sampling = Sampling(0.8, 5)
   here = decoded(target, draft, SparseDraft(draft.network, 3, 8), sampling)
@@ -62,29 +62,33 @@ def test_two_processes_give_what_one_gives(models, address):
 
 
 @pytest.mark.parametrize("kept", [4, 0])
-def test_the_distribution_is_the_same_bits_on_both_sides(kept, models, address):
+def test_both_sides_have_bitwise_equal_distributions(kept, models, address):
   setup = Setup(3, Truncation(kept), Sampling(), tiny.DRAFT.vocab_size, 3, 5, 12)
   sequences = np.zeros((3, 12), np.int32)
   uniforms = np.random.default_rng(0).integers(0, 2**24, (3, 3, setup.draws)) / 2**24
-  given = INPUTS, sequences, np.ones(3, int), np.zeros(3, bool), uniforms
-  arrays = Remote(address).asker.ask(setup, *given)
+  lengths = np.ones(3, int)
+  ended = np.zeros(3, bool)
+  arrays = Remote(address).asker.ask(setup, INPUTS, sequences, lengths, ended, uniforms)
   drafting = Drafting.of(models[2])
-  lengths, uniforms = np.ones(3, int), uniforms.astype(np.float32)
+  uniforms = uniforms.astype(np.float32)
   ask = wire.Ask(lengths > 0, lengths, sequences, uniforms, INPUTS)
-  mine, _ = drafting.draft(setup, drafting.open(setup), ask)
-  for sent, own in zip(arrays, (mine.tokens, mine.kept, mine.weights), strict=False):
-    np.testing.assert_array_equal(sent, own)
+  local_drafts, _ = drafting.draft(setup, drafting.open(setup), ask)
+  for sent, expected in zip(
+    arrays, (local_drafts.tokens, local_drafts.kept, local_drafts.weights), strict=False
+  ):
+    np.testing.assert_array_equal(sent, expected)
   assert arrays[3].all()
 
 
-def test_a_draft_that_is_killed_costs_no_token(models, monkeypatch):
+def test_a_killed_draft_costs_no_token(models, monkeypatch):
   path, target, draft = models
   command = [sys.executable, "-m", "specdec_t5x.contrib.link", "--draft", path]
   killed = subprocess.Popen(
     [*command, "--address", "localhost:0"], stdout=subprocess.PIPE, text=True
   )
   remote = Remote(process.address_of(killed))
-  ask, asked = client.Asker.ask, []
+  ask = client.Asker.ask
+  asked = []
 
   def kills(self, *args):
     asked.append(1)
@@ -110,7 +114,7 @@ def test_a_draft_of_another_vocabulary_is_refused(models, address):
 
 @pytest.fixture(scope="module")
 def narrow(models):
-  """Where a draft answers, from this process, that holds a kilobyte of caches."""
+  """Yields the address of a local draft with a limit of one KiB of caches."""
   most = link_command._bytes(2**-20)
   server, port = serve(Drafting.of(models[2]), "localhost:0", most)
   yield f"localhost:{port}"
@@ -135,14 +139,18 @@ TOO_LARGE = [
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.skipif(not hasattr(t5x, "PROVIDER"), reason="of t5x_runtime's command")
 @pytest.mark.parametrize(("macros", "says"), TOO_LARGE, ids=lambda x: str(x)[:40])
-def test_a_job_whose_batch_is_too_large_does_not_begin(
+def test_a_job_with_too_large_a_batch_does_not_begin(
   macros, says, address, narrow, job, tmp_path, monkeypatch
 ):
   monkeypatch.chdir(runs.ROOT)
   files = "configs/spec_ende.gin", "configs/contrib/link.gin"
-  given = {"TEMPERATURE": 1.0, "LINK_ADDRESS": address if macros else narrow, **macros}
+  settings = {
+    "TEMPERATURE": 1.0,
+    "LINK_ADDRESS": address if macros else narrow,
+    **macros,
+  }
   _, _, _, *arguments = runs.command(
-    *(*files, job), INFER_OUTPUT_DIR=f"{tmp_path}/out", **given
+    *(*files, job), INFER_OUTPUT_DIR=f"{tmp_path}/out", **settings
   )
   with pytest.raises(SystemExit) as exit_:
     commands.infer(*arguments)
@@ -153,8 +161,9 @@ def test_a_job_whose_batch_is_too_large_does_not_begin(
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_generate_refuses_it_before_it_decodes(models, narrow):
-  drafter, says = Link(Remote(narrow), 3, 8), "at most 1024 bytes of caches, and 3 rows"
+def test_generate_refuses_too_large_a_batch_before_decoding(models, narrow):
+  drafter = Link(Remote(narrow), 3, 8)
+  says = "at most 1024 bytes of caches, and 3 rows"
   with pytest.raises(ValueError, match=says):
     decoded(models[1], None, drafter, Sampling())
   assert drafter.counted()["requests"] == drafter.counted()["lost"] == 0
@@ -164,9 +173,11 @@ def test_generate_refuses_it_before_it_decodes(models, narrow):
   ("flag", "says"),
   [
     ("--cache-gib=0", "error: --cache-gib must be a number above 0, got 0.0."),
-    ("--address=%s", "can't be listened at"),  # Taken.
+    ("--address=%s", "can't be listened at"),  # The address is taken.
   ],
 )
-def test_a_command_that_can_t_draft_says_why(flag, says, models, address, capsys):
+def test_a_draft_command_that_fails_gives_the_reason(
+  flag, says, models, address, capsys
+):
   assert link_command.main(["--draft", models[0], flag.replace("%s", address)]) == 1
   assert says in capsys.readouterr().err.strip()

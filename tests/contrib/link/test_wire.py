@@ -1,4 +1,4 @@
-"""Messages: what goes in comes out bit for bit, and nothing else is taken."""
+"""Messages are decoded bit for bit, and malformed messages are refused."""
 
 import contextlib
 import dataclasses
@@ -25,20 +25,20 @@ SETUPS = [setup_of(), setup_of(kept=0), setup_of(at=GREEDY), setup_of(1, 0, 30, 
 
 
 def drafts_of(setup, rng):
-  """Any drafts."""
-  shape, terms = (setup.rows, setup.gamma), setup
+  """Returns random drafts."""
+  shape = (setup.rows, setup.gamma)
 
   def choose():
-    return np.sort(rng.choice(terms.vocab_size, terms.kept, replace=False))
+    return np.sort(rng.choice(setup.vocab_size, setup.kept, replace=False))
 
   kept = np.array([choose() for _ in range(np.prod(shape))]).astype(int)
-  weights = rng.integers(0, 2**16, (*shape, terms.kept))
-  tokens = rng.integers(0, terms.vocab_size, shape)
+  weights = rng.integers(0, 2**16, (*shape, setup.kept))
+  tokens = rng.integers(0, setup.vocab_size, shape)
   return Drafts(tokens, kept.reshape(weights.shape), weights)
 
 
 def ask_of(setup, rng):
-  """Any request; zeros where it says nothing."""
+  """Returns a random request, with zeros in unused places."""
   live = rng.random(setup.rows) < 0.7
   lengths = rng.integers(1, setup.slots + 1, setup.rows) * live
   is_known = np.arange(setup.slots) < lengths[:, None]
@@ -54,19 +54,19 @@ def ask_of(setup, rng):
 
 
 def read_ask(data, setup):
-  """An ask out of a whole message."""
+  """Returns the request in a message."""
   _, first, others = wire.parts_of(data)
   return Ask.unpacked([first, *others], setup)
 
 
 def read_drafts(data, setup):
-  """Drafts of all rows out of a whole message."""
+  """Returns the drafts of all rows in a message."""
   _, first, others = wire.parts_of(data)
   return Drafts.unpacked([first, *others], setup, np.ones(setup.rows, bool))
 
 
 def sent(packed):
-  """A whole message."""
+  """Returns a message of packed parts."""
   return wire.message(7, *packed)
 
 
@@ -75,8 +75,9 @@ def assert_equal(one, other):
     np.testing.assert_array_equal(value, getattr(other, name), name)
 
 
-def test_weights_whose_sum_float32_may_round_are_refused():
-  setup, one = setup_of(1, gamma=1, kept=0, vocab_size=257), np.ones(1, bool)
+def test_weights_with_sums_beyond_float32_are_refused():
+  setup = setup_of(1, gamma=1, kept=0, vocab_size=257)
+  one = np.ones(1, bool)
   tokens = np.arange(257)[None, None]
   for last, says in ((255, None), (256, "sum below 16777216, got 16777216")):
     weights = np.full((1, 1, 257), 2**16 - 1)
@@ -95,9 +96,10 @@ def test_weights_whose_sum_float32_may_round_are_refused():
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(SETUPS))
-def test_what_goes_in_comes_out(seed, setup):
+def test_messages_survive_a_round_trip(seed, setup):
   rng = np.random.default_rng(seed)
-  ask, drafts = ask_of(setup, rng), drafts_of(setup, rng)
+  ask = ask_of(setup, rng)
+  drafts = drafts_of(setup, rng)
   assert_equal(ask, read_ask(sent(ask.packed(setup)), setup))
   every = np.ones(setup.rows, bool)
   assert_equal(drafts, read_drafts(sent(drafts.packed(setup, every)), setup))
@@ -106,8 +108,9 @@ def test_what_goes_in_comes_out(seed, setup):
 
 
 def messages_of(setup):
-  """Both messages of a session, and what reads each."""
-  rng, every = np.random.default_rng(0), np.ones(setup.rows, bool)
+  """Returns both messages of a session with their readers."""
+  rng = np.random.default_rng(0)
+  every = np.ones(setup.rows, bool)
   return (
     (sent(ask_of(setup, rng).packed(setup)), read_ask),
     (sent(drafts_of(setup, rng).packed(setup, every)), read_drafts),
@@ -115,7 +118,7 @@ def messages_of(setup):
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=range(len(SETUPS)))
-def test_every_cut_and_every_addition_is_refused(setup):
+def test_truncated_and_extended_messages_are_refused(setup):
   for message, read in messages_of(setup):
     others = [message[:cut] for cut in range(len(message))]
     version = message.replace(wire.FORMAT.encode(), b"SL1")
@@ -124,7 +127,7 @@ def test_every_cut_and_every_addition_is_refused(setup):
         read(other, setup)
 
 
-# What msgpack may hold in place of any part.
+# Any content that msgpack may hold in place of a part.
 PARTS = st.recursive(
   st.none() | st.booleans() | st.integers(-9, 2**40) | st.floats() | st.binary(),
   lambda part: st.lists(part) | st.dictionaries(st.text(max_size=2), part),
@@ -134,8 +137,8 @@ PARTS = st.recursive(
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=80), st.lists(PARTS, max_size=6), st.sampled_from(SETUPS))
-def test_garbage_is_drafts_or_a_value_error(data, parts, setup):
-  """Of any bytes, and of frames whose parts are anything."""
+def test_garbage_is_read_as_a_message_or_raises_a_value_error(data, parts, setup):
+  """The garbage is any bytes, or frames with arbitrary parts."""
   for message in (data, msgpack.packb(parts), sent(parts)):
     for read in (read_ask, read_drafts, lambda x, _: Setup.unpacked(x)):
       with contextlib.suppress(ValueError):
@@ -144,7 +147,9 @@ def test_garbage_is_drafts_or_a_value_error(data, parts, setup):
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 255), st.sampled_from(SETUPS))
-def test_a_changed_byte_is_drafts_or_a_value_error(place, byte, setup):
+def test_a_changed_byte_is_read_as_a_message_or_raises_a_value_error(
+  place, byte, setup
+):
   for message, read in messages_of(setup):
     changed = bytearray(message)
     changed[place % len(message)] = byte
@@ -160,8 +165,9 @@ def test_a_changed_byte_is_drafts_or_a_value_error(place, byte, setup):
     ({"kept": 3}, "ascending, each once"),
   ],
 )
-def test_what_is_no_distribution_is_refused(change, says):
-  setup, every = setup_of(), np.ones(3, bool)
+def test_invalid_distributions_are_refused(change, says):
+  setup = setup_of()
+  every = np.ones(3, bool)
   drafts = drafts_of(setup, np.random.default_rng(0))
   for name, value in change.items():
     getattr(drafts, name)[...] = value
@@ -178,10 +184,11 @@ def test_what_is_no_distribution_is_refused(change, says):
     (8, 70000, 8 * 48 + 32),
   ],
 )
-def test_a_reply_is_as_long_as_the_page_says(kept, vocab_size, bits):
-  """docs/methods/link.md; what a message adds is less than 32 bytes."""
-  setup, rng = setup_of(4, gamma=5, kept=kept, vocab_size=vocab_size), np.random
-  drafts = drafts_of(setup, rng.default_rng(0)).packed(setup, np.ones(4, bool))
+def test_a_reply_has_the_documented_length(kept, vocab_size, bits):
+  """docs/methods/link.md has the formula. A message adds less than 32 bytes."""
+  setup = setup_of(4, gamma=5, kept=kept, vocab_size=vocab_size)
+  rng = np.random.default_rng(0)
+  drafts = drafts_of(setup, rng).packed(setup, np.ones(4, bool))
   assert 8 * sum(map(len, drafts)) == 4 * 5 * bits
   assert len(wire.message(2**32 - 1, "ok", *drafts)) - sum(map(len, drafts)) < 32
 
@@ -194,7 +201,7 @@ def test_a_reply_is_as_long_as_the_page_says(kept, vocab_size, bits):
     ({"vocab_size": 0}, "from 1 to 65535"),
   ],
 )
-def test_a_session_that_is_too_large_is_refused(sizes, says):
-  """Of others, as the command says them, see test_processes.py."""
+def test_too_large_a_session_is_refused(sizes, says):
+  """test_processes.py tests the command's refusals."""
   with pytest.raises(ValueError, match=says):
     setup_of(**sizes)
