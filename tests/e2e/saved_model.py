@@ -1,4 +1,4 @@
-"""Decodes texts by TensorFlow's loader of a SavedModel, with keys; prints JSON."""
+"""Decodes texts with TensorFlow's loader of a SavedModel and prints JSON."""
 
 import json
 import pathlib
