@@ -1,4 +1,4 @@
-"""The parts of an iteration: what is repeated, how often, and what a slope is."""
+"""Parts of an iteration: repeated programs, numbers of calls, and slopes."""
 
 import chex
 import jax
@@ -25,7 +25,7 @@ SAMPLED = Sampling(temperature=1.0)
 
 
 def prepare(calls, drafter=CHAIN, sampling=GREEDY):
-  """A speculation whose models report each run of theirs to `calls`."""
+  """Returns a function that makes a speculation and logs model calls in `calls`."""
 
   def counted(name, extend):
     def run(cache, tokens, *args):
@@ -58,19 +58,20 @@ def prepare(calls, drafter=CHAIN, sampling=GREEDY):
     ("iteration", SAMPLED, {("draft", 2): 1, ("draft", 1): 2, ("target", 4): 1}),
   ],
 )
-def test_a_part_runs_as_often_as_told(name, sampling, each):
+def test_a_part_runs_the_requested_number_of_times(name, sampling, each):
   assert calls_of_three(name, sampling=sampling) == {k: 3 * n for k, n in each.items()}
 
 
-def test_a_tree_is_scored_in_one_call_and_drafted_in_one_a_level():
+def test_a_tree_is_scored_in_one_call_and_drafted_in_one_call_per_level():
   drafter = TreeDraft(None, delayed(1, 2, 3))
   assert calls_of_three("scoring", drafter) == {("target", 6): 3}
-  # The last two known tokens, the stem, the two nodes after it; leaves are not fed.
+  # Fed are the last two known tokens, the stem and the two nodes below the stem. Leaves
+  # are not fed.
   assert calls_of_three("draft", drafter) == {("draft", 2): 6, ("draft", 1): 3}
 
 
 def calls_of_three(name, *how, **more):
-  """Returns how often models run, by tokens a row, in three repetitions of a part."""
+  """Returns the model calls in three repetitions of a part, by tokens per row."""
   calls = []
   program = iteration.part_programs(prepare(calls, *how, **more))[name]
   counts = {}
@@ -89,7 +90,7 @@ def test_programs_are_compiled_once_for_all_counts():
   program(jnp.int32(1)), program(jnp.int32(4))
 
 
-def test_a_cost_leaves_out_what_happens_once_a_call():
+def test_a_slope_excludes_the_fixed_time_of_a_call():
   def each(*seconds):
     return timed.Timed(np.array(seconds), ())
 
