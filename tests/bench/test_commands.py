@@ -20,8 +20,8 @@ from tests.t5x_bridge import tiny
 
 @pytest.mark.skipif(bool(library.problem()), reason="needs the kernels")
 def test_a_certified_head_and_the_full_head_are_timed_and_agree(tmp_path):
-  flags = "--vocab-size=4000", "--width=64", "--runs=3", "--rows", "1", "3"
-  rows = ran("head", tmp_path, *flags)["rows"]
+  flags = "--vocab-size=4000 --width=64 --runs=3 --rows 1 3"
+  rows = ran("head", tmp_path, *flags.split())["rows"]
   assert [row["rows"] for row in rows] == [1, 3]
   for row in rows:
     assert row["same"] == "True"
@@ -84,7 +84,7 @@ def test_the_user_s_command_is_compared_with_the_baseline(tmp_path, monkeypatch)
   draft = tiny.save_t5x(tmp_path / "draft", tiny.DRAFT, seed=2)
   with gin_file.open("a") as file:
     file.write(f"DRAFT_CHECKPOINT_PATH = {draft!r}\n")
-  flags = f"--gin-file={gin_file}", "--batches=4", "--temperatures=0", "--runs=1"
+  flags = [f"--gin-file={gin_file}", "--batches=4", "--temperatures=0", "--runs=1"]
   (row,) = ran("infer", tmp_path / "out", *flags, "--gin=SEED=3")["rows"]
   assert row["equal"] == "6 of 6"
   assert row["tokens_per_call"] >= 1

@@ -62,7 +62,9 @@ def quick(request, monkeypatch):
   class Pair:
     def __init__(self, setup):
       notice("made", setup)
-      self.setup, self.programs, self.given = setup, {}, ()
+      self.setup = setup
+      self.programs = {}
+      self.given = ()
       self.functions = {"iteration": (setup, ())}
 
   def compiled(setup, *arguments):
@@ -130,7 +132,8 @@ def test_a_failed_pair_is_recorded_and_the_run_continues(quick, tmp_path):
 
 
 def test_resume_reuses_cells_and_measures_missing_cells(quick, tmp_path, monkeypatch):
-  first, second = tmp_path / "first", tmp_path / "second"
+  first = tmp_path / "first"
+  second = tmp_path / "second"
   ran(first, "--drafts", "base", "tiny")
   pairs = []
   monkeypatch.setattr(
@@ -263,7 +266,9 @@ class StepByXla:
     return jnp.zeros(1, jnp.uint32)
 
   def __call__(self, params, tokens, cache, scratch, steps=1):
-    logits, chosen, count = [], [], steps
+    logits = []
+    chosen = []
+    count = steps
     for i in range(count):
       apply = self.network.apply
       found, _, cache = apply(

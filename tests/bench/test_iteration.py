@@ -37,12 +37,19 @@ def prepare(calls, drafter=CHAIN, sampling=GREEDY):
   def start():
     target = counted("target", TARGET.extend)
     draft = Loaded(counted("draft", DRAFT.extend), lambda: DRAFT.start(2, 40))
-    given = sampling, adjusted_probs, 30, iteration.NEVER
-    context = Context(*given, Target(target, 5), {"draft": draft})
+    context = Context(
+      sampling,
+      adjusted_probs,
+      30,
+      iteration.NEVER,
+      Target(target, 5),
+      {"draft": draft},
+    )
     spec = Speculation(drafter, *rule_at(RULES["traversal"], sampling), context)
-    caches = TARGET.start(2, 40), drafter.start(context)
+    target_cache = TARGET.start(2, 40)
+    draft_cache = drafter.start(context)
     keys = row_keys(jax.random.key(0), 2)
-    return spec, initial_state(*caches, keys, 30, drafter.tree.size)
+    return spec, initial_state(target_cache, draft_cache, keys, 30, drafter.tree.size)
 
   return start
 

@@ -22,9 +22,9 @@ def rows(pair, tmp_path_factory):
   """Returns the rows of every shape at temperature 0 on two domains."""
   root = tmp_path_factory.mktemp("methods")
   (root / "others.txt").write_text("a red house\nthe old dog sees\n")
-  flags = "--draft=copy", "--chart", f"--also=others={root / 'others.txt'}"
-  run_flags = "--temperatures=0", "--no-rules"
-  found = ran("methods", root, *pair, *flags, *run_flags, *SHORT)
+  flags = ["--draft=copy", "--chart", f"--also=others={root / 'others.txt'}"]
+  flags += ["--temperatures=0", "--no-rules"]
+  found = ran("methods", root, *pair, *flags, *SHORT)
   assert (root / "methods.svg").is_file()
   return found["rows"]
 
@@ -49,7 +49,9 @@ def test_every_way_and_rule_is_listed_and_can_be_traced(pair, heads, monkeypatch
   args = methods.COMMAND.parser().parse_args(
     [*flags, "--draft=copy", "--sizes=3", *SHORT]
   )
-  study, shapes, rules = jobs.load(args), set(), {}
+  study = jobs.load(args)
+  shapes = set()
+  rules = {}
   # No other process runs.
   monkeypatch.setattr(Link, "check", lambda *args, **words: None)
   for temperature in (0.0, 1.0):

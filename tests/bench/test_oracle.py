@@ -18,7 +18,10 @@ from tests.hash_model import HashModel, plain, speculation
 
 LENGTH = 48
 TARGET, DRAFT = (HashModel(seed, vocab_size=5) for seed in (1, 2))
-ROWS, TOKENS, GAMMA, NEVER = 64, 24, 3, -1
+ROWS = 64
+TOKENS = 24
+GAMMA = 3
+NEVER = -1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -90,8 +93,8 @@ def keys():
 
 @jax.jit
 def decode(forced):
-  drafter, known = DraftModel(DRAFT, GAMMA), (Token(), GREEDY, keys(), TOKENS, NEVER)
-  spec, state = speculation(TARGET, drafter, *known)
+  drafter = DraftModel(DRAFT, GAMMA)
+  spec, state = speculation(TARGET, drafter, Token(), GREEDY, keys(), TOKENS, NEVER)
   draft = spec.context.networks["draft"]
   draft = dataclasses.replace(draft, extend=oracle.oracle_extend(DRAFT.extend, forced))
   context = dataclasses.replace(spec.context, networks={"draft": draft})

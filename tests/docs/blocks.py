@@ -54,17 +54,20 @@ class Block:
 def blocks(page: pathlib.Path) -> Iterator[Block]:
   """Yields a page's fenced blocks with the notes of the comment above a block."""
   lines = page.read_text().splitlines()
-  start, above = None, ""
+  start = None
+  above = ""
   for number, line in enumerate(lines):
     if start is None and (fence := re.match(r"\s*```(\{?[\w-]+\}?|)", line)):
-      start, language = number, fence[1]
+      start = number
+      language = fence[1]
     elif start is not None and line.strip() == "```":
       text = "\n".join(lines[start + 1 : number]) + "\n"
       notes = dict(_NOTE.findall(above)) if above.rstrip().endswith("-->") else {}
       yield Block(
         page, start + 1, language, text, notes.get("not run"), notes.get("file")
       )
-      start, above = None, ""
+      start = None
+      above = ""
     elif start is None:
       above = "" if not line.strip() else above + line + "\n"
   assert start is None, f"{page}:{start}: a block without an end"

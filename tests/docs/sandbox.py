@@ -87,7 +87,8 @@ def _tiny(text: str) -> str:
 
 def _make_demo() -> None:
   target = _t5()
-  ende, lm = recipe.ENDE, recipe.LM
+  ende = recipe.ENDE
+  lm = recipe.LM
   _save(ende.target.path, target)
   jobs = {part.name: part for part in ende.more}
   for part in (*ende.drafts, jobs["draft_tiny"]):
@@ -116,7 +117,8 @@ def _t5():
 
 def _save(checkpoint, config, seed=0):
   """Saves parameters drawn with NumPy: an initializer would be compiled."""
-  path, network = pathlib.Path(checkpoint), network_for(config)
+  path = pathlib.Path(checkpoint)
+  network = network_for(config)
   draw = np.random.default_rng(seed).normal
   params = jax.tree.map(
     lambda x: draw(size=x.shape).astype(x.dtype), abstract_state(network).params
@@ -214,7 +216,8 @@ def run_script(path: str, *flags: str) -> None:
 @contextlib.contextmanager
 def patched_argv(*argv: str):
   """Replaces the arguments of the process within the context."""
-  before, sys.argv = sys.argv, list(argv)
+  before = sys.argv
+  sys.argv = list(argv)
   try:
     yield
   finally:

@@ -32,7 +32,8 @@ def test_the_tutorial_runs(folder, monkeypatch):
   for long, short in SHORTER.items():
     assert long in source
     source = source.replace(long, short)
-  shown, variables = [], {"__name__": "tutorial"}
+  shown = []
+  variables = {"__name__": "tutorial"}
   monkeypatch.setattr(sys, "displayhook", shown.append)
   with contextlib.chdir(folder):
     cells = ast.Interactive(ast.parse(source).body)

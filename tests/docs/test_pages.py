@@ -62,7 +62,8 @@ def agreement(folder):
 @pytest.mark.parametrize("page", TO_RUN, ids=name)
 def test_the_commands_of_a_page_run(page, folder, agreement, unchecked):
   """Greedy runs that keep the target's outputs match the plain command's outputs."""
-  variables, started = {"__name__": "documented"}, time.time()
+  variables = {"__name__": "documented"}
+  started = time.time()
   with contextlib.chdir(folder):
     for block in NAMED[page]:
       if not block.why_not and not block.file:
@@ -178,7 +179,8 @@ def test_every_example_has_a_page_and_is_run():
   pages = {page.stem: page for page in (ROOT / "docs/examples").glob("*.md")}
   assert pages.keys() - {"index"} == examples
   for example in examples:
-    text, command = pages[example].read_text(), f"python examples/{example}.py"
+    text = pages[example].read_text()
+    command = f"python examples/{example}.py"
     assert f"```{{literalinclude}} ../../examples/{example}.py\n" in text
     assert f"\n{command}" in text
     assert [b for b in ALL if command in b.text and not b.why_not], command

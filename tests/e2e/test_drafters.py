@@ -35,7 +35,8 @@ def checkpoints(models, tmp_path_factory):
 
   def path_of(name):
     if name not in paths:
-      root, model = tmp_path_factory.mktemp("network"), models[name]
+      root = tmp_path_factory.mktemp("network")
+      model = models[name]
       T5XParameters(model.network, str(root)).save(1, model.params)
       paths[name] = str(root / "checkpoint_1")
     return paths[name]

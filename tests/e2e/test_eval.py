@@ -25,8 +25,9 @@ def evaluate(pair, tmp_path_factory):
       {"DRAFT_CHECKPOINT_PATH": draft, "GAMMA": 3} if config == "eval_ende" else {}
     )
     bindings = {**drafts, "EVAL_OUTPUT_DIR": str(output), **bindings}
-    files = f"configs/{config}.gin", gin_file, root / "task.gin"
-    runs.completed(*files, module="t5x.eval", **bindings)
+    config_file = f"configs/{config}.gin"
+    task_file = root / "task.gin"
+    runs.completed(config_file, gin_file, task_file, module="t5x.eval", **bindings)
     return [json.loads(line) for line in result_text(output, "metrics").splitlines()]
 
   return run

@@ -33,8 +33,13 @@ def exported(pair, output, **settings):
   gin_file, draft = pair
   bindings = {"DRAFT_CHECKPOINT_PATH": draft, "GAMMA": 3, **settings}
   flags = [f"--output={output}", "--batch_sizes=1,12"]
-  files = "configs/spec_ende.gin", gin_file
-  runs.completed(*files, module="specdec_t5x.export", flags=flags, **bindings)
+  runs.completed(
+    "configs/spec_ende.gin",
+    gin_file,
+    module="specdec_t5x.export",
+    flags=flags,
+    **bindings,
+  )
   return json.loads((output / "export.json").read_text())
 
 
@@ -73,7 +78,7 @@ def test_samples_equal_infer_s_samples_at_the_same_seed(pair, infer, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("config", ["drafters/quantized", "contrib/beam"])
 def test_decoders_can_be_exported(config, pair, tmp_path):
-  files = "configs/spec_ende.gin", pair[0], f"configs/{config}.gin"
+  files = ["configs/spec_ende.gin", pair[0], f"configs/{config}.gin"]
   bindings = {"DRAFT_CHECKPOINT_PATH": pair[1], "GAMMA": 3, "GAMMA_POLICY": "fixed"}
   flags = [f"--output={tmp_path}"]
   runs.completed(*files, module="specdec_t5x.export", flags=flags, **bindings)
@@ -98,7 +103,8 @@ def test_t5x_exports_a_saved_model_that_tensorflow_serves(pair, infer, tmp_path)
     **settings,
   )
   records = runs.records(tmp_path / "run")
-  texts, keys = tmp_path / "texts", tmp_path / "keys.npy"
+  texts = tmp_path / "texts"
+  keys = tmp_path / "keys.npy"
   texts.write_text("\n".join(r["inputs"]["inputs_pretokenized"] for r in records))
   task = jax.random.fold_in(jax.random.key(0), 0)
   task = jax.random.fold_in(task, number_of(f"tiny_{gin_file.parent.name}"))
@@ -106,7 +112,7 @@ def test_t5x_exports_a_saved_model_that_tensorflow_serves(pair, infer, tmp_path)
   np.save(
     keys, jax.random.key_data(jax.vmap(lambda i: jax.random.fold_in(task, i))(places))
   )
-  program = "-m", "tests.e2e.saved_model"
-  printed = processes.printed(*program, tmp_path / "saved_cpu/1", texts, keys)
+  saved = tmp_path / "saved_cpu/1"
+  printed = processes.printed("-m", "tests.e2e.saved_model", saved, texts, keys)
   served = json.loads(printed.splitlines()[-1])
   assert served == [record["prediction"] for record in records]

@@ -48,7 +48,8 @@ def test_coupled_samples_equal_the_baseline_s_for_any_batch_chunk_and_shard(
   infer, pair, tmp_path
 ):
   """Samples at different places differ, even for equal lines."""
-  text, same = tmp_path / "text.en", tmp_path / "same.gin"
+  text = tmp_path / "text.en"
+  same = tmp_path / "same.gin"
   text.write_text("the dog sees the cat\n" * 11)
   same.write_text(runs.translation("same", text, pair[0].parent / "tiny.model"))
   sampled = {"TEMPERATURE": 1.0, "NUM_DECODES": 2}

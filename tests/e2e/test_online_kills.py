@@ -27,7 +27,8 @@ if hasattr(t5x, "PROVIDER"):
 else:
   ChunkFiles = None
 
-CHUNKS, STEPS = 6, 16  # Three chunks per task; 3, 3 and 2 steps.
+CHUNKS = 6  # Three per task.
+STEPS = 16  # 3, 3 and 2 steps per task.
 # The last call before the kill: class, method, whether the call ended, the number of
 # calls, and the tested calls.
 MOMENTS = {
@@ -44,9 +45,9 @@ KILLS = [f"{name} {i}" for name, (*_, tested) in MOMENTS.items() for i in tested
 @pytest.fixture(scope="module")
 def learning(infer, pair):
   """Returns a function that runs both tasks into a folder."""
-  files = ONLINE, mixtures.gin_file(pair)
+  mixture = mixtures.gin_file(pair)
   sampled = {"TEMPERATURE": 1.0, "LEARNING_RATE": 0.02}
-  return lambda output: infer(output, *files, **sampled, **FAST)
+  return lambda output: infer(output, ONLINE, mixture, **sampled, **FAST)
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,8 @@ def test_the_command_gives_the_target_s_outputs(draft, infer, speculative, tmp_p
 def test_generate_gives_the_target_s_outputs(draft, pair):
   root = pair[0].parent
   target = specdec_t5x.load_model(str(root / "target" / "checkpoint_7"))
-  texts, vocabulary = tiny.sentences(4, seed=4), str(root / "tiny.model")
+  texts = tiny.sentences(4, seed=4)
+  vocabulary = str(root / "tiny.model")
   draft_model = specdec_t5x.load_model(draft[0])
   words = {"gamma": 3, "max_length": 10, "draft_tokenizer": draft[1]}
   speculative = specdec_t5x.generate(texts, target, draft_model, vocabulary, **words)

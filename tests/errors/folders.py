@@ -15,9 +15,11 @@ from tests.t5x_bridge import tiny
 from tests.vocabularies import made
 
 NAME = "theirs"
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
 INDEX = f"{WEIGHTS}.index.json"
-HEAD, NORM = "lm_head.weight", "decoder.final_layer_norm.weight"
+HEAD = "lm_head.weight"
+NORM = "decoder.final_layer_norm.weight"
 
 
 def write(folder: pathlib.Path, **how) -> pathlib.Path:

@@ -77,7 +77,8 @@ def test_bad_input_ends_with_one_line_and_changes_nothing(
   before = commands.contents(here, pair.root)
   if case.alone:
     process = runs.infer(flags=arguments)
-    code, message = process.returncode, process.stderr
+    code = process.returncode
+    message = process.stderr
   else:
     code, message = in_process(case.run, arguments, capfd)
   assert commands.contents(here, pair.root) == before

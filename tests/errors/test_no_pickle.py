@@ -83,7 +83,8 @@ def objects(path) -> bytes:
 
 @pytest.mark.parametrize("code", [1, 2, 3, 77])
 def test_an_index_of_python_objects_is_refused(tmp_path, code):
-  folder, trace = tmp_path / "checkpoint_1", tmp_path / "trace"
+  folder = tmp_path / "checkpoint_1"
+  trace = tmp_path / "trace"
   folder.mkdir()
   leaf = msgpack.ExtType(code, objects(trace))
   index = {"version": 3, "optimizer": {"target": {"kernel": leaf}, "state": {}}}
@@ -95,7 +96,8 @@ def test_an_index_of_python_objects_is_refused(tmp_path, code):
 
 @pytest.mark.parametrize("code", [1, 3])
 def test_a_flax_file_of_python_objects_is_refused(tmp_path, code):
-  folder, trace = folders.write(tmp_path / "theirs"), tmp_path / "trace"
+  folder = folders.write(tmp_path / "theirs")
+  trace = tmp_path / "trace"
   (folder / folders.WEIGHTS).unlink()
   leaf = msgpack.ExtType(code, objects(trace))
   contents = msgpack.packb({"shared": {"embedding": leaf}})

@@ -31,7 +31,8 @@ def test_table_4_has_a_row_per_gamma_with_the_theory_s_numbers(measured):
   one, three = ours(measured, "table4")
   assert (one["gamma"], three["gamma"]) == (1, 3)
   for row in (one, three):
-    alpha, gamma = row["alpha"]["value"], row["gamma"]
+    alpha = row["alpha"]["value"]
+    gamma = row["gamma"]
     assert row["c"] == pytest.approx(2 / gamma / 5)
     theorem = theory.walltime_improvement(alpha, gamma, row["c"])
     assert row["theorem"] == pytest.approx(theorem)
@@ -111,8 +112,8 @@ def test_a_fingerprint_depends_on_names_shapes_and_values():
 
 
 def test_table_3_counts_without_a_clock(pair_flags, tmp_path):
-  flags = "--gamma=2", "--temperatures", "0", "1"
-  rows = ran("table3", tmp_path, *pair_flags, *flags)["rows"]
+  flags = "--gamma=2 --temperatures 0 1"
+  rows = ran("table3", tmp_path, *pair_flags, *flags.split())["rows"]
   greedy, sampled = ours(tmp_path, "table3")
   assert (greedy["temperature"], sampled["temperature"]) == ("0", "1")
   # Distributions are one-hot, so the mass equals the count.
