@@ -1,7 +1,7 @@
-"""Real data and checkpoints to test against, where they are at hand.
+"""Real data and checkpoints for tests, if present.
 
-They are not in the repository: set SPECDEC_TEST_DATA to their folder, or keep it at
-../shared/data. Tests that want what is not there are skipped and say so.
+The data are not in the repository. Set SPECDEC_TEST_DATA to the folder of the data, or
+use ../shared/data. Tests that miss data are skipped with a message.
 """
 
 import os
