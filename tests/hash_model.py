@@ -158,7 +158,7 @@ class SparseHash:
 
 @dataclasses.dataclass(frozen=True)
 class OtherHash:
-  """A HashModel with a different vocabulary, which drafts the target's tokens."""
+  """A HashModel with a different vocabulary, which drafts shared tokens."""
 
   model: HashModel
   tokens: SharedTokens

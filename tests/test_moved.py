@@ -43,16 +43,16 @@ def test_a_module_of_the_old_reference_has_the_old_names(module):
     with pytest.raises(ModuleNotFoundError):
       importlib.import_module(module)
     return
-  module_found = importlib.import_module(module)
-  assert {name for name in NAMES[module] if not hasattr(module_found, name)} == gone
+  imported = importlib.import_module(module)
+  assert {name for name in NAMES[module] if not hasattr(imported, name)} == gone
 
 
 @pytest.mark.parametrize("old", moved.MODULES)
 def test_an_old_module_name_gives_the_new_module(old):
-  module_found = importlib.import_module(f"specdec_t5x.{old}")
+  imported = importlib.import_module(f"specdec_t5x.{old}")
   new = importlib.import_module(f"specdec_t5x.{moved.MODULES[old]}")
-  assert module_found is new
-  assert module_found.__spec__.name == new.__name__
+  assert imported is new
+  assert imported.__spec__.name == new.__name__
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -36,7 +36,7 @@ def read_nothing(name, count):
 
 
 def print_peaks():
-  """Prints the peak of measuring and decoding without the weights, and the weights.
+  """Prints the peak memory beside the weights, and the weights' bytes.
 
   A decode without measured times runs first, so JAX's start is not in the peak.
   """

@@ -29,7 +29,7 @@ def oracle_improvement(alpha, c):
 
 
 def enumerated_tokens(alpha, gamma):
-  """Returns the mean tokens of an iteration over every outcome of gamma events."""
+  """Returns an iteration's mean tokens over every outcome of gamma accept events."""
   mean = Fraction(0)
   for events in itertools.product([True, False], repeat=gamma):
     chance = Fraction(1)
@@ -41,7 +41,7 @@ def enumerated_tokens(alpha, gamma):
 
 
 def enumerated_acceptance(p, q, lenience):
-  """Returns the sum over drafts x of q(x) times the length of r's interval."""
+  """Returns the sum over x of q(x) times the length of r's accepting interval."""
   drafts = [(a, b) for a, b in zip(p, q, strict=True) if b > 0]
   return sum(b * min(Fraction(1), a / (lenience * b)) for a, b in drafts)
 

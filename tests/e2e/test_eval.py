@@ -80,7 +80,7 @@ def test_without_speculation_a_target_call_gives_one_token(evaluate, tmp_path):
     ({"EVAL_OUTPUT_DIR": "/proc/out"}, "EVAL_OUTPUT_DIR=/proc/out can't be written to"),
   ],
 )
-def test_runs_without_metrics_are_refused_before_model_work(
+def test_runs_that_cant_be_evaluated_are_refused_before_model_work(
   bindings, message, pair, speculative, evaluate, tmp_path
 ):
   del speculative  # The fixture has registered the task without references.

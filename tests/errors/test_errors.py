@@ -86,6 +86,6 @@ def test_bad_input_ends_with_one_line_and_changes_nothing(
   assert expected in message
   lines = [line for line in message.splitlines() if line.strip()]
   # Progress lines and TensorFlow's startup messages are not errors.
-  is_log_line = re.compile(r"\[ *\d+\.\d s\] |[IWE]\d{4} ")
-  errors = [line for line in lines if line != HINT and not is_log_line.match(line)]
+  log_line = re.compile(r"\[ *\d+\.\d s\] |[IWE]\d{4} ")
+  errors = [line for line in lines if line != HINT and not log_line.match(line)]
   assert len(errors) == 1

@@ -114,9 +114,7 @@ def assert_apart(network, packed, rtol=2e-4):
 
 @pytest.fixture
 def bound(monkeypatch):
-  """Returns a function from configurations and bindings to a trainer; nothing is
-  trained.
-  """
+  """Returns a function from configurations to a trainer; nothing is trained."""
   trained = []
   monkeypatch.setattr(jobs, "initial_params", params_of)
 

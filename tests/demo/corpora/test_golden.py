@@ -27,47 +27,47 @@ def named(name):
   return phrase(GOLDEN["phrases"][name])
 
 
-def phrase(described, outer=None):
+def phrase(description, outer=None):
   """Returns a phrase; `outer` is the phrase that the surrounding clause describes."""
-  if described == "gap":
+  if description == "gap":
     return Phrase(pronoun_of=outer)
-  if isinstance(described, str):
-    return named(described)
+  if isinstance(description, str):
+    return named(description)
   made = Phrase()
-  for name, value in described.items():
+  for name, value in description.items():
     setattr(made, name, part(name, value, made))
   return made
 
 
-def clause(described, outer=None):
-  verb = next(v for v in words.VERBS if v.prefix + v.infinitive == described["verb"])
-  name = described.get("tense", "past")
+def clause(description, outer=None):
+  verb = next(v for v in words.VERBS if v.prefix + v.infinitive == description["verb"])
+  name = description.get("tense", "past")
   is_be = "be" in verb.marks
   tense = next(t for t in TENSES if t.name == name and ("be" in t.needs) == is_be)
   made = Clause(verb, None, tense)
-  for name in described.keys() - {"verb", "tense"}:
-    value = part(name, described[name], outer)
+  for name in description.keys() - {"verb", "tense"}:
+    value = part(name, description[name], outer)
     if name == "prepositional":
       value = prepositional(verb, value)
     setattr(made, name, value)
   return made
 
 
-def part(name, described, outer):
+def part(name, description, outer):
   """Returns the value of a field of a phrase or a clause."""
   if name == "noun":
-    return words.BY_ENGLISH[described]
+    return words.BY_ENGLISH[description]
   if name == "adjectives":
-    return tuple(ADJECTIVES[word] for word in described.split())
+    return tuple(ADJECTIVES[word] for word in description.split())
   if name == "relative":
-    return clause(described, outer)
+    return clause(description, outer)
   if name in PHRASES:
-    return phrase(described, outer)
-  if name == "predicate" and isinstance(described, str):
-    return Adjunct(ADJECTIVES[described].en, ADJECTIVES[described].de)
-  if isinstance(described, list):
-    return Adjunct(*(phrase(x) if isinstance(x, dict) else x for x in described))
-  return described
+    return phrase(description, outer)
+  if name == "predicate" and isinstance(description, str):
+    return Adjunct(ADJECTIVES[description].en, ADJECTIVES[description].de)
+  if isinstance(description, list):
+    return Adjunct(*(phrase(x) if isinstance(x, dict) else x for x in description))
+  return description
 
 
 @pytest.mark.parametrize("golden", GOLDEN["sentences"], ids=lambda x: x["en"])
@@ -82,11 +82,11 @@ def test_golden_sentences(golden):
   assert german.sentence(forms[1], clauses) == golden["de"]
 
 
-@pytest.mark.parametrize("described", GOLDEN["declined"])
-def test_declension_in_four_cases(described):
-  determiner, noun, *plural = described.split()
+@pytest.mark.parametrize("description", GOLDEN["declined"])
+def test_declension_in_four_cases(description):
+  determiner, noun, *plural = description.split()
   made = Phrase(words.BY_ENGLISH[noun], determiner=determiner, plural=bool(plural))
   made.adjectives = (ADJECTIVES["old"],)
   made.owner = Phrase(person="1")
   found = [german.noun_phrase(made, case) for case in "NADG"]
-  assert found == GOLDEN["declined"][described]
+  assert found == GOLDEN["declined"][description]
