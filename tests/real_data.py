@@ -41,9 +41,9 @@ M30K_DRAFT = T5Config(
 
 def path(*parts: str) -> pathlib.Path:
   """Returns a path below the data's folder, or skips the test."""
-  found = DATA.joinpath(*parts)
-  if not found.exists():
+  data_path = DATA.joinpath(*parts)
+  if not data_path.exists():
     pytest.skip(
-      f"{found} is not there (set SPECDEC_TEST_DATA)", allow_module_level=True
+      f"{data_path} is not there (set SPECDEC_TEST_DATA)", allow_module_level=True
     )
-  return found
+  return data_path

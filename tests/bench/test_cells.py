@@ -27,8 +27,8 @@ def test_a_truncated_last_line_is_reported_and_measured_again(cut, tmp_path, cap
   first = Cells(tmp_path)
   first.add(KEY, {"alpha": 0.5})
   first.add({**KEY, "gamma": 4}, {"alpha": 0.6})
-  whole = first.path.read_text()
-  first.path.write_text(whole[:-cut])
+  complete_text = first.path.read_text()
+  first.path.write_text(complete_text[:-cut])
   second = Cells(tmp_path)
   # A line that lacks only the newline is whole.
   printed = capsys.readouterr().err
@@ -38,7 +38,7 @@ def test_a_truncated_last_line_is_reported_and_measured_again(cut, tmp_path, cap
   second.add({**KEY, "gamma": 4}, {"alpha": 0.6})
   second.add({**KEY, "gamma": 5}, {"alpha": 0.7})
   third = Cells(tmp_path)
-  found = [third.find({**KEY, "gamma": gamma})["alpha"] for gamma in (3, 4, 5)]
-  assert found == [0.5, 0.6, 0.7]
+  alphas = [third.find({**KEY, "gamma": gamma})["alpha"] for gamma in (3, 4, 5)]
+  assert alphas == [0.5, 0.6, 0.7]
   # No text was removed from the file.
-  assert third.path.read_text().startswith(whole[:-cut])
+  assert third.path.read_text().startswith(complete_text[:-cut])

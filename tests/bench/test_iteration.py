@@ -101,5 +101,5 @@ def test_a_slope_excludes_the_fixed_time_of_a_call():
   def each(*seconds):
     return timed.Timed(np.array(seconds), ())
 
-  found = timed.slopes({("a", 2): each(7.0, 9.0), ("a", 6): each(15.0, 21.0)})
-  np.testing.assert_allclose(found["a"], [2.0, 3.0])
+  slopes = timed.slopes({("a", 2): each(7.0, 9.0), ("a", 6): each(15.0, 21.0)})
+  np.testing.assert_allclose(slopes["a"], [2.0, 3.0])

@@ -20,9 +20,9 @@ PLAN = {
 def test_every_planned_measurement_is_a_known_command():
   commands = dict(results.commands(report.planned(), {"m30k": "DIR"}))
   assert next(iter(commands)) == "machine"
-  known = {(name,) for name in COMMANDS} | {("lab", name) for name in LAB}
+  known_commands = {(name,) for name in COMMANDS} | {("lab", name) for name in LAB}
   for command in commands.values():
-    assert tuple(command[: 1 + (command[0] == "lab")]) in known, command
+    assert tuple(command[: 1 + (command[0] == "lab")]) in known_commands, command
   assert "DIR/target" in commands["m30k_methods"]
 
 
@@ -59,8 +59,8 @@ def test_a_command_of_lab_runs_in_lab_and_is_kept(
   environment = dict.fromkeys(results._ENVIRONMENT, "x")
   (tmp_path / report.DATA).mkdir(parents=True)
   for name in ("machine", "one"):
-    kept = {"environment": environment, "command": f"python {' '.join(first[1:])}"}
-    (tmp_path / report.DATA / f"{name}.json").write_text(json.dumps(kept))
+    record = {"environment": environment, "command": f"python {' '.join(first[1:])}"}
+    (tmp_path / report.DATA / f"{name}.json").write_text(json.dumps(record))
   assert results._is_kept(tmp_path, "one", words)
   assert not results._is_kept(tmp_path, "one", ["lab", "layers"])
   assert not results._is_kept(tmp_path, "one", [*words, "--more"])
@@ -80,10 +80,10 @@ def test_failures_are_named_and_kept_tables_are_not_measured_again(tmp_path, cap
   assert "theory: kept\n" in capsys.readouterr().out
   # Tables from different code or a different machine are measured again.
   path = tmp_path / report.DATA / "theory.json"
-  kept = json.loads(path.read_text())
+  record = json.loads(path.read_text())
   assert results._is_kept(tmp_path, "theory", ["table1"])
-  kept["environment"]["code"] = "another"
-  path.write_text(json.dumps(kept))
+  record["environment"]["code"] = "another"
+  path.write_text(json.dumps(record))
   assert not results._is_kept(tmp_path, "theory", ["table1"])
 
 

@@ -71,5 +71,5 @@ def distance(draft, gin_file):
 
 
 def loaded(path):
-  found = Checkpoint.open(path)
-  return found.network(), found.load(found.network())
+  checkpoint = Checkpoint.open(path)
+  return checkpoint.network(), checkpoint.load(checkpoint.network())

@@ -88,5 +88,5 @@ def test_declension_in_four_cases(description):
   made = Phrase(words.BY_ENGLISH[noun], determiner=determiner, plural=bool(plural))
   made.adjectives = (ADJECTIVES["old"],)
   made.owner = Phrase(person="1")
-  found = [german.noun_phrase(made, case) for case in "NADG"]
-  assert found == GOLDEN["declined"][description]
+  forms = [german.noun_phrase(made, case) for case in "NADG"]
+  assert forms == GOLDEN["declined"][description]
