@@ -74,8 +74,7 @@ class HashModel:
     return TokenCache(jnp.full(rows, size), tokens.at[:, :size].set(prompt_tokens))
 
   def extend(self, cache, tokens, positions=None, tree=None):
-    size = tokens.shape[1]
-    slots = cache.tokens.shape[1]
+    size, slots = tokens.shape[1], cache.tokens.shape[1]
     rows = jnp.arange(tokens.shape[0])[:, None]
     written_to = cache.index[:, None] + jnp.arange(size)
     written = cache.tokens.at[rows, written_to].set(tokens)
@@ -167,8 +166,7 @@ class OtherHash:
     """Returns the draft's distribution as a function of the target's output."""
     table = self.model.table
     weights = place_weights(64)
-    ids = self.tokens.ids
-    pieces = self.tokens.pieces
+    ids, pieces = self.tokens.ids, self.tokens.pieces
 
     @functools.cache
     def distribution(output):

@@ -57,6 +57,5 @@ def pair(dtype, gamma):
 def inputs():
   """Returns six inputs of up to nine tokens."""
   tokens = np.random.default_rng(0).integers(3, 30, size=(6, 9))
-  tokens[1, 4:] = 0
-  tokens[2, 1:] = 0
+  tokens[1, 4:], tokens[2, 1:] = 0, 0
   return jnp.asarray(tokens, jnp.int32)

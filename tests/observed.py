@@ -16,9 +16,7 @@ from tests import networks
 from tests.hash_model import HashModel, speculation
 from tests.t5x_bridge import tiny
 
-LENGTH = 12
-GAMMA = 3
-VOCAB = 4
+LENGTH, GAMMA, VOCAB = 12, 3, 4
 AT_ONE = Sampling(1.0)
 
 

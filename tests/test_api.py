@@ -78,13 +78,11 @@ def timed_as(monkeypatch, cost):
 def test_a_given_gamma_is_drafted_at_any_cost(setup, monkeypatch):
   jobs = timed_as(monkeypatch, 9.0)
   generate = functools.partial(specdec_t5x.generate, INPUTS, *setup, **SIZES)
-  with_gamma = generate(gamma=3)
-  fixed = generate(gamma=3, policy="fixed")
+  with_gamma, fixed = generate(gamma=3), generate(gamma=3, policy="fixed")
   assert not jobs
   assert with_gamma == fixed
   assert all(o.drafted > 0 for o in with_gamma)
-  unset = generate()
-  auto = generate(gamma=3, policy="auto")
+  unset, auto = generate(), generate(gamma=3, policy="auto")
   assert [job.decoder.drafter.gamma for job in jobs] == [5, 3]
   for plain in (unset, auto):
     assert tokens(plain) == tokens(with_gamma)
@@ -188,8 +186,7 @@ def test_a_rule_that_changes_the_distribution_gives_a_warning(setup):
 def with_nan_token(model, token):
   """Returns the model with a NaN token that is read as NaN and hardly ever emitted."""
   params = flax.core.unfreeze(model.params)
-  table = params["token_embedder"]
-  head = params["decoder"]["logits_dense"]
+  table, head = params["token_embedder"], params["decoder"]["logits_dense"]
   table["embedding"] = table["embedding"].at[token].set(jnp.nan)
   head["kernel"] = head["kernel"].at[:, token].set(0.0)
   return api.Model(model.network, params)
@@ -212,9 +209,7 @@ WITH_NAN = [*INPUTS[:3], "the @ dog", *INPUTS[3:], "the dog"]
   ],
   ids=str,
 )
-def test_nan_logits_are_an_error_that_names_the_input(
-  setup, broken, temperature, words
-):
+def test_nan_logits_are_an_error_with_the_input(setup, broken, temperature, words):
   target, draft, vocabulary = setup
   settings = {"sampling": Sampling(temperature), "max_length": 6}
   if words is None:
@@ -233,9 +228,7 @@ def test_nan_logits_are_an_error_that_names_the_input(
 
 
 @pytest.mark.parametrize(("count", "rows"), [(0, []), (3, [3]), (5, [8])], ids=str)
-def test_the_number_of_rows_follows_the_number_of_inputs(
-  setup, monkeypatch, count, rows
-):
+def test_the_number_of_rows_depends_on_the_inputs(setup, monkeypatch, count, rows):
   recorded = []
   compiled = api.compiled
 

@@ -153,9 +153,7 @@ def test_a_description_has_python_s_numbers():
 
 @pytest.mark.parametrize("draft", ["draft", None], ids=str)
 @pytest.mark.parametrize("length", [10**7, 10**12])
-def test_caches_that_do_not_fit_are_refused_with_their_bytes(
-  setup, monkeypatch, length, draft
-):
+def test_caches_that_do_not_fit_are_refused(setup, monkeypatch, length, draft):
   monkeypatch.setattr(memory, "of_device", lambda: 10**8)
   words = {**setup, **SIZES, "draft": draft and setup[draft], "max_length": length}
   with pytest.raises(ValueError, match=rf"max_length={length} needs [\d,]+ bytes"):

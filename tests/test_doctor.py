@@ -16,14 +16,12 @@ from specdec_t5x.doctor.facts import Device
 from specdec_t5x.native import library
 from tests.real_data import ROOT
 
-CPU = Device("cpu", "cpu")
-GPU = Device("gpu", "NVIDIA H200", 139 * 2**30)
+CPU, GPU = Device("cpu", "cpu"), Device("gpu", "NVIDIA H200", 139 * 2**30)
 
 
 WANTED = SpecifierSet(">=0.10,<0.13")
 JAX = "pip install 'jax<0.13,>=0.10'"
-ENDE = PAIRS["ende"]
-CNNDM = PAIRS["cnndm"]
+ENDE, CNNDM = PAIRS["ende"], PAIRS["cnndm"]
 SEEN = "/dev/nvidia[0-9]* is there, but JAX sees a CPU only"
 
 
@@ -162,9 +160,7 @@ def test_a_broken_jax_is_reported(monkeypatch, error):
     ("raise TypeError('Descriptors cannot\\nbe created')", "TypeError: Descriptors ca"),
   ],
 )
-def test_a_broken_t5x_is_reported_and_not_treated_as_absent(
-  tmp_path, monkeypatch, capfd, code, why
-):
+def test_a_broken_t5x_is_not_treated_as_absent(tmp_path, monkeypatch, capfd, code, why):
   (tmp_path / "t5x").mkdir()
   noise = "import os; os.write(2, b'noise')"
   (tmp_path / "t5x" / "__init__.py").write_text(f"{noise}\n{code}\n")

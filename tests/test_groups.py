@@ -109,9 +109,7 @@ def test_keys_depend_on_the_inputs_numbers():
 
 
 @pytest.mark.parametrize(("kind", "words"), DECODERS.values(), ids=DECODERS)
-def test_samples_equal_the_samples_of_single_inputs_in_any_order(
-  kind, words, vocabulary, monkeypatch
-):
+def test_samples_equal_samples_of_single_inputs(kind, words, vocabulary, monkeypatch):
   target, draft = models(kind)
   draft = draft if "gamma" in words else None
   inputs = [*MIXED, ""] if kind == "gpt" else MIXED

@@ -32,8 +32,7 @@ def modules_of(folder):
   return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.py"))
 
 
-MODULES = modules_of(PACKAGE)
-LAB = modules_of(ROOT / "lab")
+MODULES, LAB = modules_of(PACKAGE), modules_of(ROOT / "lab")
 PARTS = {part_of(module) for module in MODULES}
 
 

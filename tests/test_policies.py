@@ -36,9 +36,7 @@ from tests.hash_model import HashHeads, HashModel, python_loop, speculation
 from tests.t5x_bridge import tiny
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=6, eos_bias=-1.0) for seed in (1, 2))
-GAMMA = 3
-ROOM = 21
-ROWS = 6
+GAMMA, ROOM, ROWS = 3, 21, 6
 TURNS = CostAware((1.0, 1.35, 1.55, 1.8), 0.6, prior_weight=1.0, decay=0.5)
 
 
@@ -72,15 +70,10 @@ PATTERNS = {
 
 
 def start(policy, sampling=GREEDY):
-  spec, state = speculation(
-    TARGET,
-    DraftModel(DRAFT, GAMMA),
-    RULES["token"],
-    sampling,
-    row_keys(jax.random.key(0), ROWS),
-    ROOM,
-    policy=policy,
-  )
+  keys = row_keys(jax.random.key(0), ROWS)
+  drafter = DraftModel(DRAFT, GAMMA)
+  rule = RULES["token"]
+  spec, state = speculation(TARGET, drafter, rule, sampling, keys, ROOM, policy=policy)
   # Rows have different first tokens, so outputs end at different places.
   firsts = 2 + jnp.arange(ROWS) % 4
   return spec, state.replace(
@@ -110,8 +103,7 @@ def plain():
 
 @pytest.mark.parametrize("policy", PATTERNS.values(), ids=PATTERNS)
 def test_greedy_outputs_equal_the_fixed_length_s_and_plain_decoding_s(policy):
-  decoded = compiled(policy)
-  fixed = compiled(Fixed())
+  decoded, fixed = compiled(policy), compiled(Fixed())
   np.testing.assert_array_equal(fixed.tokens, plain().tokens)
   np.testing.assert_array_equal(decoded.tokens, plain().tokens)
   np.testing.assert_allclose(decoded.scores, plain().scores, rtol=1e-5)
@@ -222,9 +214,7 @@ def test_every_row_has_the_best_length_of_the_row():
   ],
   ids=["free", "dear", "dear by row", "surely free", "a block's cost"],
 )
-def test_free_drafts_are_drafted_and_drafts_that_never_pay_are_not(
-  policy, counts, length
-):
+def test_free_drafts_are_drafted_and_losing_drafts_are_not(policy, counts, length):
   np.testing.assert_array_equal(chosen(policy, *counts), length)
 
 
@@ -276,15 +266,9 @@ PAYING = CostAware((1.0, 9.0, 9.0, 2.0), 0.8, prior_weight=1.0)
 
 def rests(accepted, tried, has_rested=(False, False), ended=(False, False)):
   """Returns whether two rows with the counts rest."""
-  spec, state = speculation(
-    TARGET,
-    APART,
-    RULES["token"],
-    GREEDY,
-    row_keys(jax.random.key(0), 2),
-    40,
-    policy=PAYING,
-  )
+  keys = row_keys(jax.random.key(0), 2)
+  rule = RULES["token"]
+  spec, state = speculation(TARGET, APART, rule, GREEDY, keys, 40, policy=PAYING)
   state = state.replace(
     policy_state=counts_of(accepted, tried),
     has_rested=jnp.array(has_rested),
@@ -309,7 +293,7 @@ def rests(accepted, tried, has_rested=(False, False), ended=(False, False)):
   ],
   ids=str,
 )
-def test_rows_rest_if_drafts_gain_less_than_they_cost(
+def test_rows_rest_if_drafts_cost_more_than_the_gain(
   accepted, tried, state, is_resting
 ):
   assert rests(accepted, tried, **state) == is_resting
@@ -369,8 +353,7 @@ def test_a_drafter_s_gamma_is_drafted_like_a_requested_gamma(drafter):
 
 
 def test_a_rounded_target_has_a_high_prior_alpha():
-  expected = CostAware(prior_alpha=0.9)
-  policy = CostAware()
+  expected, policy = CostAware(prior_alpha=0.9), CostAware()
   assert policy_for(Quantized(), "auto", 4) == policy_for(Quantized(), "auto", None)
   assert policy_for(Quantized(), "auto", None) == expected
   # The requested policy is used.

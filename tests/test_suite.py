@@ -53,9 +53,7 @@ def test_upper_bounds_are_the_next_minor_releases():
       assert f"<{major}.{minor + 1}" in str(needs[name]), (setup, name)
 
 
-def test_the_installed_releases_are_compared_and_recorded(
-  tmp_path, monkeypatch, capsys
-):
+def test_installed_releases_are_compared_and_recorded(tmp_path, monkeypatch, capsys):
   record = tmp_path / "tested.json"
   record.write_text(json.dumps({"jax": "0.0.1", "numpy": "99.0"}))
   monkeypatch.setattr(tested, "RECORD", record)

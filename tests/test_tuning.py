@@ -33,8 +33,7 @@ _SIZES = {"vocab_size": 17, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_d
 _LAYERS = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 # XLA's products need no kernels, which would be built and kept beside the times.
 NETWORK = Transformer(T5Config(**_SIZES, **_LAYERS, products="xla"))
-GAMMA = 2
-ROOM = 12
+GAMMA, ROOM = 2, 12
 INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
 KEY = jax.random.key(0)
 

@@ -43,8 +43,7 @@ def same_tokens(found, expected):
 
 # ---- Table models ----
 
-ROWS = 200
-LENGTH = 12
+ROWS, LENGTH = 200, 12
 
 
 @functools.cache

@@ -88,8 +88,7 @@ def models(
     target: the target's configuration.
     draft: the draft model's configuration.
   """
-  width = target.emb_dim
-  size = target.vocab_size
+  width, size = target.emb_dim, target.vocab_size
   head = functools.partial(HeadsConfig, count=GAMMA, emb_dim=width)
   parallel = functools.partial(HeadsConfig.of, target, GAMMA)
   configs = {

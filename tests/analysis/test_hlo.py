@@ -52,9 +52,7 @@ def test_the_trip_count_is_read_from_the_configuration():
     (("constant(7)", "get-tuple-element(%s), index=1"), None),
   ],
 )
-def test_without_a_configuration_the_trip_count_is_read_from_the_condition(
-  change, expected
-):
+def test_else_the_trip_count_is_read_from_the_condition(change, expected):
   text = PROGRAM.replace(f"condition=%stop, body=%inner{COUNT}", UNTIL)
   assert text != PROGRAM
   assert turns(text + CONDITION.replace(*change)) == expected

@@ -131,8 +131,7 @@ def best_gamma(alpha, c, largest):
 
 def test_optimal_gamma_is_the_maximum_and_positive_if_alpha_exceeds_c():
   for a, b in itertools.product(range(0, 100, 7), range(1, 100, 9)):
-    alpha = Fraction(a, 100)
-    c = Fraction(b, 100)
+    alpha, c = Fraction(a, 100), Fraction(b, 100)
     gamma, speed = best_gamma(alpha, c, 40)
     computed = optimal_gamma(float(alpha), float(c), max_gamma=40)
     assert computed == gamma, (alpha, c)
@@ -159,8 +158,7 @@ def test_optimal_gamma_by_hand():
 def test_oracle_is_a_ratio_of_means_over_the_first_rejection(alpha, c):
   accepted = np.arange(400)
   chances = alpha**accepted * (1 - alpha)
-  tokens = chances @ (accepted + 1)
-  time = chances @ (accepted * c + 1)
+  tokens, time = chances @ (accepted + 1), chances @ (accepted * c + 1)
   assert oracle_improvement(alpha, c) == pytest.approx(tokens / time, rel=1e-12)
 
 

@@ -36,9 +36,7 @@ RULES = {
 }
 
 
-def test_every_rule_that_verifies_a_shape_has_a_column(
-  pair, tmp_path, capsys, monkeypatch
-):
+def test_every_rule_of_a_shape_has_a_column(pair, tmp_path, capsys, monkeypatch):
   few_shapes = [("chain", chain(1)), ("2 candidates", delayed(0, 2, 1))]
   monkeypatch.setattr(rules, "shapes", lambda *sizes: few_shapes)
   flags = "--batch=2 --max-length=12 --num-inputs=3"

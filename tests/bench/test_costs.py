@@ -49,8 +49,7 @@ def test_theorem_3_8_holds_for_free_encoders_and_blocks_as_cheap_as_a_token():
 
 
 def decode(gamma, room):
-  target = Transformer(TARGET)
-  draft = Transformer(tiny.DRAFT)
+  target, draft = Transformer(TARGET), Transformer(tiny.DRAFT)
   params = {"target": random_params(target, 1), "draft": random_params(draft, 2)}
   decoder = SpeculativeDecoder(target, DraftModel(draft, gamma))
   return study.Decode(decoder, params, GREEDY, room)

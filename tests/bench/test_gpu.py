@@ -132,8 +132,7 @@ def test_a_failed_pair_is_recorded_and_the_run_continues(quick, tmp_path):
 
 
 def test_resume_reuses_cells_and_measures_missing_cells(quick, tmp_path, monkeypatch):
-  first = tmp_path / "first"
-  second = tmp_path / "second"
+  first, second = tmp_path / "first", tmp_path / "second"
   ran(first, "--drafts", "base", "tiny")
   pairs = []
   monkeypatch.setattr(
@@ -199,9 +198,7 @@ def test_samples_have_the_targets_distribution():
 @pytest.mark.parametrize(
   ("verdict", "status"), [(checks.PASSED, 0), (checks.LEFT_OUT, 0), (checks.FAILED, 1)]
 )
-def test_the_exit_status_says_whether_a_check_failed(
-  monkeypatch, capsys, verdict, status
-):
+def test_a_failed_check_sets_the_exit_status(monkeypatch, capsys, verdict, status):
   found = [CHECK, checks.Check("kernels", verdict, "so: it is")]
   monkeypatch.setattr(checks, "checks", lambda size: iter(found))
   assert checks.main([]) == status

@@ -32,8 +32,7 @@ def test_untrained_hydra_heads_have_the_ranks_of_the_target(files, heads):
   The rank at a position is thus the rank of the next output token in the target's
   distribution.
   """
-  target = api.load_model(files["target"])
-  hydra = api.load_model(heads["hydra"])
+  target, hydra = api.load_model(files["target"]), api.load_model(heads["hydra"])
   texts = jnp.array([[5, 6, 1], [7, 8, 1]])
   outputs = jnp.array([[4, 9, 9, 1], [3, 1, 0, 0]])
   ranks = np.asarray(tree.ranks_of((target, hydra), texts, outputs))

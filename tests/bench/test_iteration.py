@@ -38,12 +38,7 @@ def prepare(calls, drafter=CHAIN, sampling=GREEDY):
     target = counted("target", TARGET.extend)
     draft = Loaded(counted("draft", DRAFT.extend), lambda: DRAFT.start(2, 40))
     context = Context(
-      sampling,
-      adjusted_probs,
-      30,
-      iteration.NEVER,
-      Target(target, 5),
-      {"draft": draft},
+      sampling, adjusted_probs, 30, iteration.NEVER, Target(target, 5), {"draft": draft}
     )
     spec = Speculation(drafter, *rule_at(RULES["traversal"], sampling), context)
     target_cache = TARGET.start(2, 40)

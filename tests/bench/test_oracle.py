@@ -116,8 +116,7 @@ def test_the_acceptance_rate_is_alpha_and_outputs_are_unchanged(outputs, alpha):
 
 def test_forced_tokens_are_the_output_or_a_different_token():
   target_tokens = jnp.tile(jnp.arange(5), (3, 1))
-  none, every = (
-    oracle.forced_tokens(target_tokens, a, 5, jax.random.key(0)) for a in (0.0, 1.0)
-  )
+  key = jax.random.key(0)
+  none, every = (oracle.forced_tokens(target_tokens, a, 5, key) for a in (0.0, 1.0))
   np.testing.assert_array_equal(every, target_tokens)
   np.testing.assert_array_equal(none, (target_tokens + 1) % 5)

@@ -35,8 +35,7 @@ cnndm_manuj/cnn_dailymail_validation.csv wmt14_500_multiref/wmt14-en-de.extra_re
 
 
 def test_every_file_of_the_plan_is_made(tmp_path):
-  folder = tmp_path / "pair"
-  log = tmp_path / "log"
+  folder, log = tmp_path / "pair", tmp_path / "log"
   run = _run(tmp_path, folder, log)
   assert run.returncode == 0, run.stderr
   made = {path for line in log.read_text().splitlines() for path in _made(line)}

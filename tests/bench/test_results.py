@@ -41,9 +41,7 @@ def test_commands_without_their_folder_are_skipped():
     ("infer --gin-file lab", "specdec_t5x.bench"),
   ],
 )
-def test_a_command_of_lab_runs_in_lab_and_is_kept(
-  command, module, tmp_path, monkeypatch
-):
+def test_commands_of_lab_run_and_are_kept(command, module, tmp_path, monkeypatch):
   started = []
 
   def run(words, **how):

@@ -153,8 +153,7 @@ def test_only_lm1b_takes_lines_of_text(tfds_dir, write, run_script, capsys):
 
 
 def test_script_writes_several_splits_and_records(tfds_dir, pair, write, run_script):
-  one = pair(2)
-  two = pair(3, "b")
+  one, two = pair(2), pair(3, "b")
   records = write("r.jsonl", '{"en": "yes", "de": "ja"}\n')
   flags = ["--dataset", WMT, "--tfds_data_dir", tfds_dir]
   flags += ["--split", "test", "--source", one.source, "--target", one.target]

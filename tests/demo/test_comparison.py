@@ -15,9 +15,7 @@ from tests.bench.conftest import STEADY
 from tests.bench.conftest import steady_parts as steady_parts
 from tests.t5x_bridge import tiny
 
-GAMMA = 5
-MAX_OUTPUT = 10
-EOS = 1
+GAMMA, MAX_OUTPUT, EOS = 5, 10, 1
 
 pytestmark = pytest.mark.usefixtures("steady_parts")
 
@@ -69,7 +67,7 @@ def test_sampled_rows_have_no_count_of_identical_outputs(study):
 
 
 @pytest.mark.parametrize(("pair", "scored"), [(recipe.ENDE, True), (recipe.LM, False)])
-def test_the_table_has_scores_if_there_is_a_metric(
+def test_tables_have_scores_if_there_is_a_metric(
   pair, scored, study, greedy, monkeypatch
 ):
   job = type("Job", (), {"load": lambda self: study})()

@@ -91,15 +91,11 @@ def test_language_model_tasks_have_the_english_sentences(trained):
   assert len(rows) == SIZES["test_size"]
   english = [source for source, _ in translation.rows("test", 4 * len(rows))]
   for row, *sentences in zip(rows, *(english[n::4] for n in range(4)), strict=True):
-    prompt, continuation = (
-      row[f"{x}_pretokenized"].decode() for x in ("inputs", "targets")
-    )
+    prompt = row["inputs_pretokenized"].decode()
+    text = prompt + row["targets_pretokenized"].decode()
     assert text == " ".join(sentences)
     assert len(prompt.split()) == 3
-    assert [*row["inputs"], *row["targets"]] == [
-      *trained.encode(prompt + continuation),
-      1,
-    ]
+    assert [*row["inputs"], *row["targets"]] == [*trained.encode(text), 1]
 
 
 def test_different_sizes_and_seeds_have_different_names():

@@ -89,9 +89,8 @@ def test_every_dtype_has_a_verdict_and_advice(
   assert first.endswith("-> Nothing to do.")
   assert advice in " ".join(second.split())
   assert ("  3     5         " in second) == ("differences" in changes)
-  assert ("DIFFERENT: line 4: a bug" in second) == (
-    BUG in changes.get("differences", ())
-  )
+  has_bug = BUG in changes.get("differences", ())
+  assert ("DIFFERENT: line 4: a bug" in second) == has_bug
   assert ("the logits of 1 examples, line 4" in second) == ("not_numbers" in changes)
 
 
@@ -112,9 +111,7 @@ def test_a_model_of_nan_fails(files, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("setting", "bits"), [(None, 23), ("tensorfloat32", 10)])
-def test_the_rounding_limit_follows_the_precision_of_products(
-  files, monkeypatch, setting, bits
-):
+def test_the_rounding_limit_is_the_products_epsilon(files, monkeypatch, setting, bits):
   epsilons = []
 
   def recorded(*args):
@@ -124,8 +121,7 @@ def test_the_rounding_limit_follows_the_precision_of_products(
   def on_gpu(setting, *device):
     return real_precision(setting, "gpu", "8.0")
 
-  diagnose_outputs = divergence.diagnose
-  real_precision = precision.product_precision
+  diagnose_outputs, real_precision = divergence.diagnose, precision.product_precision
   monkeypatch.setattr(divergence, "diagnose", recorded)
   monkeypatch.setattr(precision, "product_precision", on_gpu)
   # Without a setting, products keep all digits.
@@ -142,9 +138,7 @@ class Gullible(Greedy):
     return Verdict(proposal.num_valid, verdict.next_token)
 
 
-def test_a_rule_that_accepts_everything_is_different(
-  files, tmp_path, monkeypatch, capsys
-):
+def test_a_gullible_rule_is_different(files, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(greedy, "Greedy", Gullible)
   path = tmp_path / "report.json"
   assert run(files, f"--json={path}") == 1

@@ -10,9 +10,7 @@ from specdec_t5x.diagnose import divergence
 from specdec_t5x.diagnose.divergence import DIFFERENT, TIE, first_difference
 
 EPSILON = 2.0**-23  # float32
-NOISE = 1e-6
-LENGTH = 4
-SIZE = 6
+NOISE, LENGTH, SIZE = 1e-6, 4, 6
 
 
 def scorings(examples=3, seed=0):

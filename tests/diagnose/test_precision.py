@@ -8,8 +8,7 @@ import pytest
 
 from specdec_t5x.diagnose import precision
 
-CPU = ("cpu", None)
-TPU = ("tpu", None)
+CPU, TPU = ("cpu", None), ("tpu", None)
 A100, V100, AMD = (("gpu", capability) for capability in ("8.0", "7.0", "gfx942"))
 
 
@@ -49,9 +48,7 @@ def test_product_precision_depends_on_setting_and_device(setting, device, expect
     (None, CPU, 23),
   ],
 )
-def test_product_epsilon_is_the_coarser_of_dtype_and_product(
-  monkeypatch, setting, device, bits
-):
+def test_product_epsilon_is_the_coarser_epsilon(monkeypatch, setting, device, bits):
   fake_device = SimpleNamespace(platform=device[0], compute_capability=device[1])
   monkeypatch.setattr(jax, "devices", lambda: [fake_device])
   with jax.default_matmul_precision(setting):

@@ -54,8 +54,7 @@ class Block:
 def blocks(page: pathlib.Path) -> Iterator[Block]:
   """Yields a page's fenced blocks with the notes of the comment above a block."""
   lines = page.read_text().splitlines()
-  start = None
-  above = ""
+  start, above = None, ""
   for number, line in enumerate(lines):
     if start is None and (fence := re.match(r"\s*```(\{?[\w-]+\}?|)", line)):
       start = number
@@ -66,8 +65,7 @@ def blocks(page: pathlib.Path) -> Iterator[Block]:
       yield Block(
         page, start + 1, language, text, notes.get("not run"), notes.get("file")
       )
-      start = None
-      above = ""
+      start, above = None, ""
     elif start is None:
       above = "" if not line.strip() else above + line + "\n"
   assert start is None, f"{page}:{start}: a block without an end"

@@ -87,8 +87,7 @@ def _tiny(text: str) -> str:
 
 def _make_demo() -> None:
   target = _t5()
-  ende = recipe.ENDE
-  lm = recipe.LM
+  ende, lm = recipe.ENDE, recipe.LM
   _save(ende.target.path, target)
   jobs = {part.name: part for part in ende.more}
   for part in (*ende.drafts, jobs["draft_tiny"]):

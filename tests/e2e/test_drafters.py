@@ -115,9 +115,7 @@ def test_old_and_new_gin_files_build_the_same_decoder(name, settings):
   assert built(old, bindings) == built(gin_files, bindings)
 
 
-def test_a_tree_from_two_checkpoints_gives_the_target_s_outputs(
-  settings, speculative, tmp_path
-):
+def test_a_tree_of_two_checkpoints_keeps_the_outputs(settings, speculative, tmp_path):
   """Draft lengths come from the policy, so the times of iterations are recorded."""
   gin_files, bindings = settings(ways.IN_GIN["parallel by ngrams"])
   bindings |= {"INFER_OUTPUT_DIR": str(tmp_path), "GAMMA_POLICY": "auto"}

@@ -39,9 +39,7 @@ def result_text(output, name):
 
 
 @pytest.mark.slow
-def test_every_checkpoint_has_the_metrics_of_infer_s_outputs(
-  pair, evaluate, speculative, tmp_path
-):
+def test_metrics_match_the_outputs_of_infer(pair, evaluate, speculative, tmp_path):
   """Every checkpoint of a folder is evaluated once."""
   target = re.search("TARGET_CHECKPOINT_PATH = '(.*)'", pair[0].read_text())[1]
   again = {

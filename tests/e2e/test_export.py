@@ -33,13 +33,8 @@ def exported(pair, output, **settings):
   gin_file, draft = pair
   bindings = {"DRAFT_CHECKPOINT_PATH": draft, "GAMMA": 3, **settings}
   flags = [f"--output={output}", "--batch_sizes=1,12"]
-  runs.completed(
-    "configs/spec_ende.gin",
-    gin_file,
-    module="specdec_t5x.export",
-    flags=flags,
-    **bindings,
-  )
+  files = ["configs/spec_ende.gin", gin_file]
+  runs.completed(*files, module="specdec_t5x.export", flags=flags, **bindings)
   return json.loads((output / "export.json").read_text())
 
 
@@ -103,8 +98,7 @@ def test_t5x_exports_a_saved_model_that_tensorflow_serves(pair, infer, tmp_path)
     **settings,
   )
   records = runs.records(tmp_path / "run")
-  texts = tmp_path / "texts"
-  keys = tmp_path / "keys.npy"
+  texts, keys = tmp_path / "texts", tmp_path / "keys.npy"
   texts.write_text("\n".join(r["inputs"]["inputs_pretokenized"] for r in records))
   task = jax.random.fold_in(jax.random.key(0), 0)
   task = jax.random.fold_in(task, number_of(f"tiny_{gin_file.parent.name}"))

@@ -44,12 +44,9 @@ def test_overflowing_logits_end_the_run_and_name_the_example(infer, tmp_path):
   assert not list((tmp_path / "out").glob("*.jsonl-*"))
 
 
-def test_coupled_samples_equal_the_baseline_s_for_any_batch_chunk_and_shard(
-  infer, pair, tmp_path
-):
+def test_coupled_samples_equal_the_baseline_s_in_any_batch(infer, pair, tmp_path):
   """Samples at different places differ, even for equal lines."""
-  text = tmp_path / "text.en"
-  same = tmp_path / "same.gin"
+  text, same = tmp_path / "text.en", tmp_path / "same.gin"
   text.write_text("the dog sees the cat\n" * 11)
   same.write_text(runs.translation("same", text, pair[0].parent / "tiny.model"))
   sampled = {"TEMPERATURE": 1.0, "NUM_DECODES": 2}
@@ -66,9 +63,7 @@ def test_coupled_samples_equal_the_baseline_s_for_any_batch_chunk_and_shard(
 
 
 @runtime_only
-def test_two_processes_of_a_job_write_the_output_of_one_process(
-  pair, speculative, tmp_path
-):
+def test_two_processes_write_the_output_of_one_process(pair, speculative, tmp_path):
   """The processes share the batch, and two devices per process share the networks.
 
   configs/runs/places.gin records the places of failed drafts and changes no output.

@@ -38,9 +38,7 @@ def alpha(output):
   return runs.summary(output)["statistics"]["alpha_by_counts"]["value"]
 
 
-def test_outputs_equal_the_target_s_and_the_draft_is_saved(
-  online, infer, speculative, tmp_path
-):
+def test_outputs_are_exact_and_the_draft_is_saved(online, infer, speculative, tmp_path):
   online(tmp_path / "out")
   assert runs.tokens(tmp_path / "out") == runs.tokens(speculative)
   saved = tmp_path / "out" / "draft"

@@ -86,18 +86,16 @@ def test_examples_and_features_equal_seqio_s(kind, length, model_file, tmp_path)
     vocabulary,
   )
   found = {}
-  for examples_class in (inference_data.PlainExamples, inference_data.SeqioExamples):
+  for reader in (inference_data.PlainExamples, inference_data.SeqioExamples):
     model = EncoderDecoderModel.__new__(EncoderDecoderModel)
     cfg = t5x.utils.DatasetConfig(name, lengths, "test[1:]", 2, False, 0)
-    task = (
-      [plain_tasks.find(name)] if examples_class is inference_data.PlainExamples else []
-    )
-    examples = examples_class(cfg, model, *task, 1, 2)
+    task = [plain_tasks.find(name)] if reader is inference_data.PlainExamples else []
+    examples = reader(cfg, model, *task, 1, 2)
     (task,) = examples.tasks
     spec = examples.input_spec()
     chunks = examples.chunks(task, period=1, first=1)
     rows = [[list(part.as_numpy_iterator()) for part in chunk] for chunk in chunks]
-    found[examples_class] = spec, examples.count(task), rows
+    found[reader] = spec, examples.count(task), rows
   (spec, count, rows), (expected_spec, _, expected) = found.values()
   assert spec == expected_spec
   assert count == 3

@@ -26,8 +26,7 @@ def plain(decoded):
 
 def test_the_record_names_the_rounded_model(plain, speculative):
   output, printed = plain
-  rounded = runs.summary(output)
-  full = runs.summary(speculative)
+  rounded, full = runs.summary(output), runs.summary(speculative)
   assert rounded["target"].endswith(
     "rounded to 8 bits (WEIGHTS='int8'), another model than the checkpoint's"
   )

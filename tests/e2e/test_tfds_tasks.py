@@ -19,8 +19,7 @@ def settings(tmp_path_factory):
   gin_file = root / "networks.gin"
   networks = f"{runs.TINY_NETWORKS}config.T5Config.vocab_size = 32128\n"
   gin_file.write_text(f"{networks}include 'configs/pairs/t5_benchmark.gin'\n")
-  target = tiny.config(2, 16, 32128)
-  draft = tiny.config(1, 8, 32128)
+  target, draft = tiny.config(2, 16, 32128), tiny.config(1, 8, 32128)
   return gin_file, {
     "TARGET_CHECKPOINT_PATH": tiny.save(root / "target", target, tiny.drawn(target)),
     "DRAFT_CHECKPOINT_PATH": tiny.save(root / "draft", draft, tiny.drawn(draft)),

@@ -15,11 +15,9 @@ from tests.t5x_bridge import tiny
 from tests.vocabularies import made
 
 NAME = "theirs"
-WEIGHTS = "model.safetensors"
-CONFIG = "config.json"
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
 INDEX = f"{WEIGHTS}.index.json"
-HEAD = "lm_head.weight"
-NORM = "decoder.final_layer_norm.weight"
+HEAD, NORM = "lm_head.weight", "decoder.final_layer_norm.weight"
 
 
 def write(folder: pathlib.Path, **how) -> pathlib.Path:

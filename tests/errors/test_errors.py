@@ -77,8 +77,7 @@ def test_bad_input_ends_with_one_line_and_changes_nothing(
   before = commands.contents(here, pair.root)
   if case.alone:
     process = runs.infer(flags=arguments)
-    code = process.returncode
-    message = process.stderr
+    code, message = process.returncode, process.stderr
   else:
     code, message = in_process(case.run, arguments, capfd)
   assert commands.contents(here, pair.root) == before

@@ -17,8 +17,7 @@ def vocabulary(tmp_path_factory):
 
 
 def test_blank_and_enormous_lines_are_valid_inputs(tmp_path, vocabulary):
-  source = tmp_path / "a.en"
-  target = tmp_path / "a.de"
+  source, target = tmp_path / "a.en", tmp_path / "a.de"
   enormous = "the old dog " * (1_200_000 // 12)
   source.write_text(f"a dog\n\n{enormous}\n \n")
   target.write_text("a cat\n\n\nthe red house sees the old man\n")

@@ -83,8 +83,7 @@ def objects(path) -> bytes:
 
 @pytest.mark.parametrize("code", [1, 2, 3, 77])
 def test_an_index_of_python_objects_is_refused(tmp_path, code):
-  folder = tmp_path / "checkpoint_1"
-  trace = tmp_path / "trace"
+  folder, trace = tmp_path / "checkpoint_1", tmp_path / "trace"
   folder.mkdir()
   leaf = msgpack.ExtType(code, objects(trace))
   index = {"version": 3, "optimizer": {"target": {"kernel": leaf}, "state": {}}}

@@ -37,8 +37,7 @@ def examples(rows):
   """Returns the target tokens of the packed examples in order."""
   collected = []
   for row in rows:
-    tokens = row["decoder_target_tokens"]
-    segments = row["decoder_segment_ids"]
+    tokens, segments = row["decoder_target_tokens"], row["decoder_segment_ids"]
     for segment in range(1, segments.max() + 1):
       collected.append(tuple(tokens[segments == segment].tolist()))
   return collected

@@ -15,12 +15,9 @@ VOCABULARY = seqio.PassThroughVocabulary(tiny.VOCAB_SIZE)
 
 
 def make(decoder=None):
+  decoder = decoder or tiny.decoder(target=tiny.DRAFT)
   return DistillationModel(
-    decoder or tiny.decoder(target=tiny.DRAFT),
-    VOCABULARY,
-    VOCABULARY,
-    GREEDY,
-    optimizer_def="of the draft",
+    decoder, VOCABULARY, VOCABULARY, GREEDY, optimizer_def="of the draft"
   )
 
 

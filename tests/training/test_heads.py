@@ -42,14 +42,10 @@ def target(tmp_path_factory):
 
 def run(data, target, directory, steps=STEPS, network=None, mode="heads", **loop):
   loop = Loop(steps, log_period=0, **{"validation_period": STEPS // 2, **loop})
+  network = network or heads()
+  folder = str(directory)
   return jobs.train(
-    network or heads(),
-    data,
-    FAST,
-    loop,
-    str(directory),
-    mode=mode,
-    target_checkpoint=target,
+    network, data, FAST, loop, folder, mode=mode, target_checkpoint=target
   )
 
 
@@ -122,8 +118,7 @@ def test_the_loss_is_the_distance_to_the_target_s_distributions_ahead(kind):
   judged = jax.jit(lambda b: objective(network, params, b, target_params))(batch())
   logits = jax.jit(lambda b: forward(TARGET, target_params, b))(batch())
   log_p = np.asarray(jax.nn.log_softmax(logits, axis=-1), float)
-  expected = np.zeros((2, 5))
-  hits = np.zeros((2, 5), bool)
+  expected, hits = np.zeros((2, 5)), np.zeros((2, 5), bool)
   for i in (1, 2):
     for row, at in zip(*np.nonzero(training.has_token(batch(), i)), strict=True):
       p, q = log_p[row, at + i], log_p[row, at]
@@ -172,9 +167,7 @@ def test_an_initial_bias_is_zero_and_keeps_the_embeddings_cosines():
 
 
 @pytest.mark.parametrize("kind", ["eagle", "shared_encoder"])
-def test_drafts_learn_and_draft_for_the_target(
-  data, target, copy_files, tmp_path, kind
-):
+def test_drafts_learn_and_draft_for_targets(data, target, copy_files, tmp_path, kind):
   """A draft on the target's encoder saves no encoder."""
   network = heads(kind) if kind == "eagle" else new_heads(target, kind, 4, 1)
   run(data, target, tmp_path, network=network)
@@ -222,7 +215,7 @@ def test_conflicting_settings_are_refused(data, target, tmp_path):
     new_heads(target, "shared_encoder", 4, 5)
 
 
-def test_every_kind_is_trained_once_and_compared(
+def test_kinds_are_trained_and_compared(
   target, translations, tmp_path, capsys, request
 ):
   """The second run only repeats the comparison."""
@@ -254,9 +247,7 @@ def test_every_kind_is_trained_once_and_compared(
 
 
 @pytest.mark.parametrize("kind", ["parallel", "medusa"])
-def test_the_configuration_trains_heads_from_the_user_s_files(
-  kind, target, bound, translations
-):
+def test_the_configuration_trains_heads_on_files(kind, target, bound, translations):
   bound = bound(
     "heads",
     **translations,

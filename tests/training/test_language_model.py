@@ -58,8 +58,7 @@ def test_complete_texts_are_packed_with_loss_on_every_token(files, task_data):
   rows = []
   for batch, n in itertools.product(packed, range(2)):
     row = {name: values[n] for name, values in batch.items()}
-    tokens = row["decoder_target_tokens"]
-    segments = row["decoder_segment_ids"]
+    tokens, segments = row["decoder_target_tokens"], row["decoder_segment_ids"]
     assert np.array_equal(row["decoder_loss_weights"], tokens > 0)
     for segment in range(1, segments.max() + 1):
       (here,) = np.nonzero(segments == segment)

@@ -17,8 +17,7 @@ def distribution(logits):
   return exp / exp.sum(-1, keepdims=True)
 
 
-P = distribution(TARGET_LOGITS)
-Q = distribution(DRAFT_LOGITS)
+P, Q = distribution(TARGET_LOGITS), distribution(DRAFT_LOGITS)
 EXPECTED = {
   "forward_kl": (P * np.log(P / Q)).sum(-1),
   "reverse_kl": (Q * np.log(Q / P)).sum(-1),
@@ -68,8 +67,7 @@ def test_distillation_losses_and_the_gradients_of_kl_vanish_at_equality():
 
 def test_the_share_of_kl_has_no_gradient():
   gradients = {name: results[-1] for name, results in judged(DRAFT_LOGITS).items()}
-  kl_gradient = gradients["forward_kl"]
-  tv_gradient = gradients["total_variation"]
+  kl_gradient, tv_gradient = gradients["forward_kl"], gradients["total_variation"]
   expected = SHARE[..., None] * kl_gradient + (1 - SHARE[..., None]) * tv_gradient
   np.testing.assert_allclose(gradients["adaptive"], expected, atol=1e-6)
 
@@ -79,8 +77,7 @@ def test_the_gradient_of_minus_log_alpha_does_not_vanish_at_small_alpha():
 
   The gradient is thus large even if alpha is so small that total variation's vanishes.
   """
-  target = jnp.array([0.0, 30.0])
-  draft = jnp.array([30.0, 0.0])
+  target, draft = jnp.array([0.0, 30.0]), jnp.array([30.0, 0.0])
 
   def gradient(loss):
     return jax.grad(lambda q: loss(target, q))(draft)
@@ -101,8 +98,7 @@ def test_d_pace_s_weights_are_sums_of_reach_probabilities():
 
 
 def test_a_token_without_mass_gives_no_nan():
-  target = jnp.asarray([0.0, -jnp.inf, 1.0])
-  draft = jnp.asarray([0.0, 2.0, 1.0])
+  target, draft = jnp.asarray([0.0, -jnp.inf, 1.0]), jnp.asarray([0.0, 2.0, 1.0])
   p, q = distribution(np.asarray(target)), distribution(np.asarray(draft))
   expected = sum(p[x] * np.log(p[x] / q[x]) for x in (0, 2))
   np.testing.assert_allclose(losses.forward_kl(target, draft), expected, atol=1e-5)

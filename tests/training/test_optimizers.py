@@ -43,8 +43,7 @@ def test_adafactor_s_first_step_matches_t5_s():
   state = optimizer.init(params)
   update, _ = optimizer.update(jnp.asarray(gradient, jnp.float32), state, params)
   square = gradient**2
-  row = square.mean(1, keepdims=True)
-  column = square.mean(0, keepdims=True)
+  row, column = square.mean(1, keepdims=True), square.mean(0, keepdims=True)
   direction = gradient / np.sqrt(row * column / square.mean())
 
   def rms(x):

@@ -38,38 +38,28 @@ def on_encoder(target, layers=1):
   ("layers", "taken"), [(1, [3]), (2, [0, 3]), (3, [0, 2, 3]), (4, [0, 1, 2, 3])]
 )
 def test_a_new_draft_has_layers_of_the_target_s_decoder(tmp_path, layers, taken):
-  target_params = params_of(DEEP)
-  network = on_encoder(saved(DEEP, tmp_path, target_params), layers)
-  result = begun(network, params_of(network, 1), target_params)
-  expected = {**target_params["decoder"]}
-  copied_layers = {
-    f"layers_{i}": expected[f"layers_{layer}"] for i, layer in enumerate(taken)
-  }
-  remaining = {
-    name: x for name, x in expected.items() if not name.startswith("layers_")
-  }
-  expected = {
-    "token_embedder": target_params["token_embedder"],
-    "decoder": {**remaining, **copied_layers},
-  }
+  teacher = params_of(DEEP)
+  network = on_encoder(saved(DEEP, tmp_path, teacher), layers)
+  result = begun(network, params_of(network, 1), teacher)
+  expected = {**teacher["decoder"]}
+  copied = {f"layers_{i}": expected[f"layers_{layer}"] for i, layer in enumerate(taken)}
+  others = {name: x for name, x in expected.items() if not name.startswith("layers_")}
+  embedder = teacher["token_embedder"]
+  expected = {"token_embedder": embedder, "decoder": {**others, **copied}}
   jax.tree.map(np.testing.assert_array_equal, result, expected)
 
 
 def test_a_draft_with_every_layer_equals_the_target(target):
   """Rows are packed: a token reads the encoder features of the same example."""
   network = on_encoder(target, 2)
-  target_params = params_of(TARGET)
-  params = begun(network, params_of(network, 1), target_params)
-  judged = jax.jit(
-    lambda b: TokenDistillation(TARGET)(network, params, b, target_params)
-  )
+  teacher = params_of(TARGET)
+  params = begun(network, params_of(network, 1), teacher)
+  judged = jax.jit(lambda b: TokenDistillation(TARGET)(network, params, b, teacher))
   result = jnp.where(batch()["decoder_loss_weights"] > 0, judged(batch()).losses, 0)
   np.testing.assert_allclose(result, 0, atol=1e-6)
 
 
-def test_the_configuration_trains_a_draft_on_the_target_s_texts(
-  target, bound, translations, monkeypatch
-):
+def test_the_configuration_uses_target_texts(target, bound, translations, monkeypatch):
   decoded = []
 
   def write(data, checkpoint, path, split, limit):

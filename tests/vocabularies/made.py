@@ -13,8 +13,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from tests import real_data
 from tests.t5x_bridge import tiny
 
-TOKENIZER = "tokenizer.json"
-SETTINGS = "tokenizer_config.json"
+TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 SENTENCES = [*tiny.sentences(300), "Zürich, ½ of ﬁve", "naïve café: 3 €!"]
 # Texts that vocabularies treat differently, also parts of longer texts.
 ODD = json.loads(pathlib.Path(__file__).with_name("odd.json").read_text())

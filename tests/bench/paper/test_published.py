@@ -28,9 +28,7 @@ def test_table_4_follows_but_for_three_rows(row):
 
 @pytest.mark.parametrize("row", NUMBERS["tables_2_and_4"], ids=str)
 def test_table_4_follows_from_some_alpha_and_c_that_round_to_the_printed(row):
-  alpha = row["alpha"]
-  gamma = row["gamma"]
-  c = row["c"]
+  alpha, gamma, c = row["alpha"], row["gamma"], row["c"]
   least = walltime_improvement(alpha - 0.005, gamma, c + 0.005)
   most = walltime_improvement(alpha + 0.005, gamma, c - 0.005)
   assert least - 0.05 <= row["expected"] <= most + 0.05

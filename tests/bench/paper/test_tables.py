@@ -31,8 +31,7 @@ def test_table_4_has_a_row_per_gamma_with_the_theory_s_numbers(measured):
   one, three = ours(measured, "table4")
   assert (one["gamma"], three["gamma"]) == (1, 3)
   for row in (one, three):
-    alpha = row["alpha"]["value"]
-    gamma = row["gamma"]
+    alpha, gamma = row["alpha"]["value"], row["gamma"]
     assert row["c"] == pytest.approx(2 / gamma / 5)
     theorem = theory.walltime_improvement(alpha, gamma, row["c"])
     assert row["theorem"] == pytest.approx(theorem)
