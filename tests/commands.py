@@ -1,4 +1,4 @@
-"""The commands, run in this process as a shell would run them."""
+"""The commands, run in this process like in a shell."""
 
 import contextlib
 import hashlib
@@ -17,37 +17,37 @@ from tests.real_data import ROOT
 
 
 def infer(*arguments: str) -> None:
-  """`python -m t5x.infer ...`."""
+  """Runs `python -m t5x.infer ...`."""
   with own_flags(t5x_infer._define_flags), as_main(t5x_infer):
     t5x_infer._main(gin_utils._parse_flags(["t5x.infer", *arguments]))
 
 
 def evaluation(*arguments: str) -> None:
-  """`python -m t5x.eval ...`."""
-  from t5x import command  # The runtime's own.
+  """Runs `python -m t5x.eval ...`."""
+  from t5x import command  # A module of the runtime.
 
   with own_flags(command.define_flags), as_main(t5x_eval):
     t5x_eval._main(gin_utils._parse_flags(["t5x.eval", *arguments]))
 
 
 def training(*arguments: str) -> None:
-  """`python -m specdec_t5x.train ...`."""
+  """Runs `python -m specdec_t5x.train ...`."""
   with own_flags(train.define_flags):
     train.main(gin_utils._parse_flags(["specdec_t5x.train", *arguments]))
 
 
 def diagnosis(*arguments: str) -> None:
-  """`python -m specdec_t5x.diagnose ...`."""
+  """Runs `python -m specdec_t5x.diagnose ...`."""
   sys.exit(diagnose.main(arguments))
 
 
 def conversion(*arguments: str) -> None:
-  """`python -m specdec_t5x.convert ...`."""
+  """Runs `python -m specdec_t5x.convert ...`."""
   sys.exit(convert.main(arguments))
 
 
 def exporting(*arguments: str) -> None:
-  """`python -m specdec_t5x.export ...`."""
+  """Runs `python -m specdec_t5x.export ...`."""
   with as_main(export):
     try:
       if code := export.main(arguments):
@@ -74,8 +74,8 @@ def script_module(name: str, folder: str = "scripts"):
 
 @contextlib.contextmanager
 def own_flags(define):
-  """Absl's flags as `define` defines them, with gin's configuration, for a while."""
-  # Those that another test's command may have defined.
+  """Defines absl's flags with `define`, and an empty gin configuration, for a while."""
+  # A different test's command may have defined the shared flags.
   shared = ("gin_file", "gin_bindings", "gin_search_paths", "tfds_data_dir")
   before = {name: flags.FLAGS[name] for name in shared if name in flags.FLAGS}
   _remove(before)
@@ -96,7 +96,7 @@ def own_flags(define):
 
 
 def _forget_commands():
-  """Removes T5X's functions from gin: by a test's names the command's are ambiguous."""
+  """Removes T5X's functions from gin, so that the command's names are unambiguous."""
   for function in (t5x_infer.infer, t5x_eval.evaluate):
     for module in ("__main__", function.__module__):
       if (name := f"{module}.{function.__name__}") in gin.config._REGISTRY:
@@ -111,7 +111,7 @@ def _remove(names):
 
 @contextlib.contextmanager
 def as_main(module):
-  """Makes the module what gin files import as `__main__`, as `python -m` does."""
+  """Makes gin files import the module as `__main__`, like `python -m`."""
   before = sys.modules["__main__"]
   sys.modules["__main__"] = module
   try:
@@ -121,7 +121,7 @@ def as_main(module):
 
 
 def contents(*folders) -> dict[str, str]:
-  """Returns the digest of each file below the folders, and '' of each folder."""
+  """Returns the digest of every file below the folders, and '' for every folder."""
   paths = sorted(path for folder in folders for path in folder.rglob("*"))
 
   def digest(path):

@@ -1,4 +1,4 @@
-"""Shape annotations are checked in tests; programs compile quickly and are shared."""
+"""Checks shape annotations in tests, compiles programs fast and shares programs."""
 
 import gc
 import os
@@ -10,13 +10,13 @@ import pytest
 
 from tests import suite, xla_flags
 
-# Not the user's own folder. Kernels stay compiled from run to run, measured times do
-# not; commands that tests start inherit it.
+# Separate from the user's folder. Compiled kernels are kept between runs, measured
+# times are not. Commands started by tests inherit the folder.
 KEPT = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "specdec_t5x"
 os.environ["SPECDEC_T5X_CACHE"] = str(KEPT)
 
-# Most of the time goes into compiling, so what compiles slowly is off; commands that
-# tests start inherit the flags. `XLA_FLAGS= make test` compiles as users do.
+# Compilation takes most of the time, so slow compiler passes are off. Commands started
+# by tests inherit the flags. `XLA_FLAGS= make test` compiles as for users.
 FAST_COMPILES = (
   "--xla_backend_optimization_level=0",
   "--xla_llvm_disable_expensive_passes=true",
@@ -26,12 +26,12 @@ FAST_COMPILES = (
 if "XLA_FLAGS" not in os.environ:
   os.environ["XLA_FLAGS"] = " ".join(xla_flags.accepted(FAST_COMPILES, KEPT))
 
-# Before any test imports TensorFlow: see there, of triton.
+# Before a test imports TensorFlow: specdec_t5x/__init__.py has the reason (triton).
 import specdec_t5x  # noqa: E402, F401
 from specdec_t5x.doctor import tested  # noqa: E402
 
-# Compiled programs stay in memory: a process that holds more than this after a file
-# forgets them.
+# Compiled programs stay in memory. A process that holds more bytes after a test file
+# clears the programs.
 MOST_BYTES = 3 * 2**30
 
 CHECKED = ("core", "decoding", "drafters", "network")
@@ -46,7 +46,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-  """Times are measured anew in each run, once for its processes side by side."""
+  """Deletes the times of earlier runs, once for the parallel processes of a run."""
   if hasattr(config, "workerinput"):
     return
   for times in KEPT.glob("seconds-*.json"):
@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-  """A tenth of the time would go into looking for garbage among what was imported."""
+  """Freezes imported objects: collecting garbage would take a tenth of the time."""
   gc.collect()
   gc.freeze()
   gc.set_threshold(100_000, 50, 100)
@@ -95,12 +95,12 @@ def pytest_runtest_teardown(item, nextitem):
 
 @pytest.fixture(autouse=True, scope="session")
 def compile_once(tmp_path_factory):
-  """Programs are compiled once for all tests and the commands that tests start.
+  """Compiles programs once for the tests and for the commands started by tests.
 
-  The folder is that of JAX_COMPILATION_CACHE_DIR, else new in each session: a test
-  never runs yesterday's program.
+  The folder is JAX_COMPILATION_CACHE_DIR, or else a new folder per session, so a test
+  never runs a program of an earlier session.
   """
-  # Test processes side by side have folders of their own, in one that they share.
+  # Parallel test processes have separate folders within a shared folder.
   base = tmp_path_factory.getbasetemp()
   base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
   cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(base / "compiled")
@@ -115,7 +115,7 @@ def compile_once(tmp_path_factory):
 
 @pytest.fixture
 def unchecked():
-  """Arguments come as users pass them, whose annotations nobody checks."""
+  """Disables the checks of annotations: users' arguments are not checked."""
   jaxtyping.config.update("jaxtyping_disable", True)
   yield
   jaxtyping.config.update("jaxtyping_disable", False)

@@ -1,4 +1,4 @@
-"""What may happen to a file."""
+"""Damage to files."""
 
 import contextlib
 import resource
@@ -15,14 +15,14 @@ def flip_a_bit(path):
 
 
 def make_pointer(path):
-  """Writes what a clone without `git lfs pull` has in place of a file."""
+  """Replaces a file by the pointer that a clone without `git lfs pull` has."""
   lines = ("version https://git-lfs.github.com/spec/v1", f"oid sha256:{64 * 'a'}")
   path.write_text("\n".join((*lines, f"size {path.stat().st_size}", "")))
 
 
 @contextlib.contextmanager
 def files_of_at_most(size):
-  """No file of this process grows beyond so many bytes, as on a full disk."""
+  """Limits the size of the files that this process writes, like a full disk."""
   before = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
   try:

@@ -1,7 +1,7 @@
-"""A language model that is a table, whose distribution depends on every token before.
+"""Table language models: the distribution depends on every earlier token.
 
-It keeps its tokens in a cache like a network's, so a stale or missing entry changes
-what it predicts; and its distribution can be enumerated.
+The tokens are in a cache like a network's, so a stale or missing entry changes the
+predictions. The distribution can be enumerated.
 """
 
 import dataclasses
@@ -48,9 +48,9 @@ class TokenCache:
 
 @dataclasses.dataclass(frozen=True)
 class HashModel:
-  """Logits are row (hash of all tokens so far) of a random table.
+  """A model with the logits in row (hash of the tokens so far) of a random table.
 
-  A prompt, where it has one, stands between the start token and every output.
+  A prompt comes between the start token and every output.
   """
 
   seed: int
@@ -67,11 +67,11 @@ class HashModel:
     return table.astype(np.float32)
 
   def start(self, rows, num_slots):
-    # Slots start with garbage: nothing may read one before it is written.
+    # Slots start with garbage: no slot may be read before the slot is written.
     size = len(self.prompt)
     tokens = jnp.full((rows, size + num_slots), 3)
-    known = jnp.array((0, *self.prompt)[:size], jnp.int32)
-    return TokenCache(jnp.full(rows, size), tokens.at[:, :size].set(known))
+    prompt_tokens = jnp.array((0, *self.prompt)[:size], jnp.int32)
+    return TokenCache(jnp.full(rows, size), tokens.at[:, :size].set(prompt_tokens))
 
   def extend(self, cache, tokens, positions=None, tree=None):
     size, slots = tokens.shape[1], cache.tokens.shape[1]
@@ -81,19 +81,20 @@ class HashModel:
     if tree is None:
       positions = written_to
       tree = jnp.broadcast_to(jnp.tri(size, dtype=bool), (*tokens.shape, size))
-    of_tree = cache.index[:, None] + size - tree.shape[2] + jnp.arange(tree.shape[2])
-    stands_at = jnp.broadcast_to(jnp.arange(slots), written.shape)
-    stands_at = stands_at.at[rows, of_tree].set(positions)
-    terms = (written + 1) * jnp.asarray(place_weights(slots))[stands_at]
-    seen = block_mask(cache.index, slots, tree)
-    sums = jnp.where(seen, terms[:, None], 0).sum(axis=-1) % MODULUS
+    tree_slots = cache.index[:, None] + size - tree.shape[2] + jnp.arange(tree.shape[2])
+    slot_positions = jnp.broadcast_to(jnp.arange(slots), written.shape)
+    slot_positions = slot_positions.at[rows, tree_slots].set(positions)
+    terms = (written + 1) * jnp.asarray(place_weights(slots))[slot_positions]
+    visible = block_mask(cache.index, slots, tree)
+    sums = jnp.where(visible, terms[:, None], 0).sum(axis=-1) % MODULUS
     features = sums[..., None].astype(jnp.float32)
     logits = jnp.asarray(self.table)[sums]
     return logits, features, TokenCache(cache.index + size, written)
 
   def distribution(self, sampling):
-    """The adjusted distribution as a function of the output so far, in float64."""
-    table, weights = self.table, place_weights(64)
+    """Returns the adjusted distribution as a function of the output, in float64."""
+    table = self.table
+    weights = place_weights(64)
 
     @functools.cache
     def distribution(output):
@@ -105,7 +106,7 @@ class HashModel:
 
 @dataclasses.dataclass(frozen=True)
 class EasyAndHard(HashModel):
-  """Row 0 drafts as the target does, the others as another model."""
+  """A draft with the target's logits in row 0 and different logits in later rows."""
 
   target: HashModel | None = None
 
@@ -116,7 +117,7 @@ class EasyAndHard(HashModel):
 
 
 class GivenTable(HashModel):
-  """A HashModel whose table is an argument of the compiled program."""
+  """A HashModel with the table as an argument of the compiled program."""
 
   def __init__(self, table, vocab_size):
     super().__init__(0, vocab_size)
@@ -129,19 +130,20 @@ class GivenTable(HashModel):
 
 @dataclasses.dataclass(frozen=True)
 class SparseHash:
-  """A HashModel that drafts from its truncated and rounded probs, here or elsewhere."""
+  """A HashModel that drafts from truncated and rounded distributions, also remotely."""
 
   model: HashModel
   truncation: Truncation
   remote: Any = None
 
   def distribution(self, sampling):
-    """What it draws from, as a function of the output so far, in float64."""
-    whole, truncation = self.model.distribution(sampling), self.truncation
+    """Returns the draft's distribution as a function of the output, in float64."""
+    full_distribution = self.model.distribution(sampling)
+    truncation = self.truncation
 
     @functools.cache
     def distribution(output):
-      probs = whole(output).copy()
+      probs = full_distribution(output).copy()
       descending = np.argsort(-probs, kind="stable")
       probs[descending[truncation.size(probs.size) :]] = 0.0
       before = np.cumsum(probs[descending]) - probs[descending]
@@ -155,21 +157,23 @@ class SparseHash:
 
 @dataclasses.dataclass(frozen=True)
 class OtherHash:
-  """A HashModel with tokens of its own, which drafts those that are the target's."""
+  """A HashModel with a different vocabulary, which drafts shared tokens."""
 
   model: HashModel
   tokens: SharedTokens
 
   def distribution(self, sampling):
-    """What it draws from, as a function of the target's output so far, in float64."""
-    table, weights = self.model.table, place_weights(64)
+    """Returns the draft's distribution as a function of the target's output."""
+    table = self.model.table
+    weights = place_weights(64)
     ids, pieces = self.tokens.ids, self.tokens.pieces
 
     @functools.cache
     def distribution(output):
       text = [x for token in output for x in pieces[token] if x]
       terms = [(x + 1) * weights[i] for i, x in enumerate([0, *text])]
-      row, probs = table[sum(terms) % MODULUS], np.zeros(ids.size)
+      row = table[sum(terms) % MODULUS]
+      probs = np.zeros(ids.size)
       probs[ids >= 0] = adjusted(row[ids[ids >= 0]], sampling)
       return probs
 
@@ -178,10 +182,10 @@ class OtherHash:
 
 @dataclasses.dataclass(frozen=True)
 class HashHeads:
-  """Heads of a HashModel: their logits are rows of a random table a head.
+  """Heads of a HashModel: the logits are rows of a random table per head.
 
-  The row is the hash that the target's feature is; of heads that read the path the
-  hash goes on with it. With a bias a row of the token before is added.
+  The row is the target's feature, a hash. If heads read the path, the hash continues
+  with the path. With a bias, a row for the previous token is added.
   """
 
   seed: int
@@ -210,25 +214,27 @@ class HashHeads:
     return jnp.asarray(self.tables)[path.shape[-2] - 1][_rows(h, path)]
 
   def distribution(self, sampling):
-    """The adjusted distribution as a function of the output and the path from it, in
-    float64."""
-    row_of, biases = self.row_of(), self.biases
+    """Returns the adjusted distribution as a function of (output, path), in float64."""
+    row_of = self.row_of()
+    biases = self.biases
 
     @functools.cache
-    def distribution(given):
-      output, path = given
-      return adjusted(row_of(given) + biases[(0, *output, *path)[-1]], sampling)
+    def distribution(output_and_path):
+      output, path = output_and_path
+      bias = biases[(0, *output, *path)[-1]]
+      return adjusted(row_of(output_and_path) + bias, sampling)
 
     return distribution
 
   def row_of(self):
-    """The table's row as a function of the output and the path from it."""
-    weights, tables = place_weights(64), self.tables
+    """Returns the table's row as a function of (output, path)."""
+    weights = place_weights(64)
+    tables = self.tables
 
-    def row_of(given):
-      output, path = given
-      read = (0, *output)[:-1]
-      row = sum((x + 1) * weights[i] for i, x in enumerate(read)) % MODULUS
+    def row_of(output_and_path):
+      output, path = output_and_path
+      prefix = (0, *output)[:-1]
+      row = sum((x + 1) * weights[i] for i, x in enumerate(prefix)) % MODULUS
       if self.reads_path:
         row = int(_rows(np.array([row]), np.array([*output[-1:], *path])[:, None]))
       return tables[len(path), row].astype(float)
@@ -237,7 +243,7 @@ class HashHeads:
 
 
 def _rows(h, path=None):
-  """Rows of a heads' table: of the features [.., 1], the path's tokens [.., I, 1]."""
+  """Returns rows of a heads' table for features [.., 1] and path tokens [.., I, 1]."""
   row = h[..., 0]
   for i in range(0 if path is None else path.shape[-2]):
     row = row + (path[..., i, 0] + 1) * (7 + 5 * i)
@@ -245,25 +251,25 @@ def _rows(h, path=None):
 
 
 def place_weights(size):
-  """What the token at each place counts for in the hash."""
-  # Powers of a primitive root: all places differ, so tokens that trade places show.
+  """Returns the weight of every place in the hash."""
+  # Powers of a primitive root are distinct, so swapped tokens change the hash.
   assert size < MODULUS, "weights repeat"
   return np.array([pow(5, i, MODULUS) for i in range(size)])
 
 
 def sequence_probs(model, sampling, max_length):
-  """Returns the probability of each padded output, by enumeration in float64."""
+  """Returns the probability of every padded output, enumerated in float64."""
   distribution = model.distribution(sampling)
   outputs = target_probs(Setting(distribution, distribution, None, (), max_length))
   return {o + (0,) * (max_length - len(o)): mass for o, mass in outputs.items()}
 
 
 def plain(target, sampling, keys, max_length, eos_id=1, block=1):
-  """Returns the outputs of plain decoding, one row for each key."""
+  """Returns the outputs of plain decoding, with a row per key."""
   cache = target.start(keys.size, num_slots(max_length, block - 1))
   state = initial_state(cache, None, keys, max_length, block - 1)
-  how = Plain(target.extend, sampling, max_length, eos_id, adjusted_probs, block)
-  return generate_plain(how, state)
+  decoder = Plain(target.extend, sampling, max_length, eos_id, adjusted_probs, block)
+  return generate_plain(decoder, state)
 
 
 def speculation(
@@ -277,23 +283,23 @@ def speculation(
   source=None,
   policy=FIXED,
 ):
-  """What the loop needs: how to step, and where to start, of a row a key.
+  """Returns a speculation and the initial state, with a row per key.
 
-  The drafter's networks are such models themselves.
+  The drafter's networks are table models.
   """
   size = drafter.tree.size
   slots = num_slots(max_length, size)
   networks = drafter.networks
-  given = jnp.zeros((keys.size, 0), jnp.int32)
+  no_tokens = jnp.zeros((keys.size, 0), jnp.int32)
 
   def begin(network, change=None):
-    beginning = Beginning(given, slots, 1, given)
+    beginning = Beginning(no_tokens, slots, 1, no_tokens)
     if change is not None:
       beginning = change(beginning)
     return network.start(keys.size, beginning.num_slots)
 
-  def no_such(*args):
-    return None  # Heads have neither.
+  def no_extend(*args):
+    return None  # Heads have no `extend`.
 
   context = Context(
     sampling=sampling,
@@ -308,11 +314,11 @@ def speculation(
     ),
     networks={
       name: Loaded(
-        getattr(network, "extend", no_such), functools.partial(begin, network)
+        getattr(network, "extend", no_extend), functools.partial(begin, network)
       )
       for name, network in networks.items()
     },
-    source=jnp.zeros((keys.size, 0), jnp.int32) if source is None else source,
+    source=no_tokens if source is None else source,
     policy=policy,
   )
   prompts = jnp.array([target.prompt], jnp.int32)
@@ -329,7 +335,7 @@ def speculation(
 
 
 def python_loop(condition, body, carry):
-  """Runs a loop like `jax.lax.while_loop`, but in Python: the compiled one's oracle."""
+  """Runs a loop like `jax.lax.while_loop` in Python, as the compiled loop's oracle."""
   while condition(carry):
     carry = body(carry)
   return carry

@@ -1,4 +1,4 @@
-"""Matrices for our own kernels, and the mark of tests that need these."""
+"""Matrices for the native kernels, and the mark of tests that need the kernels."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ from specdec_t5x.network.rounded import Rounding
 needs_kernels = pytest.mark.skipif(
   library.problem() is not None, reason=f"no kernels: {library.problem()}"
 )
-# Bits and groups of rounded weights.
+# Bits and group sizes of rounded weights.
 KINDS = [(8, 0), (8, 32), (4, 0), (4, 32)]
 
 
@@ -21,13 +21,13 @@ def normal(seed, *shape):
 
 
 def matrix(kernel, bits=8, group=0, **settings):
-  """Returns a matrix rounded as a decoder's projection to the vocabulary is."""
+  """Returns a matrix rounded like a decoder's projection to the vocabulary."""
   params = {"decoder": {"logits_dense": {"kernel": jnp.asarray(kernel)}}}
   return Rounding(bits, group, **settings)(params)["decoder"]["logits_dense"]["kernel"]
 
 
 def screened(weights, tied=False):
-  """Returns a projection to the vocabulary with what screens it."""
+  """Returns a projection to the vocabulary with the screen of a certified head."""
   weights = jnp.asarray(weights)
   params = {"decoder": {"logits_dense": {"kernel": weights}}}
   if tied:

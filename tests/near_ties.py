@@ -1,4 +1,4 @@
-"""A tiny pair whose target cannot tell most tokens apart but by rounding."""
+"""A tiny pair with a target that separates most tokens only by rounding."""
 
 import dataclasses
 import functools
@@ -12,17 +12,17 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.transformer import Transformer
 from tests.t5x_bridge import tiny
 
-# Wide enough that its sums round, in bfloat16 too. XLA's products round blocks of other
-# widths in another way; our own compute each row alike.
+# The sums are wide enough to round, in bfloat16 too. XLA's products round blocks of
+# different widths differently; native products compute every row alike.
 CONFIG = dataclasses.replace(
   tiny.TARGET, emb_dim=64, head_dim=32, mlp_dim=192, products="xla"
 )
 
 
 def with_families(params, dtype, seed=0):
-  """Makes nearly all output columns one vector, or its negative, to some epsilons.
+  """Makes most output columns a vector or the negative vector, up to some epsilons.
 
-  One of the two families has the best tokens whatever the features are.
+  One of the two families has the best tokens for any features.
   """
   kernel = np.array(params["decoder"]["logits_dense"]["kernel"], np.float32)
   nudge = np.random.default_rng(seed).uniform(-1, 1, kernel[:, 4:].shape)
@@ -41,7 +41,7 @@ def target(dtype):
 
 
 def pair(dtype, gamma):
-  """Returns a decoder and its parameters; the draft agrees with the target at times."""
+  """Returns a decoder and parameters; the draft agrees with the target at times."""
   network, params = target(dtype)
   rng = np.random.default_rng(0)
 

@@ -1,4 +1,4 @@
-"""Networks of random parameters, in compiled parts: op by op each op is a program."""
+"""Networks with random parameters, in compiled parts, because every op is a program."""
 
 import dataclasses
 
@@ -18,22 +18,22 @@ from specdec_t5x.network.functional import (
 
 
 def drawn(config, seed=0):
-  """Parameters; a T5Gemma's greedy decoding varies by them, and says no padding."""
-  known = initial_variables(network_for(config), jax.random.key(seed))["params"]
+  """Returns parameters; T5Gemma's give varied greedy outputs without padding."""
+  initial = initial_variables(network_for(config), jax.random.key(seed))["params"]
   if getattr(config, "is_gemma", None) is False:
-    return known
+    return initial
   draw = np.random.default_rng(seed).normal
 
-  def one(path, x):
+  def draw_leaf(path, x):
     by_name = {"scale": 0.8, "embedding": 0.1}.get(path[-1].key)
-    made = jnp.asarray(draw(size=x.shape), x.dtype) * by_name if by_name else 2 * x
-    return made.at[0].set(0) if path[0].key == "token_embedder" else made
+    leaf = jnp.asarray(draw(size=x.shape), x.dtype) * by_name if by_name else 2 * x
+    return leaf.at[0].set(0) if path[0].key == "token_embedder" else leaf
 
-  return jax.tree_util.tree_map_with_path(one, flax.core.unfreeze(known))
+  return jax.tree_util.tree_map_with_path(draw_leaf, flax.core.unfreeze(initial))
 
 
 def sharp(network, seed=0):
-  """Parameters at random, whose distributions are sharper than the initialiser's."""
+  """Returns random parameters with sharper distributions than the initializer's."""
 
   @jax.jit
   def draw(key):
@@ -49,7 +49,7 @@ def initialize(module, inputs, seed=0):
 
 
 def start(module, params, *args, **kwargs):
-  """As `start_decoding`."""
+  """Starts decoding like `start_decoding`, with compiled functions."""
 
   def extend(cache, tokens, *tree):
     return module.apply({"params": params}, cache, tokens, *tree, method="extend")
@@ -61,14 +61,14 @@ def start(module, params, *args, **kwargs):
 
 
 def decode(target, *drafts, inputs, room, sampling=GREEDY, eos_id=1, slots=0, **words):
-  """Decodes the inputs by models and words, as `build.together` reads them."""
+  """Decodes the inputs with the models and words of `build.together`."""
   decoder, params = build.together(target, *drafts, **words)
   decoder = dataclasses.replace(decoder, slots=slots)
   return run(decoder, params, inputs, room, sampling, eos_id)
 
 
 def run(decoder, params, inputs, room, sampling=GREEDY, eos_id=1, per_input=1):
-  """Decodes the inputs by a decoder, compiled."""
+  """Decodes the inputs with a compiled decoder."""
   keys = row_keys(jax.random.key(0), per_input * len(inputs))
 
   @jax.jit

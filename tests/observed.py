@@ -1,4 +1,4 @@
-"""Decodes that an observer watches, and whose token stands at each place of them."""
+"""Decodes with an observer, and the kind of token at every place."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ AT_ONE = Sampling(1.0)
 
 
 def pair(seed):
-  """Alike, so that some drafted tokens stand; of seed 0 the same."""
+  """Returns similar models, so that some drafts are accepted; equal for seed 0."""
   target = HashModel(seed, VOCAB, eos_bias=-1.0)
   return target, target if seed == 0 else HashModel(seed + 50, VOCAB, scale=0.3)
 
@@ -34,23 +34,26 @@ def decoded(observe, target, drafter, sampling=GREEDY, rule="traversal", rows=1)
 
 
 def places_by_hand(target, draft):
-  """A greedy output, and of each token whether it was drafted and stood."""
+  """Returns a greedy output, and whether tokens were drafted and accepted."""
   p, q = target.distribution(AT_ONE), draft.distribution(AT_ONE)
-  output, found, drafted = [], [], 0
+  output = []
+  places = []
+  drafted = 0
   while len(output) < LENGTH and 1 not in output:
     token, guess = (int(x(tuple(output)).argmax()) for x in (p, q))
-    # The last token of the room nobody drafts for, nor the one after a whole draft.
-    may = drafted < GAMMA and len(output) < LENGTH - 1
-    found.append((ACCEPTED if guess == token else RECOVERED) if may else OWN)
-    drafted = drafted + 1 if found[-1] == ACCEPTED else 0
+    # The last token of the room is not drafted, nor the token after a full draft.
+    may_draft = drafted < GAMMA and len(output) < LENGTH - 1
+    places.append((ACCEPTED if guess == token else RECOVERED) if may_draft else OWN)
+    drafted = drafted + 1 if places[-1] == ACCEPTED else 0
     output.append(token)
-  return output, found
+  return output, places
 
 
 def of_networks(observer, seconds, slots):
-  """Samples of tiny networks, whose rows rest by these seconds and take turns."""
+  """Samples from tiny networks; rows rest by `seconds` and take turns."""
   network = Transformer(tiny.DRAFT)
-  inputs, keys = jnp.ones((4, 3), jnp.int32), row_keys(jax.random.key(0), 4)
+  inputs = jnp.ones((4, 3), jnp.int32)
+  keys = row_keys(jax.random.key(0), 4)
   params = {
     name: networks.initialize(network, inputs, seed)["params"]
     for seed, name in enumerate(("target", "draft"))

@@ -1,4 +1,4 @@
-"""Programs of the tests that need a process of their own."""
+"""Programs of the tests that need a separate process."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from tests.real_data import ROOT
 
 
 def environment(devices=1):
-  """Returns the environment of a command that has so many virtual CPU devices."""
+  """Returns the environment of a command with `devices` virtual CPU devices."""
   count = f"--xla_force_host_platform_device_count={devices}"
   return {
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -20,9 +20,9 @@ def environment(devices=1):
 
 
 def printed(*arguments, timeout=None, **settings):
-  """Runs Python to its end, these settings in its environment; returns what it prints.
+  """Runs Python with settings in the environment and returns the printed text.
 
-  A timeout is for what may hang: many times what it takes on a slow machine.
+  A timeout is for programs that may hang: many times the duration on a slow machine.
   """
   paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
   process = subprocess.run(
@@ -39,6 +39,6 @@ def printed(*arguments, timeout=None, **settings):
 
 
 def on_devices(count, *arguments):
-  """Runs Python on so many virtual CPU devices; returns the JSON that it prints."""
+  """Runs Python on virtual CPU devices and returns the printed JSON."""
   settings = {**environment(count), "JAX_PLATFORMS": "cpu"}
   return json.loads(printed(*arguments, **settings).splitlines()[-1])

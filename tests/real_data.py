@@ -1,7 +1,7 @@
-"""Real data and checkpoints to test against, where they are at hand.
+"""Real data and checkpoints for tests, if present.
 
-They are not in the repository: set SPECDEC_TEST_DATA to their folder, or keep it at
-../shared/data. Tests that want what is not there are skipped and say so.
+The data are not in the repository. Set SPECDEC_TEST_DATA to the folder of the data, or
+use ../shared/data. Tests that miss data are skipped with a message.
 """
 
 import os
@@ -41,9 +41,9 @@ M30K_DRAFT = T5Config(
 
 def path(*parts: str) -> pathlib.Path:
   """Returns a path below the data's folder, or skips the test."""
-  found = DATA.joinpath(*parts)
-  if not found.exists():
+  data_path = DATA.joinpath(*parts)
+  if not data_path.exists():
     pytest.skip(
-      f"{found} is not there (set SPECDEC_TEST_DATA)", allow_module_level=True
+      f"{data_path} is not there (set SPECDEC_TEST_DATA)", allow_module_level=True
     )
-  return found
+  return data_path

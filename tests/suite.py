@@ -1,7 +1,7 @@
-"""Which tests are quick, and how long each test file takes.
+"""The quick tests, and the duration of every test file.
 
-`make test` runs the quick suite: in each folder the cheapest files, up to the folder's
-budget of CPU seconds. `make durations` runs every test and writes what each file took.
+`make test` runs the quick suite: in every folder the cheapest files, up to the folder's
+budget of CPU seconds. `make durations` runs every test and writes the durations.
 """
 
 import datetime
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import pytest
 
 RECORD = pathlib.Path(__file__).with_name("durations.json")
-# CPU seconds of the quick suite by folder of tests/, "" for the files beside them.
+# CPU seconds of the quick suite by folder of tests/; "" is for files outside folders.
 BUDGETS = {
   "": 90.0,
   "exactness": 75.0,
@@ -41,16 +41,17 @@ def quick_files(
   """Returns the files of the quick suite.
 
   Args:
-    files: by path below tests/, what each file takes: "cpu" and "wall" seconds, and
-      "slow_cpu", the part of "cpu" in tests that are marked slow.
-    budgets: CPU seconds by folder; other folders have DEFAULT_BUDGET.
+    files: costs by path below tests/: "cpu" and "wall" seconds, and "slow_cpu", the
+      part of "cpu" in tests that are marked slow.
+    budgets: CPU seconds by folder; DEFAULT_BUDGET is for missing folders.
 
   >>> cost = lambda cpu, slow: {"cpu": cpu, "slow_cpu": slow}
   >>> files = {"a/x.py": cost(9, 8), "a/y.py": cost(2, 0), "a/z.py": cost(3, 0)}
   >>> sorted(quick_files(files, {"a": 3.0}))
   ['a/x.py', 'a/y.py']
   """
-  quick, spent = set(), {}
+  quick = set()
+  spent = {}
   costs = {name: cost["cpu"] - cost["slow_cpu"] for name, cost in files.items()}
   for name in sorted(costs, key=costs.get):
     folder = folder_of(name)
@@ -61,34 +62,34 @@ def quick_files(
 
 
 def folder_of(name: str) -> str:
-  """Returns the folder of tests/ that a file is in."""
+  """Returns the folder of tests/ that has a file."""
   return name.split("/")[0] if "/" in name else ""
 
 
 def recorded() -> dict[str, dict[str, float]]:
-  """Returns what each file took when durations were last written."""
+  """Returns the costs of files, as last written by `make durations`."""
   return json.loads(RECORD.read_text())["files"] if RECORD.is_file() else {}
 
 
 def chosen(items: list[pytest.Item], suite: str) -> list[bool]:
-  """Returns which tests are in a suite: 'quick', 'slow' (the others), or 'all'."""
-  known = recorded()
-  quick = quick_files(known, BUDGETS)
+  """Returns whether tests are in a suite: 'quick', 'slow' (the rest) or 'all'."""
+  costs = recorded()
+  quick = quick_files(costs, BUDGETS)
 
   def is_quick(item):
     name = file_of(item.nodeid)
     is_marked = item.get_closest_marker("slow") is not None
-    return not is_marked and (name in quick or name not in known)
+    return not is_marked and (name in quick or name not in costs)
 
   return [suite == "all" or is_quick(item) == (suite == "quick") for item in items]
 
 
 def costliest_first(items: list[pytest.Item]) -> None:
-  """Sorts tests by their file's seconds, so that the last files to run are short."""
-  known = recorded()
+  """Sorts tests by the file's wall seconds, so that the last files are short."""
+  costs = recorded()
 
   def wall(name):
-    return known.get(name, {"wall": 0.0})["wall"]
+    return costs.get(name, {"wall": 0.0})["wall"]
 
   items.sort(key=lambda item: -wall(file_of(item.nodeid)))
 
@@ -99,7 +100,7 @@ def file_of(nodeid: str) -> str:
 
 
 def start_timing(item: pytest.Item) -> None:
-  """Notes the time before a test and its fixtures."""
+  """Records the time before a test and the test's fixtures."""
   item.stash[_STARTED] = _cpu(), time.perf_counter()
 
 
@@ -115,7 +116,7 @@ def _cpu() -> float:
 
 
 def resident_bytes() -> int:
-  """Returns the memory that this process holds, as Linux counts it; elsewhere 0."""
+  """Returns the resident memory of this process on Linux, else 0."""
   statm = pathlib.Path("/proc/self/statm")
   if not statm.is_file():
     return 0
@@ -123,7 +124,7 @@ def resident_bytes() -> int:
 
 
 class Durations:
-  """Adds up what tests report, in the process that gathers the reports."""
+  """A plugin that adds up the costs of tests in the process that gathers reports."""
 
   def __init__(self):
     self._files = {}
@@ -155,7 +156,7 @@ class Durations:
 
 
 def _processor() -> str:
-  """Returns the processor's name, as Linux tells."""
+  """Returns the processor's name on Linux, else the machine's type."""
   for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
     if line.startswith("model name"):
       return line.split(":", 1)[1].strip()

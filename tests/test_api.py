@@ -1,4 +1,4 @@
-"""`specdec_t5x.generate`, on a tiny pair."""
+"""`specdec_t5x.generate` on a tiny pair."""
 
 import functools
 import warnings
@@ -24,9 +24,9 @@ from tests import ways
 from tests.t5x_bridge import tiny, tiny_gpt
 
 INPUTS = tiny.sentences(5, seed=4)
-# The same in most tests, which so share programs.
+# Most tests have equal sizes and thus share programs.
 SIZES = {"max_length": 10, "batch_size": 5}
-# Drafts of one length: samples depend on no times.
+# The draft length is fixed, so samples don't depend on times.
 SAMPLED = {"policy": "fixed", "gamma": 3, "sampling": Sampling(1.0), **SIZES}
 
 
@@ -36,7 +36,7 @@ def tokens(outputs):
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-  """Paths of a target, a draft and their vocabulary."""
+  """Returns the paths of a target, a draft and a vocabulary."""
   root = tmp_path_factory.mktemp("api")
   target = tiny.save_t5x(root / "t", tiny.TARGET, seed=1)
   draft = tiny.save_orbax(root / "d", tiny.DRAFT, seed=2)
@@ -48,7 +48,7 @@ def setup(paths):
   return *map(specdec_t5x.load_model, paths[:2]), paths[2]
 
 
-def test_greedy_generation_is_the_targets_own(setup):
+def test_greedy_outputs_equal_the_target_s(setup):
   target, draft, vocabulary = setup
   outputs = specdec_t5x.generate(INPUTS, target, draft, vocabulary, gamma=3, **SIZES)
   expected = specdec_t5x.generate(INPUTS, target, None, vocabulary, **SIZES)
@@ -62,7 +62,7 @@ def test_greedy_generation_is_the_targets_own(setup):
 
 
 def timed_as(monkeypatch, cost):
-  """As on a device where an iteration with a draft costs so much; what is timed."""
+  """Sets the time of an iteration with a draft; returns the list of timed jobs."""
   jobs = []
 
   def times(job, params):
@@ -75,21 +75,21 @@ def timed_as(monkeypatch, cost):
   return jobs
 
 
-def test_a_gamma_that_is_given_is_drafted_whatever_it_costs(setup, monkeypatch):
+def test_a_given_gamma_is_drafted_at_any_cost(setup, monkeypatch):
   jobs = timed_as(monkeypatch, 9.0)
   generate = functools.partial(specdec_t5x.generate, INPUTS, *setup, **SIZES)
-  given, fixed = generate(gamma=3), generate(gamma=3, policy="fixed")
+  with_gamma, fixed = generate(gamma=3), generate(gamma=3, policy="fixed")
   assert not jobs
-  assert given == fixed
-  assert all(o.drafted > 0 for o in given)
+  assert with_gamma == fixed
+  assert all(o.drafted > 0 for o in with_gamma)
   unset, auto = generate(), generate(gamma=3, policy="auto")
   assert [job.decoder.drafter.gamma for job in jobs] == [5, 3]
   for plain in (unset, auto):
-    assert tokens(plain) == tokens(given)
+    assert tokens(plain) == tokens(with_gamma)
     assert all(o.drafted == 0 and o.target_calls == len(o.tokens) for o in plain)
 
 
-def test_a_decode_is_timed_once_and_drafts_what_pays(setup, monkeypatch):
+def test_a_decode_is_timed_once_and_drafts_if_drafts_pay(setup, monkeypatch):
   jobs = timed_as(monkeypatch, 1.0)
   generate = functools.partial(specdec_t5x.generate, target=setup[0], draft=setup[1])
   settings = {"vocabulary": setup[2], **SIZES}
@@ -101,8 +101,8 @@ def test_a_decode_is_timed_once_and_drafts_what_pays(setup, monkeypatch):
 
 
 @pytest.mark.slow
-def test_batches_go_on_knowing_what_those_before_taught(setup):
-  """Drafts of a network at random fail: they are tried in the first batches alone."""
+def test_the_policy_s_state_is_kept_between_batches(setup):
+  """Drafts of a random network fail, so only the first batches draft."""
   policy = CostAware((1.0, 1.9, 1.95), 0.8, prior_weight=0.1, decay=1.0)
   settings = {"max_length": 10, "batch_size": 1, "gamma": 2, "policy": policy}
   outputs = specdec_t5x.generate(tiny.sentences(20, seed=5), *setup, **settings)
@@ -111,10 +111,11 @@ def test_batches_go_on_knowing_what_those_before_taught(setup):
   assert drafted[1:] == [0, 0]
 
 
-def test_a_drafter_of_one_s_own_has_the_policy_that_it_is_given(setup):
+def test_a_user_s_drafter_has_the_given_policy(setup):
   drafter = DraftModel(setup[1].network, 3)
   generate = functools.partial(specdec_t5x.generate, INPUTS, *setup, **SIZES)
-  fixed, shorter = generate(drafter=drafter), {"policy": Fixed(1)}
+  fixed = generate(drafter=drafter)
+  shorter = {"policy": Fixed(1)}
   assert fixed == generate(gamma=3)
   outputs = generate(drafter=drafter, **shorter)
   assert outputs == generate(gamma=3, **shorter)
@@ -132,9 +133,7 @@ def test_a_drafter_of_one_s_own_has_the_policy_that_it_is_given(setup):
   ],
   ids=["4 bits", "8 bits", "layer skip", "named"],
 )
-def test_a_drafters_own_gamma_is_drafted_whatever_it_costs(
-  setup, drafter, gamma, monkeypatch
-):
+def test_a_drafter_s_gamma_is_drafted_at_any_cost(setup, drafter, gamma, monkeypatch):
   jobs = timed_as(monkeypatch, 9.0)
   run = functools.partial(
     specdec_t5x.generate, INPUTS, setup[0], None, setup[2], drafter=drafter, **SIZES
@@ -146,7 +145,7 @@ def test_a_drafters_own_gamma_is_drafted_whatever_it_costs(
   assert sum(o.drafted for o in outputs) > 0
 
 
-def test_a_decoder_only_target_goes_on_from_prompts(paths):
+def test_a_decoder_only_target_continues_prompts(paths):
   target, draft = (
     api.Model(network_for(config), ways.drawn(config))
     for config in (tiny_gpt.TARGET, tiny_gpt.DRAFT)
@@ -161,31 +160,31 @@ def test_a_decoder_only_target_goes_on_from_prompts(paths):
   assert len({tuple(o.tokens) for o in outputs}) > 1
 
 
-def test_samples_of_a_fixed_length_go_by_the_seed_and_not_by_batch_size(setup):
+def test_samples_at_a_fixed_length_depend_on_the_seed_and_not_the_batch_size(setup):
   def sample(**words):
     return tokens(specdec_t5x.generate(INPUTS, *setup, **SAMPLED | words))
 
-  whole = sample(seed=1)
-  assert whole == sample(seed=1) == sample(seed=1, batch_size=2)
-  assert whole != sample(seed=2)
+  samples = sample(seed=1)
+  assert samples == sample(seed=1) == sample(seed=1, batch_size=2)
+  assert samples != sample(seed=2)
 
 
-def test_a_rule_that_does_not_keep_the_distribution_is_warned_of(setup):
+def test_a_rule_that_changes_the_distribution_gives_a_warning(setup):
   def decode(rule):
     return specdec_t5x.generate(INPUTS, *setup, rule=rule, gamma=3, **SIZES)
 
-  with warnings.catch_warnings(record=True) as seen:
+  with warnings.catch_warnings(record=True) as recorded:
     warnings.simplefilter("always", UserWarning)
     decode("token")
-    assert not [w for w in seen if "the outputs keep" in str(w.message)]
+    assert not [w for w in recorded if "the outputs keep" in str(w.message)]
     decode(Lenient(0.5))
-  (warning,) = (w for w in seen if "the outputs keep" in str(w.message))
+  (warning,) = (w for w in recorded if "the outputs keep" in str(w.message))
   assert str(warning.message).startswith("BOUNDED:")
   assert warning.filename == __file__
 
 
-def of_nan(model, token):
-  """The model with a token that it can't read, and hardly ever says."""
+def with_nan_token(model, token):
+  """Returns the model with a NaN token that is read as NaN and hardly ever emitted."""
   params = flax.core.unfreeze(model.params)
   table, head = params["token_embedder"], params["decoder"]["logits_dense"]
   table["embedding"] = table["embedding"].at[token].set(jnp.nan)
@@ -210,44 +209,43 @@ WITH_NAN = [*INPUTS[:3], "the @ dog", *INPUTS[3:], "the dog"]
   ],
   ids=str,
 )
-def test_logits_that_are_no_numbers_are_an_error_that_names_the_input(
-  setup, broken, temperature, words
-):
+def test_nan_logits_are_an_error_with_the_input(setup, broken, temperature, words):
   target, draft, vocabulary = setup
   settings = {"sampling": Sampling(temperature), "max_length": 6}
   if words is None:
     draft = None
   else:
-    settings |= {"policy": "fixed", **words}  # Else it may not draft at all.
+    settings |= {"policy": "fixed", **words}  # The default policy may draft nothing.
   if broken == "target":
-    target, settings["batch_size"] = of_nan(target, UNKNOWN), 2
-    says = "input 3: expected numbers for logits, got NaN"
+    target = with_nan_token(target, UNKNOWN)
+    settings["batch_size"] = 2
+    message = "input 3: expected numbers for logits, got NaN"
   else:
-    draft, says = of_nan(draft, UNKNOWN), r"input 3: .* from the draft, in 1 of 7"
-  with pytest.raises(ValueError, match=says):
+    draft = with_nan_token(draft, UNKNOWN)
+    message = r"input 3: .* from the draft, in 1 of 7"
+  with pytest.raises(ValueError, match=message):
     specdec_t5x.generate(WITH_NAN, target, draft, vocabulary, **settings)
 
 
 @pytest.mark.parametrize(("count", "rows"), [(0, []), (3, [3]), (5, [8])], ids=str)
-def test_no_more_rows_are_decoded_than_there_are_inputs(
-  setup, monkeypatch, count, rows
-):
-  seen, compiled = [], api.compiled
+def test_the_number_of_rows_depends_on_the_inputs(setup, monkeypatch, count, rows):
+  recorded = []
+  compiled = api.compiled
 
   def watched(*settings):
     run = compiled(*settings)
-    return lambda params, *args, **known: (
-      seen.append([len(x) for x in args]) or run(params, *args, **known)
+    return lambda params, *args, **state: (
+      recorded.append([len(x) for x in args]) or run(params, *args, **state)
     )
 
   monkeypatch.setattr(api, "compiled", watched)
   settings = {"draft": None, "vocabulary": setup[2], "max_length": 6, "batch_size": 4}
   outputs = specdec_t5x.generate(INPUTS[:count], setup[0], **settings)
   assert len(outputs) == count
-  assert seen == [[n, n, n] for n in rows]
+  assert recorded == [[n, n, n] for n in rows]
 
 
-def test_64_bits_change_nothing(paths, monkeypatch):
+def test_64_bits_change_no_output(paths, monkeypatch):
   generate = functools.partial(specdec_t5x.generate, INPUTS, vocabulary=paths[2])
 
   def sampled():
@@ -262,12 +260,12 @@ def test_64_bits_change_nothing(paths, monkeypatch):
   monkeypatch.setattr(tuning, "_read", lambda name, count: None)
   with jax.enable_x64(True):
     assert sampled() == expected
-    # Drafts of lengths that are measured here.
+    # The draft lengths are measured here.
     assert tokens(generate(target, draft, **SIZES)) == tokens(plain)
   assert tuning._measured
 
 
-def test_a_drafter_that_is_there_needs_the_networks_that_are_passed(setup):
+def test_a_user_s_drafter_needs_networks_of_its_names(setup):
   target, draft, vocabulary = setup
   drafter = TreeDraft(draft.network, delayed(1, 2, 3))
   generate = functools.partial(specdec_t5x.generate, INPUTS, target, **SIZES)
@@ -275,7 +273,8 @@ def test_a_drafter_that_is_there_needs_the_networks_that_are_passed(setup):
   def decode(drafts):
     return generate(drafts, vocabulary, drafter=drafter, rule="traversal")
 
-  outputs, expected = decode({"draft": draft}), generate(None, vocabulary)
+  outputs = decode({"draft": draft})
+  expected = generate(None, vocabulary)
   assert tokens(outputs) == tokens(expected)
   with pytest.raises(ValueError, match=r"needs the networks \['draft'\], got other"):
     decode({"other": draft})

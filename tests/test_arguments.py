@@ -1,4 +1,4 @@
-"""What Python's entry points refuse, in Python's names, and what they take."""
+"""Arguments that Python's entry points refuse, by Python's names, or accept."""
 
 import pathlib
 
@@ -47,7 +47,7 @@ def setup(tmp_path_factory):
   ids=ascii,
 )
 @pytest.mark.parametrize("kind", ["sentencepiece", "bytes"])
-def test_an_input_that_is_no_text_is_named(setup, tmp_path, inputs, message, kind):
+def test_an_input_that_is_not_a_text_is_named(setup, tmp_path, inputs, message, kind):
   if kind == "bytes":
     (tmp_path / "tokenizer_config.json").write_text(
       '{"tokenizer_class": "ByT5Tokenizer"}'
@@ -96,9 +96,7 @@ def test_an_input_that_is_no_text_is_named(setup, tmp_path, inputs, message, kin
   ],
   ids=ascii,
 )
-def test_an_argument_that_is_none_is_refused_by_its_name(
-  setup, argument, value, message
-):
+def test_a_bad_argument_is_refused_by_name(setup, argument, value, message):
   words = {**setup, **SIZES, argument: value}
   with pytest.raises(ValueError, match=message):
     specdec_t5x.generate(TEXTS, **words)
@@ -112,7 +110,7 @@ def test_an_argument_that_is_none_is_refused_by_its_name(
   ],
   ids=str,
 )
-def test_loading_speaks_of_its_own_arguments(tmp_path, words, message):
+def test_load_model_s_messages_name_its_arguments(tmp_path, words, message):
   path = tiny.save_t5x(tmp_path / "t", tiny.TARGET, seed=1)
   with pytest.raises(ValueError, match=message) as caught:
     specdec_t5x.load_model(pathlib.Path(path), **words)
@@ -135,27 +133,27 @@ def test_only_settings_are_renamed():
   ],
   ids=str,
 )
-def test_paths_and_numbers_of_numpy_are_taken(setup, words):
+def test_paths_and_numpy_numbers_are_accepted(setup, words):
   vocabulary = pathlib.Path(setup["vocabulary"])
   if "drafter" in words:
     words = {**words, "drafter": Quantized(gamma=words["drafter"])}
   words = {**setup, **SIZES, **words, "vocabulary": vocabulary}
   plain = specdec_t5x.generate(np.array(TEXTS), **{**words, "seed": 3})
-  of_python = {n: int(x) if isinstance(x, np.integer) else x for n, x in words.items()}
-  assert plain == specdec_t5x.generate(tuple(TEXTS), **{**of_python, "seed": 3})
+  python_words = {
+    n: int(x) if isinstance(x, np.integer) else x for n, x in words.items()
+  }
+  assert plain == specdec_t5x.generate(tuple(TEXTS), **{**python_words, "seed": 3})
 
 
-def test_a_part_is_described_in_numbers_of_python():
-  found = describe(Quantized(np.int64(4), gamma=np.int32(2)))
-  assert found["bits"] == 4
-  assert [type(found[name]) for name in ("bits", "group", "gamma")] == [int] * 3
+def test_a_description_has_python_s_numbers():
+  description = describe(Quantized(np.int64(4), gamma=np.int32(2)))
+  assert description["bits"] == 4
+  assert [type(description[name]) for name in ("bits", "group", "gamma")] == [int] * 3
 
 
 @pytest.mark.parametrize("draft", ["draft", None], ids=str)
 @pytest.mark.parametrize("length", [10**7, 10**12])
-def test_caches_that_do_not_fit_are_refused_with_their_bytes(
-  setup, monkeypatch, length, draft
-):
+def test_caches_that_do_not_fit_are_refused(setup, monkeypatch, length, draft):
   monkeypatch.setattr(memory, "of_device", lambda: 10**8)
   words = {**setup, **SIZES, "draft": draft and setup[draft], "max_length": length}
   with pytest.raises(ValueError, match=rf"max_length={length} needs [\d,]+ bytes"):
@@ -163,13 +161,14 @@ def test_caches_that_do_not_fit_are_refused_with_their_bytes(
 
 
 def test_a_longer_cache_takes_the_bytes_of_its_keys_and_values(setup):
-  target, config = setup["target"], tiny.TARGET
+  target = setup["target"]
+  config = tiny.TARGET
   decoder, params = api.together(target)
 
   def size(length):
     return memory.of_caches(memory.Job(decoder, 3, 16, Sampling(), length), params)
 
   width = config.num_heads * config.head_dim
-  # Keys and values in float32, of each row and layer; and the token itself.
-  a_token = 3 * (2 * config.num_decoder_layers * width * 4 + 4)
-  assert size(1000) - size(500) == 500 * a_token
+  # Keys and values in float32 for every row and layer, and the token's ID.
+  token_bytes = 3 * (2 * config.num_decoder_layers * width * 4 + 4)
+  assert size(1000) - size(500) == 500 * token_bytes

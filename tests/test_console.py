@@ -1,4 +1,4 @@
-"""What commands say, and how long a run's tokens took."""
+"""The commands' messages, and the time per token of a run."""
 
 import dataclasses
 import re
@@ -16,7 +16,8 @@ from specdec_t5x.t5x_bridge import pace, writer
 from tests.t5x_bridge import tiny
 
 TARGET, DRAFT = (network_for(config) for config in (tiny.TARGET, tiny.DRAFT))
-PLAIN, DRAFTED = PlainDecoder(TARGET), SpeculativeDecoder(TARGET, DraftModel(DRAFT, 2))
+PLAIN = PlainDecoder(TARGET)
+DRAFTED = SpeculativeDecoder(TARGET, DraftModel(DRAFT, 2))
 
 
 STATISTICS = {
@@ -37,7 +38,7 @@ def _speaking():
 
 @pytest.fixture
 def clock(monkeypatch, tmp_path):
-  """A clock that tests set, in a folder of their own; no run has begun."""
+  """Returns a clock that tests set, with an empty folder and no earlier run."""
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
   monkeypatch.setattr(pace, "_run", None)
   now = [0.0]
@@ -46,18 +47,18 @@ def clock(monkeypatch, tmp_path):
 
 
 def decode(clock, decoder, job="captions", seconds=2.0, tokens=1000):
-  """A run of 10 examples, whose decode is compiled before the clock starts."""
+  """Simulates a run of 10 examples, compiled before the clock counts."""
   pace.start({"task": job}, decoder, 10)
   pace.tracing()
   clock[0] += 30.0
   pace.traced()
-  jax.jit(lambda x: x + len(job) + clock[0])(1.0)  # Compiled anew each time.
+  jax.jit(lambda x: x + len(job) + clock[0])(1.0)  # Every call compiles a new program.
   clock[0] += seconds
   pace.decoded(tokens)
   pace.keep()
 
 
-def test_a_stage_has_its_seconds_and_quiet_silences_all(capsys):
+def test_a_stage_has_seconds_and_quiet_silences_messages(capsys):
   console.stage("Restoring.")
   assert re.fullmatch(r"\[ *\d+\.\d s\] Restoring\.\n", capsys.readouterr().err)
   console.set_quiet(True)
@@ -66,7 +67,7 @@ def test_a_stage_has_its_seconds_and_quiet_silences_all(capsys):
   assert capsys.readouterr() == ("", "")
 
 
-def test_tokens_are_timed_from_the_compiled_decode_on(clock, capsys):
+def test_tokens_are_timed_after_compilation(clock, capsys):
   decode(clock, DRAFTED)
   assert pace.seconds_per_token() == pytest.approx(0.002)
   stages = [line.split("] ")[1] for line in capsys.readouterr().err.splitlines()]
@@ -82,13 +83,13 @@ def test_a_plain_run_s_time_is_kept_for_runs_of_the_same_job(clock, tmp_path):
   assert pace.plain_seconds_per_token(STATISTICS) is None
   decode(clock, DRAFTED)
   assert pace.plain_seconds_per_token(STATISTICS) == (pytest.approx(0.003), True)
-  (kept,) = tmp_path.glob("plain-*.json")
-  kept.write_text("{")
+  (time_file,) = tmp_path.glob("plain-*.json")
+  time_file.write_text("{")
   assert pace.plain_seconds_per_token(STATISTICS) is None
 
 
-def test_a_plain_run_beside_other_programs_does_not_flatter_drafts(clock):
-  """The fastest of the last five plain runs of a job counts."""
+def test_a_disturbed_plain_run_does_not_flatter_drafts(clock):
+  """The fastest of a job's last five plain runs counts."""
   for seconds in (9.0, 3.0, 6.0):
     decode(clock, PLAIN, seconds=seconds)
   decode(clock, DRAFTED)
@@ -98,26 +99,24 @@ def test_a_plain_run_beside_other_programs_does_not_flatter_drafts(clock):
   assert pace.plain_seconds_per_token(STATISTICS) == (pytest.approx(0.005), True)
 
 
-def test_a_job_that_was_never_run_plainly_goes_by_measured_iterations(
-  clock, monkeypatch
-):
+def test_a_job_without_a_plain_run_uses_measured_iterations(clock, monkeypatch):
   decoder = dataclasses.replace(DRAFTED, policy=CostAware())
   job = tuning.Job(decoder, 4, 8, GREEDY, 10)
   timed = CostAware((0.010, 0.015, 0.020))
   times = tuning.Times(timed.seconds, prepare=0.1)
   monkeypatch.setattr(tuning, "_tuned", {job: tuning.Tuned(decoder, timed, times)})
   decode(clock, decoder)
-  # 250 calls with 3.2 tokens drafted: the longest drafts, 20 ms; 10 encoder calls.
+  # 250 calls with 3.2 drafted tokens: the longest drafts, 20 ms; 10 encoder calls.
   speed = (1000 * 0.010 + 1.0) / (250 * 0.020 + 1.0)
-  found = pace.plain_seconds_per_token(STATISTICS)
-  assert found == (pytest.approx(0.002 * speed), False)
+  plain_seconds = pace.plain_seconds_per_token(STATISTICS)
+  assert plain_seconds == (pytest.approx(0.002 * speed), False)
   assert writer.closing(STATISTICS, [])[-1] == (
     "2.00 ms per token; plain decoding takes about 3.67 ms on this machine, by what "
     "its iterations take: 1.83 times as fast."
   )
 
 
-def test_the_last_lines_say_how_much_faster_it_was(clock):
+def test_the_last_lines_have_the_speedup(clock):
   decode(clock, PLAIN, seconds=3.0)
   decode(clock, DRAFTED)
   assert writer.closing(STATISTICS, []) == [
@@ -128,7 +127,7 @@ def test_the_last_lines_say_how_much_faster_it_was(clock):
   ]
 
 
-def test_the_last_lines_say_why_nothing_was_drafted(clock):
+def test_the_last_lines_have_the_reason_for_no_drafts(clock):
   decode(clock, DRAFTED)
   nothing = {**STATISTICS, "drafted": 0, "accepted": 0}
   first, why, *_ = writer.closing(nothing, ["Decoding plainly: it does not pay."])
@@ -136,7 +135,7 @@ def test_the_last_lines_say_why_nothing_was_drafted(clock):
   assert writer.closing(None, []) == []
 
 
-def test_a_time_that_can_t_be_kept_is_said(clock, tmp_path, monkeypatch, capsys):
+def test_a_time_that_can_t_be_kept_is_reported(clock, tmp_path, monkeypatch, capsys):
   (tmp_path / "file").write_text("")
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "file"))
   decode(clock, PLAIN)

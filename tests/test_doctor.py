@@ -1,4 +1,4 @@
-"""The doctor's judgements on facts, bad ones most of all, and one real run."""
+"""The doctor's findings on good and bad facts, and a real run."""
 
 import os
 import subprocess
@@ -43,7 +43,7 @@ SEEN = "/dev/nvidia[0-9]* is there, but JAX sees a CPU only"
       "t5x can't be imported: ImportError: no clu",
       "docs/t5x_contract.md",
     ),
-    # Even if the active one works.
+    # Even if the active package works.
     (
       checks.t5x("upstream in /a", None, ["/a", "/b"]),
       "two packages t5x: /a and /b",
@@ -58,7 +58,7 @@ SEEN = "/dev/nvidia[0-9]* is there, but JAX sees a CPU only"
   ],
   ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_a_problem_is_said_with_what_to_do(findings, problem, fix):
+def test_a_problem_has_a_fix(findings, problem, fix):
   (finding,) = (each for each in findings if each.problem)
   assert finding.problem.startswith(problem)
   assert fix in finding.fix
@@ -69,11 +69,11 @@ def test_a_problem_is_said_with_what_to_do(findings, problem, fix):
   [
     ([checks.python((3, 11, 0))], "3.11.0", None),
     ([checks.python((3, 14, 1))], "3.14.1", None),
-    # A release candidate of an allowed release is one that somebody chose.
+    # A user has chosen a release candidate of an allowed release.
     ([checks.package("jax", "0.11.0rc1", WANTED)], "0.11.0rc1 ", None),
     ([checks.package("jax", "0.10.2", WANTED)], "0.10.2 ", None),
     ([checks.package("jaxlib", "0.1")], "0.1", None),
-    # Only training needs it.
+    # Only training needs optax.
     (
       [checks.package("optax", None, SpecifierSet("<0.3"))],
       "not installed",
@@ -85,7 +85,7 @@ def test_a_problem_is_said_with_what_to_do(findings, problem, fix):
     (checks.triton("3.9.0"), "3.9.0, to be imported before TensorFlow", None),
     (checks.devices([GPU], None, ["cuda"]), "float32", "PARAM_DTYPE=\"'bfloat16'\""),
     (checks.devices([CPU], None, []), "which is right on a CPU", None),
-    # Left alone on purpose.
+    # JAX_PLATFORMS was set on purpose.
     (checks.devices([CPU], None, ["cuda"], "cpu"), SEEN, "unset JAX_PLATFORMS"),
     ([checks.products(None, "/kept/kernels-1.so")], "native: /kept/kernels-1.so", None),
     (
@@ -114,14 +114,14 @@ def test_a_problem_is_said_with_what_to_do(findings, problem, fix):
   ],
   ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_what_is_fine_is_no_problem_and_may_have_a_hint(findings, value, fix):
+def test_good_facts_are_no_problem_and_may_have_a_hint(findings, value, fix):
   assert not any(each.problem for each in findings)
   assert value in findings[-1].value
   assert (fix is None) == (findings[-1].fix is None)
   assert fix is None or fix in findings[-1].fix
 
 
-def test_what_there_is_not_is_not_mentioned():
+def test_absent_packages_are_not_mentioned():
   assert checks.triton(None) == checks.fusions("0.11.0", {"gpu"}) == []
   for version in (None, "0.10.1", "0.11.3", "0.12.0", "1.0.0"):
     assert checks.fusions(version, {"cpu"}) == []
@@ -131,13 +131,13 @@ def test_installed_t5x_counts_folders_once_and_distributions(tmp_path, monkeypat
   for name in ("one", "two"):
     (tmp_path / name / "t5x").mkdir(parents=True)
     (tmp_path / name / "t5x" / "__init__.py").touch()
-  (tmp_path / "data" / "t5x").mkdir(parents=True)  # No package.
+  (tmp_path / "data" / "t5x").mkdir(parents=True)  # Not a package.
   (tmp_path / "link").symlink_to(tmp_path / "one")
   paths = [str(tmp_path / name) for name in ("one", "two", "data", "link", "none")]
   monkeypatch.setattr(facts, "version", {}.get)
   found = facts.installed_t5x(paths)
   assert found == [os.path.realpath(tmp_path / x / "t5x") for x in ("one", "two")]
-  # One installed over the other: one folder.
+  # Two distributions may be installed into a single folder.
   monkeypatch.setattr(facts, "version", dict.fromkeys(facts.PROVIDERS, "1.0").get)
   assert facts.installed_t5x(paths[:1]) == list(facts.PROVIDERS)
 
@@ -160,9 +160,7 @@ def test_a_broken_jax_is_reported(monkeypatch, error):
     ("raise TypeError('Descriptors cannot\\nbe created')", "TypeError: Descriptors ca"),
   ],
 )
-def test_a_broken_t5x_is_reported_and_not_taken_for_none(
-  tmp_path, monkeypatch, capfd, code, why
-):
+def test_a_broken_t5x_is_not_treated_as_absent(tmp_path, monkeypatch, capfd, code, why):
   (tmp_path / "t5x").mkdir()
   noise = "import os; os.write(2, b'noise')"
   (tmp_path / "t5x" / "__init__.py").write_text(f"{noise}\n{code}\n")
@@ -176,7 +174,7 @@ def test_a_broken_t5x_is_reported_and_not_taken_for_none(
 
 @pytest.fixture
 def products(monkeypatch):
-  """What is said of products; nothing of it is kept from before or for later."""
+  """Yields the report on products, with nothing kept from before or for later."""
   for name in ("SPECDEC_T5X_CACHE", "JAX_COMPILATION_CACHE_DIR"):
     monkeypatch.delenv(name, raising=False)
   library.problem.cache_clear()
@@ -184,9 +182,7 @@ def products(monkeypatch):
   library.problem.cache_clear()
 
 
-def test_products_without_a_compiler_are_found_out_quietly(
-  products, tmp_path, monkeypatch
-):
+def test_a_missing_compiler_is_found_quietly(products, tmp_path, monkeypatch):
   monkeypatch.setenv("CXX", str(tmp_path / "no_compiler"))
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
   reason, path = products()
@@ -194,7 +190,7 @@ def test_products_without_a_compiler_are_found_out_quietly(
   assert path is None
 
 
-def test_without_a_home_the_report_says_which_folder_to_name(products, monkeypatch):
+def test_without_a_home_the_report_names_the_folder_to_set(products, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", "~no_such_user/cache")
   reason, path = products()
   assert "set SPECDEC_T5X_CACHE to a folder" in reason
@@ -202,18 +198,20 @@ def test_without_a_home_the_report_says_which_folder_to_name(products, monkeypat
   assert facts.kept_folders() == {}
 
 
-def test_what_is_kept_is_said_with_its_size(tmp_path, monkeypatch):
+def test_kept_folders_are_reported_with_sizes(tmp_path, monkeypatch):
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "times"))
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
   monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-  programs = pytest.importorskip("t5x.kept_programs").folder()  # Upstream has none.
+  # Upstream T5X has no such module.
+  programs = pytest.importorskip("t5x.kept_programs").folder()
   for folder, size in ((tmp_path / "times", 5), (programs, 3 * 2**19)):
     folder.mkdir(parents=True)
     (folder / "kept").write_bytes(bytes(size))
   assert facts.kept_folders() == {str(tmp_path / "times"): 5, str(programs): 3 * 2**19}
   _, finding = checks.kept(facts.kept_folders())
   assert finding.value.startswith(f"1.5 MiB in {programs}")
-  monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")  # As JAX has it: nothing is kept.
+  # With an empty folder name, JAX keeps nothing.
+  monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
   assert list(facts.kept_folders()) == [str(tmp_path / "times")]
 
 
@@ -229,7 +227,7 @@ def test_the_report_ends_with_the_problems():
   assert render({"t5x": [Finding("t", "x")]})[-1] == "no problem found"
 
 
-def test_long_values_stay_within_the_line_with_whole_paths():
+def test_long_values_stay_within_the_line_with_complete_paths():
   paths = [f"runs/demo/ende/part-{i}" + "x" * 20 for i in range(5)]
   lines = render({"demo": [Finding("ende", f"lacks {', '.join(paths)}")]})
   assert max(map(len, lines)) <= 88

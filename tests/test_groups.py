@@ -1,4 +1,4 @@
-"""Inputs of similar length are decoded together, and samples stay as they were."""
+"""Inputs of similar length are decoded together, and samples are unchanged."""
 
 import functools
 import random
@@ -20,7 +20,7 @@ from tests import ways
 from tests.t5x_bridge import tiny, tiny_gpt
 
 TEXTS = tiny.sentences(4, seed=6)
-# Lengths that are far apart, in no order; one prompt may be empty.
+# The lengths are far apart and unordered; a prompt may be empty.
 MIXED = [TEXTS[0], " ".join(TEXTS * 5), TEXTS[1], " ".join(TEXTS[:3]), *TEXTS[2:]]
 DECODERS = {
   "plain": ("gpt", {}),
@@ -44,18 +44,19 @@ def models(kind):
 
 
 def shapes_of(monkeypatch):
-  """Returns where the shapes of what is decoded are put."""
-  seen, compiled = [], api.compiled
+  """Returns a list that collects the slots and input shapes of decodes."""
+  shapes = []
+  compiled = api.compiled
 
   def watched(*settings):
     run = compiled(*settings)
-    return lambda params, inputs, *args, **known: (
-      seen.append((settings[0].slots, inputs.shape))
-      or run(params, inputs, *args, **known)
+    return lambda params, inputs, *args, **state: (
+      shapes.append((settings[0].slots, inputs.shape))
+      or run(params, inputs, *args, **state)
     )
 
   monkeypatch.setattr(api, "compiled", watched)
-  return seen
+  return shapes
 
 
 @pytest.mark.parametrize(
@@ -67,13 +68,13 @@ def shapes_of(monkeypatch):
     ([10] * 63 + [2260], {2272: 1, 16: 63}),
     ([2260] + [10] * 7, {2272: 8}),
     ([2260] + [10] * 8, {2272: 1, 16: 8}),
-    ([300, 10, 300], {304: 3}),  # 288 tokens of padding are cheaper than a program.
+    ([300, 10, 300], {304: 3}),  # 288 tokens of padding cost less than a program.
     ([*range(1, 513)] * 16, {512: 4096, 256: 2048, 128: 1024, 64: 512, 32: 512}),
     ([40] * 1000, {48: 1000}),
   ],
   ids=lambda x: str(x)[:20],
 )
-def test_there_are_few_widths_and_little_padding(lengths, widths):
+def test_groups_have_few_widths_and_little_padding(lengths, widths):
   found = grouped(lengths)
   assert {group.width: len(group.numbers) for group in found} == widths
   numbers = [number for group in found for number in group.numbers]
@@ -85,36 +86,38 @@ def test_there_are_few_widths_and_little_padding(lengths, widths):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_programs_are_as_many_as_the_bits_of_the_longest(seed):
+def test_the_number_of_programs_is_the_number_of_bits_of_the_longest_input(seed):
   lengths = [int(2 ** random.Random(seed * i).uniform(0, 12)) for i in range(3000)]
   found = grouped(lengths)
   assert len(found) <= 9
   padded = sum(group.width * len(group.numbers) for group in found)
-  # Less than twice, the step and what no program was worth.
+  # Less than twice the tokens, plus a step per input and the padding that is cheaper
+  # than a program.
   assert padded <= 2 * sum(lengths) + 16 * len(lengths) + groups._WORTH * len(found)
 
 
-def test_a_batch_repeats_its_first_input():
+def test_an_incomplete_batch_repeats_its_first_input():
   found = list(Group(3, (4, 0, 1)).batches([[1], [2, 2], [], [], [3, 3, 3]], 2))
   assert [numbers for numbers, _ in found] == [[4, 0], [1]]
   assert [x.tolist() for _, x in found] == [[[3] * 3, [1, -1, -1]], [[2, 2, -1]] * 2]
 
 
-def test_keys_are_of_the_inputs_numbers():
-  key, numbers = jax.random.key(3), np.array([5, 0, 7])
+def test_keys_depend_on_the_inputs_numbers():
+  key = jax.random.key(3)
+  numbers = np.array([5, 0, 7])
   assert (keys_at(key, numbers) == row_keys(key, 8)[numbers]).all()
 
 
 @pytest.mark.parametrize(("kind", "words"), DECODERS.values(), ids=DECODERS)
-def test_samples_are_those_of_each_input_alone_in_any_order(
-  kind, words, vocabulary, monkeypatch
-):
+def test_samples_equal_samples_of_single_inputs(kind, words, vocabulary, monkeypatch):
   target, draft = models(kind)
   draft = draft if "gamma" in words else None
   inputs = [*MIXED, ""] if kind == "gpt" else MIXED
-  sampling, room, seed = Sampling(1.0), 8, 5
+  sampling = Sampling(1.0)
+  room = 8
+  seed = 5
   monkeypatch.setattr(groups, "_WORTH", 1)
-  seen = shapes_of(monkeypatch)
+  shapes = shapes_of(monkeypatch)
   generate = functools.partial(
     specdec_t5x.generate,
     target=target,
@@ -139,19 +142,19 @@ def test_samples_are_those_of_each_input_alone_in_any_order(
       decoded = alone(params, row, row_keys(jax.random.key(seed), 1, number))
       length = int(decoded.statistics.emitted[0])
       assert outputs[number].tokens == decoded.tokens[0, :length].tolist()
-  assert len({width for _, (_, width) in seen}) > 2
+  assert len({width for _, (_, width) in shapes}) > 2
 
 
 @pytest.mark.parametrize("at", [0, 31, 63])
-def test_one_long_input_pads_no_other_and_is_no_batch(at, vocabulary, monkeypatch):
+def test_a_long_input_does_not_pad_short_inputs(at, vocabulary, monkeypatch):
   texts = [TEXTS[0]] * 63
   texts.insert(at, " ".join(TEXTS * 60))
-  seen = shapes_of(monkeypatch)
+  shapes = shapes_of(monkeypatch)
   generate = functools.partial(
     specdec_t5x.generate, vocabulary=vocabulary, max_length=4, batch_size=16
   )
   outputs = generate(texts, *models("t5"), gamma=2)
-  (slots, (rows, width)), (few, (many, narrow)) = seen
+  (slots, (rows, width)), (few, (many, narrow)) = shapes
   assert (slots, rows, few, many) == (0, 1, 16, 64)
   assert narrow == 16
   assert width > 1000
@@ -162,13 +165,13 @@ def test_one_long_input_pads_no_other_and_is_no_batch(at, vocabulary, monkeypatc
 
 
 @pytest.mark.parametrize(("held", "rows"), [(1, 4), (4, 2), (3, 3)])
-def test_what_the_policy_knows_goes_on_in_a_group_of_other_rows(held, rows):
+def test_the_policy_s_state_continues_in_a_group_with_different_rows(held, rows):
   target, draft = models("t5")
   policy = CostAware((1.0, 1.1, 1.2))
   decoder, _ = together(target, draft, gamma=2, policy=policy)
-  known = {"policy_state": policy.start(held).replace(tried=1.0 + jnp.arange(held))}
-  state = api._first_known(decoder, rows, known)["policy_state"]
-  kept = min(held, rows)
-  assert state.tried.tolist() == [*range(1, kept + 1), *[0] * (rows - kept)]
+  held_state = policy.start(held).replace(tried=1.0 + jnp.arange(held))
+  state = api._first_known(decoder, rows, {"policy_state": held_state})["policy_state"]
+  num_kept = min(held, rows)
+  assert state.tried.tolist() == [*range(1, num_kept + 1), *[0] * (rows - num_kept)]
   assert state.accepted.shape == (rows,)
   assert api._first_known(together(target)[0], rows, None) == {"policy_state": None}

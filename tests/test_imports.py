@@ -1,4 +1,4 @@
-"""Who may import whom (docs/architecture.md)."""
+"""The rules of imports (docs/architecture.md)."""
 
 import pathlib
 import re
@@ -12,14 +12,14 @@ from scripts.house import imported
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "specdec_t5x"
 RULES = tomllib.loads((ROOT / "tests" / "imports.toml").read_text())
-# What is in a clone and not in the wheel.
+# Folders of a clone that are not in the wheel.
 REPOSITORY = {"lab", "tests", "scripts"}
 STATIC = set(RULES["static"])
 JAX_ALONE = {"jax", "jaxtyping", "flax", "specdec_t5x", *RULES["standard"]}
 
 
 def allowed(part):
-  """Returns what a part may import of the others, with groups written out."""
+  """Returns the parts that a part may import, with groups written out."""
   groups = RULES["groups"]
   return {each for name in RULES["may"][part] for each in groups.get(name, [name])}
 
@@ -37,7 +37,7 @@ PARTS = {part_of(module) for module in MODULES}
 
 
 def forbidden(module, source):
-  """Returns what a module imports and should not."""
+  """Returns the forbidden imports of a module."""
   names = [name.split(".") for name in imported(source)]
   roots = {name[0] for name in names}
   ours = {n[1] for n in names if n[0] == "specdec_t5x" and len(n) > 1}
@@ -52,7 +52,7 @@ def forbidden(module, source):
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_what_it_may(module):
+def test_a_module_has_no_forbidden_import(module):
   assert not forbidden(module, (PACKAGE / module).read_text())
 
 
@@ -63,12 +63,12 @@ def test_a_planted_import_is_found(module, planted, found):
   assert forbidden(module, f"{source}\n{planted}\n") == {found}
 
 
-def test_a_default_decode_stands_on_no_other_module():
+def test_a_default_decode_imports_only_the_listed_modules():
   names = {path.relative_to(PACKAGE).as_posix() for path in house.default_modules()}
   assert names == set(RULES["default"])
 
 
-def test_the_size_of_the_house_is_printed_and_within_its_limits(capsys):
+def test_the_sizes_of_the_code_are_printed_and_within_limits(capsys):
   assert house.main() == 0
   shown = dict(re.findall(r"^\| (.+?) \| ([\d,]+) \|$", capsys.readouterr().out, re.M))
   assert shown.keys() == RULES["most"].keys()
@@ -76,7 +76,7 @@ def test_the_size_of_the_house_is_printed_and_within_its_limits(capsys):
     assert int(shown[name].replace(",", "")) <= most, name
 
 
-def test_each_part_has_its_rule():
+def test_every_part_has_a_rule():
   assert set(RULES["may"]) == PARTS
 
 
@@ -87,14 +87,14 @@ def test_the_runtime_never_imports_the_package():
 
 
 @pytest.mark.parametrize("module", LAB)
-def test_a_module_of_lab_imports_only_what_it_may(module):
+def test_a_module_of_lab_has_no_forbidden_import(module):
   source = (ROOT / "lab" / module).read_text()
   roots = {name.split(".")[0] for name in imported(source)}
   for name, users in RULES["lab"].items():
     assert name not in roots or module.startswith(tuple(users)), name
 
 
-def test_the_wheel_has_the_package_alone(monkeypatch):
+def test_the_wheel_has_only_the_package(monkeypatch):
   pytest.importorskip("setuptools")
   from distutils.core import run_setup
 

@@ -1,4 +1,4 @@
-"""The files of sharded runs, joined to that of a single job."""
+"""The files of sharded runs are merged into the file of a single job."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ def name(shard, shards=3):
 
 
 def write_shards(directory, lines, shards=3):
-  """Writes line i to shard i mod `shards`, as jobs over a one-file source do."""
+  """Writes line i to shard i mod `shards`, like jobs over a one-file source."""
   for i in range(shards):
     (directory / name(i, shards)).write_text("".join(lines[i::shards]))
     (directory / f"{name(i, shards)}.COMPLETED").write_text("")
@@ -28,7 +28,7 @@ def numbered(count):
 
 
 @pytest.mark.parametrize("count", [3, 10, 11, 12])
-def test_the_lines_come_in_the_input_s_order(tmp_path, count):
+def test_merged_lines_have_the_input_s_order(tmp_path, count):
   write_shards(tmp_path, numbered(count))
   assert merge_shards(tmp_path) == [tmp_path / WHOLE]
   assert (tmp_path / WHOLE).read_text() == "".join(numbered(count))
@@ -57,7 +57,7 @@ def lose_a_line(path):
     (name(0, 2), lambda path: path.write_text(""), r"found \[2, 3\]"),
   ],
 )
-def test_what_is_not_every_nth_line_is_refused(tmp_path, shard, damage, message):
+def test_incomplete_or_damaged_shards_are_refused(tmp_path, shard, damage, message):
   write_shards(tmp_path, numbered(11))
   damage(tmp_path / shard)
   before = {path: path.read_text() for path in tmp_path.iterdir()}
@@ -66,7 +66,7 @@ def test_what_is_not_every_nth_line_is_refused(tmp_path, shard, damage, message)
   assert {path: path.read_text() for path in tmp_path.iterdir()} == before
 
 
-def test_the_command_says_in_one_line_why_it_did_not(tmp_path):
+def test_the_command_reports_a_failure_in_one_line(tmp_path):
   command = [sys.executable, "-m", "specdec_t5x.merge_shards", str(tmp_path)]
   process = subprocess.run(command, capture_output=True, text=True, check=False)
   assert process.returncode == 1

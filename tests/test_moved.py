@@ -1,4 +1,4 @@
-"""Names of the release before still work, until the next release."""
+"""Names of the previous release work until the next release."""
 
 import importlib
 import json
@@ -12,11 +12,11 @@ from specdec_t5x import moved
 from specdec_t5x.contrib import cascade
 from tests.real_data import ROOT
 
-# The public names of the modules that the reference of that release listed.
+# The public names of the modules in that release's reference.
 NAMES = json.loads((ROOT / "tests" / "names_of_0_1.json").read_text())
-# Names that are gone, or take other arguments: CHANGELOG.md lists them.
+# Names that are gone or take different arguments: CHANGELOG.md has a list.
 GONE = {
-  "analysis.hierarchy": None,  # In lab, as is the next.
+  "analysis.hierarchy": None,  # In lab, like the next module.
   "analysis.layers": None,
   "network.markov": None,  # Part of network.heads.
   "api": {"check_request", "shared_tokens"},
@@ -37,30 +37,30 @@ GONE = {
 
 
 @pytest.mark.parametrize("module", NAMES)
-def test_a_module_of_the_reference_has_its_names(module):
+def test_a_module_of_the_old_reference_has_the_old_names(module):
   gone = GONE.get(module.removeprefix("specdec_t5x."), set())
   if gone is None:
     with pytest.raises(ModuleNotFoundError):
       importlib.import_module(module)
     return
-  found = importlib.import_module(module)
-  assert {name for name in NAMES[module] if not hasattr(found, name)} == gone
+  imported = importlib.import_module(module)
+  assert {name for name in NAMES[module] if not hasattr(imported, name)} == gone
 
 
 @pytest.mark.parametrize("old", moved.MODULES)
-def test_an_old_name_of_a_module_gives_the_module_itself(old):
-  found = importlib.import_module(f"specdec_t5x.{old}")
+def test_an_old_module_name_gives_the_new_module(old):
+  imported = importlib.import_module(f"specdec_t5x.{old}")
   new = importlib.import_module(f"specdec_t5x.{moved.MODULES[old]}")
-  assert found is new
-  assert found.__spec__.name == new.__name__
+  assert imported is new
+  assert imported.__spec__.name == new.__name__
 
 
-def test_a_module_without_the_name_says_so():
+def test_an_unknown_name_is_an_attribute_error():
   with pytest.raises(AttributeError, match="heads' has no attribute 'Nothing'"):
     importlib.import_module("specdec_t5x.drafters.heads").Nothing  # noqa: B018
 
 
-def test_a_gin_file_of_a_user_may_have_old_and_new_names_side_by_side(tmp_path):
+def test_a_user_s_gin_file_may_have_old_and_new_names(tmp_path):
   file = tmp_path / "mine.gin"
   file.write_text(
     "from __gin__ import dynamic_registration\n"

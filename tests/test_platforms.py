@@ -1,4 +1,4 @@
-"""A platform that JAX doesn't have is one sentence, from each entry point."""
+"""Every entry point reports an unavailable platform in one sentence."""
 
 import subprocess
 import sys
@@ -29,8 +29,8 @@ COMMANDS = {
     ("bench", "typo,cuda"),
   ],
 )
-def test_a_platform_that_is_not_there_is_one_sentence(name, platform):
-  found = subprocess.run(
+def test_an_unavailable_platform_is_reported_in_one_sentence(name, platform):
+  process = subprocess.run(
     [sys.executable, *COMMANDS[name]],
     cwd=ROOT,
     check=False,
@@ -38,12 +38,12 @@ def test_a_platform_that_is_not_there_is_one_sentence(name, platform):
     capture_output=True,
     text=True,
   )
-  assert found.returncode == 1
+  assert process.returncode == 1
   message = f"JAX finds no platform {platform!r}, which JAX_PLATFORMS names, but 'cpu'"
-  [line] = [line for line in found.stderr.splitlines() if message in line]
+  [line] = [line for line in process.stderr.splitlines() if message in line]
   assert "Set JAX_PLATFORMS=cpu" in line
-  assert len(found.stderr.splitlines()) < 12
+  assert len(process.stderr.splitlines()) < 12
 
 
-def test_the_platform_that_is_there_is_taken():
+def test_the_available_platform_is_used():
   assert specdec_t5x.load_model(embedded.draft())

@@ -1,4 +1,4 @@
-"""What policies choose; whatever they do, outputs at T = 0 are plain decoding's."""
+"""The choices of policies; with any policy, greedy outputs equal plain decoding's."""
 
 import dataclasses
 import functools
@@ -42,7 +42,7 @@ TURNS = CostAware((1.0, 1.35, 1.55, 1.8), 0.6, prior_weight=1.0, decay=0.5)
 
 @dataclasses.dataclass(frozen=True)
 class Alternating(Policy):
-  """Rests once after so many iterations that draft, again and again."""
+  """A policy that rests once after every `drafts` iterations that draft."""
 
   drafts: int = 1
 
@@ -70,10 +70,11 @@ PATTERNS = {
 
 
 def start(policy, sampling=GREEDY):
-  keys, drafter = row_keys(jax.random.key(0), ROWS), DraftModel(DRAFT, GAMMA)
-  given = TARGET, drafter, RULES["token"], sampling, keys, ROOM
-  spec, state = speculation(*given, policy=policy)
-  # Rows of several beginnings, whose outputs end at several places.
+  keys = row_keys(jax.random.key(0), ROWS)
+  drafter = DraftModel(DRAFT, GAMMA)
+  rule = RULES["token"]
+  spec, state = speculation(TARGET, drafter, rule, sampling, keys, ROOM, policy=policy)
+  # Rows have different first tokens, so outputs end at different places.
   firsts = 2 + jnp.arange(ROWS) % 4
   return spec, state.replace(
     sequences=state.sequences.at[:, 1].set(firsts), lengths=state.lengths + 1
@@ -86,22 +87,22 @@ def decode(policy, sampling=GREEDY, loop=jax.lax.while_loop):
 
 @functools.cache
 def compiled(policy, sampling=GREEDY):
-  """What the compiled loop decodes; each program is built once for all tests."""
+  """Returns a decode of the compiled loop; a program is built once for the tests."""
   return jax.jit(lambda: decode(policy, sampling))()
 
 
 @functools.cache
 def plain():
   _, state = start(Fixed())
-  how = Plain(TARGET.extend, GREEDY, ROOM, 1, adjusted_probs)
-  return jax.jit(lambda: generate_plain(how, state))()
+  decoder = Plain(TARGET.extend, GREEDY, ROOM, 1, adjusted_probs)
+  return jax.jit(lambda: generate_plain(decoder, state))()
 
 
-# ---- Outputs and statistics. ----
+# ---- Outputs and statistics ----
 
 
 @pytest.mark.parametrize("policy", PATTERNS.values(), ids=PATTERNS)
-def test_greedy_outputs_are_those_of_the_fixed_length_and_of_plain_decoding(policy):
+def test_greedy_outputs_equal_the_fixed_length_s_and_plain_decoding_s(policy):
   decoded, fixed = compiled(policy), compiled(Fixed())
   np.testing.assert_array_equal(fixed.tokens, plain().tokens)
   np.testing.assert_array_equal(decoded.tokens, plain().tokens)
@@ -115,14 +116,14 @@ def test_greedy_outputs_are_those_of_the_fixed_length_and_of_plain_decoding(poli
   [*((name, GREEDY) for name in PATTERNS), ("takes turns", Sampling())],
   ids=str,
 )
-def test_plain_turns_are_counted(name, sampling):
+def test_plain_iterations_are_counted(name, sampling):
   policy = PATTERNS[name]
   decoded = compiled(policy, sampling)
   info = decoded.statistics
-  # The first token was known.
+  # The first token was known at the start.
   emitted = output_lengths(np.asarray(decoded.tokens)) - 1
   np.testing.assert_array_equal(info.emitted, emitted)
-  # Each call adds its own token, but for calls whose draft ended the sequence.
+  # A call adds the target's token, unless the draft ended the sequence.
   surplus = info.accepted + info.target_calls - info.emitted
   assert set(np.asarray(surplus).tolist()) <= {0, 1}
   np.testing.assert_allclose(info.log_prob, decoded.scores, rtol=1e-5)
@@ -136,19 +137,19 @@ def test_plain_turns_are_counted(name, sampling):
 
 
 def test_compiled_loop_equals_the_python_loop():
-  found = compiled(TURNS, Sampling())
+  result = compiled(TURNS, Sampling())
   watched, kinds = watch(lambda loop: decode(TURNS, Sampling(), loop))
-  np.testing.assert_array_equal(found.tokens, watched.tokens)
-  chex.assert_trees_all_close(found.statistics, watched.statistics, rtol=1e-5)
+  np.testing.assert_array_equal(result.tokens, watched.tokens)
+  chex.assert_trees_all_close(result.statistics, watched.statistics, rtol=1e-5)
   assert kinds.count("speculate") > 2 < kinds.count("rest")
 
 
 def watch(decode):
-  """What is decoded by a loop in Python, and the kind of each of its turns."""
+  """Returns the decode of a Python loop and the kinds of the loop's iterations."""
   kinds = []
 
   def loop(condition, body, carry):
-    # Both inner loops are of the outer one's turns, which can't be compiled then.
+    # The inner loops run within iterations of the outer loop, which can't be compiled.
     is_outer = body.__name__ == "take_turn"
     compiled = body if is_outer else jax.jit(body)
 
@@ -161,7 +162,7 @@ def watch(decode):
   return decode(loop), kinds
 
 
-# ---- What pays. ----
+# ---- The lengths that pay ----
 
 
 def counts_of(accepted, tried):
@@ -169,13 +170,13 @@ def counts_of(accepted, tried):
 
 
 def chosen(policy, accepted, tried, lengths=None):
-  """What rows of such counts draft next."""
+  """Returns the next draft lengths of rows with the counts."""
   lengths = lengths or tuple(range(len(policy.seconds) or GAMMA + 1))
   return np.asarray(policy.lengths(counts_of(accepted, tried), len(tried), lengths))
 
 
 @pytest.mark.parametrize("lengths", [tuple(range(8)), (0, 7), (0, 2, 6)], ids=str)
-def test_it_chooses_the_length_of_most_tokens_a_second(lengths):
+def test_the_length_with_the_most_tokens_per_second_is_chosen(lengths):
   rng = np.random.default_rng(0)
   for _ in range(50):
     seconds = np.cumsum([1.0, *rng.uniform(0.01, 0.6, size=len(lengths) - 1)])
@@ -184,21 +185,21 @@ def test_it_chooses_the_length_of_most_tokens_a_second(lengths):
     accepted = tried * rng.uniform(size=4)
     alpha = (1.5 + accepted.sum()) / (2 + tried.sum())
     speeds = expected_tokens(alpha, np.array(lengths)) / seconds
-    found = chosen(policy, accepted, tried, lengths)
-    assert (found == found[0]).all(), "one length for the batch"
-    speed = speeds[lengths.index(found[0])]
+    result = chosen(policy, accepted, tried, lengths)
+    assert (result == result[0]).all(), "one length for the batch"
+    speed = speeds[lengths.index(result[0])]
     np.testing.assert_allclose(speed, speeds.max(), rtol=1e-5)
 
 
-def test_rows_have_the_lengths_that_are_best_for_each():
+def test_every_row_has_the_best_length_of_the_row():
   tried = np.random.default_rng(0).uniform(0, 9, size=200).astype(np.float32)
   accepted = tried * np.linspace(0, 1, 200, dtype=np.float32)
   alpha = (1.5 + accepted) / (2 + tried)
   for cost in (0.0, 0.07, 0.31, 1.0):
     speeds = walltime_improvement(alpha[:, None], np.arange(8), cost)
     policy = CostAware([1 + cost * n for n in range(8)], by_row=True)
-    found = chosen(policy, accepted, tried)
-    np.testing.assert_array_equal(found, speeds.argmax(axis=1))
+    result = chosen(policy, accepted, tried)
+    np.testing.assert_array_equal(result, speeds.argmax(axis=1))
 
 
 @pytest.mark.parametrize(
@@ -213,9 +214,7 @@ def test_rows_have_the_lengths_that_are_best_for_each():
   ],
   ids=["free", "dear", "dear by row", "surely free", "a block's cost"],
 )
-def test_what_costs_nothing_is_drafted_and_what_never_pays_is_not(
-  policy, counts, length
-):
+def test_free_drafts_are_drafted_and_losing_drafts_are_not(policy, counts, length):
   np.testing.assert_array_equal(chosen(policy, *counts), length)
 
 
@@ -227,17 +226,18 @@ def test_what_costs_nothing_is_drafted_and_what_never_pays_is_not(
   ],
   ids=["batch", "row"],
 )
-def test_where_drafts_fail_it_rests_until_the_counts_have_decayed(policy, tried, sizes):
-  counts, found = counts_of([0.0], [tried]), []
+def test_rows_rest_after_failed_drafts_until_the_counts_decay(policy, tried, sizes):
+  counts = counts_of([0.0], [tried])
+  result = []
   lengths = tuple(range(len(policy.seconds)))
   for _ in range(300):
-    found.append(int(policy.lengths(counts, 1, lengths)[0]))
+    result.append(int(policy.lengths(counts, 1, lengths)[0]))
     counts = policy.update(counts, no_info(1))
-  assert (found[0], found[-1]) == sizes
-  assert found == sorted(found)
+  assert (result[0], result[-1]) == sizes
+  assert result == sorted(result)
 
 
-def test_where_nothing_was_measured_it_drafts_all():
+def test_without_measured_times_the_longest_draft_is_chosen():
   for accepted, tried in [(0.0, 0.0), (0.0, 1e6), (9.0, 9.0)]:
     for policy in (CostAware(), CostAware(by_row=True)):
       assert chosen(policy, [accepted], [tried], (0, 1, 2, 5)) == 5
@@ -245,30 +245,30 @@ def test_where_nothing_was_measured_it_drafts_all():
       assert policy.pays((0, 5))
 
 
-def test_what_no_draft_gains_at_the_prior_is_never_tried():
-  # 1.75 and 2.31 tokens at alpha 0.75, and what is tried should gain a fifth.
+def test_drafts_without_a_gain_at_the_prior_are_never_tried():
+  # 1.75 and 2.31 tokens at alpha 0.75; a draft should gain a fifth to be tried.
   lengths = 0, 1, 2
   assert CostAware((1.0, 1.45, 2.5)).pays(lengths)
   assert not CostAware((1.0, 1.47, 1.94)).pays(lengths)
   assert "Decoding plainly" in CostAware((1.0, 1.47, 1.94)).outlook(lengths)
   assert CostAware((1.0, 1.47, 1.94), prior_alpha=0.9).pays(lengths)
-  # Of drafts of all or nothing: 1 + 0.75 + 0.5625 tokens.
+  # Drafts of all or nothing: 1 + 0.75 + 0.5625 tokens.
   assert CostAware((1.0, 1.92)).pays((0, 2))
   assert not CostAware((1.0, 1.94)).pays((0, 2))
 
 
-# ---- Drafters that can't go on after a rest. ----
+# ---- Drafters that can't continue after a rest ----
 
 APART = HeadDraft(HashHeads(4, 6, HeadsConfig("medusa", 3, 1), False))
-# Three tokens or none.
+# Drafts have three tokens or no token.
 PAYING = CostAware((1.0, 9.0, 9.0, 2.0), 0.8, prior_weight=1.0)
 
 
 def rests(accepted, tried, has_rested=(False, False), ended=(False, False)):
-  """Whether two rows rest of whose drafts so much was tried."""
+  """Returns whether two rows with the counts rest."""
   keys = row_keys(jax.random.key(0), 2)
-  given = TARGET, APART, RULES["token"], GREEDY, keys, 40
-  spec, state = speculation(*given, policy=PAYING)
+  rule = RULES["token"]
+  spec, state = speculation(TARGET, APART, rule, GREEDY, keys, 40, policy=PAYING)
   state = state.replace(
     policy_state=counts_of(accepted, tried),
     has_rested=jnp.array(has_rested),
@@ -279,13 +279,13 @@ def rests(accepted, tried, has_rested=(False, False), ended=(False, False)):
 
 # 2 tokens an iteration pay: 1 + a + a^2 + a^3 from a = 0.5437 on. The prior is 0.8.
 @pytest.mark.parametrize(
-  ("accepted", "tried", "so_far", "is_resting"),
+  ("accepted", "tried", "state", "is_resting"),
   [
     ((0, 0), (0, 0), {}, False),
     ((2, 0), (3, 1), {}, False),  # 2.8 / 5 = 0.56
     ((1, 1), (3, 2), {}, True),  # 2.8 / 6 = 0.47
     ((0, 1), (1, 2), {}, True),  # 1.8 / 4 = 0.45
-    # It goes on so until the rows that rested have ended; rows that have draft nothing.
+    # Rows that rested draft nothing, so the rest goes on until these rows have ended.
     ((9, 9), (9, 9), {}, False),
     ((9, 9), (9, 9), {"has_rested": (True, False)}, True),
     ((9, 9), (9, 9), {"has_rested": (True, False), "ended": (True, False)}, False),
@@ -293,21 +293,23 @@ def rests(accepted, tried, has_rested=(False, False), ended=(False, False)):
   ],
   ids=str,
 )
-def test_it_rests_where_drafts_bring_less_than_they_cost(
-  accepted, tried, so_far, is_resting
+def test_rows_rest_if_drafts_cost_more_than_the_gain(
+  accepted, tried, state, is_resting
 ):
-  assert rests(accepted, tried, **so_far) == is_resting
+  assert rests(accepted, tried, **state) == is_resting
 
 
-# ---- Which policy there is. ----
+# ---- The choice of a policy ----
 
 NETWORK = network_for(tiny.DRAFT)
-SKIPPING, MODEL = LayerSkip(("mlp_0",)), DraftModel(NETWORK)
-SPARSE, TREE = SparseDraft(NETWORK), TreeDraft(NETWORK)
+SKIPPING = LayerSkip(("mlp_0",))
+MODEL = DraftModel(NETWORK)
+SPARSE = SparseDraft(NETWORK)
+TREE = TreeDraft(NETWORK)
 
 
 @pytest.mark.parametrize(
-  ("drafter", "named", "own"),
+  ("drafter", "named", "default"),
   [
     (MODEL, CostAware(), Fixed()),
     (APART, CostAware(), Fixed()),
@@ -318,11 +320,11 @@ SPARSE, TREE = SparseDraft(NETWORK), TreeDraft(NETWORK)
   ],
   ids=lambda part: type(part).__name__,
 )
-def test_the_policy_is_what_was_asked_for_or_what_is_usual(drafter, named, own):
+def test_the_policy_is_the_requested_policy_or_the_default(drafter, named, default):
   assert policy_for(drafter, None, None, is_word=True) == named
-  assert policy_for(drafter, None, None, is_word=False) == own
+  assert policy_for(drafter, None, None, is_word=False) == default
   for is_word in (True, False):
-    # A length that is given is drafted in each iteration.
+    # A given length is drafted in every iteration.
     assert policy_for(drafter, None, 4, is_word) == Fixed()
     for gamma in (None, 4):
       assert policy_for(drafter, "auto", gamma, is_word) == CostAware()
@@ -334,32 +336,33 @@ def test_the_policy_is_what_was_asked_for_or_what_is_usual(drafter, named, own):
   [MODEL, Copy(), SPARSE, SKIPPING, Quantized(), Quantized(4, 32)],
   ids=lambda part: type(part).__name__,
 )
-def test_a_gamma_of_the_drafters_own_is_drafted_like_one_that_is_asked_for(drafter):
-  usual = [policy_for(drafter, None, None, is_word) for is_word in (True, False)]
+def test_a_drafter_s_gamma_is_drafted_like_a_requested_gamma(drafter):
+  defaults = [policy_for(drafter, None, None, is_word) for is_word in (True, False)]
   for gamma in (drafter.gamma, 2):
-    given = dataclasses.replace(drafter, gamma=int(gamma))
+    with_gamma = dataclasses.replace(drafter, gamma=int(gamma))
     for is_word in (True, False):
-      assert policy_for(given, None, None, is_word) == Fixed()
-      assert policy_for(given, "auto", None, is_word) == policy_for(
+      assert policy_for(with_gamma, None, None, is_word) == Fixed()
+      assert policy_for(with_gamma, "auto", None, is_word) == policy_for(
         drafter, "auto", None
       )
-  # A copy, and a copy with another field, have no gamma of their own.
+  # A copied drafter, with or without a changed field, has no gamma of the user.
   other = {"match": 2} if isinstance(drafter, Copy) else {}
   copied = dataclasses.replace(dataclasses.replace(drafter), **other)
-  assert [policy_for(copied, None, None, word) for word in (True, False)] == usual
+  assert [policy_for(copied, None, None, word) for word in (True, False)] == defaults
   assert policy_for(drafter, None, longest(None)) == Fixed()
 
 
-def test_what_is_nearly_the_target_is_expected_to_be_right():
+def test_a_rounded_target_has_a_high_prior_alpha():
   expected, policy = CostAware(prior_alpha=0.9), CostAware()
   assert policy_for(Quantized(), "auto", 4) == policy_for(Quantized(), "auto", None)
   assert policy_for(Quantized(), "auto", None) == expected
-  assert policy_for(Quantized(), policy, None) == policy  # As it was asked for.
+  # The requested policy is used.
+  assert policy_for(Quantized(), policy, None) == policy
   assert policy_for(Quantized(), None, None, is_word=False).prior_alpha == 0.9
   assert policy_for(Quantized(), None, 4) == Fixed()
 
 
-def test_a_policy_has_a_name():
+def test_policies_have_names():
   assert {name: get_policy(name) for name in POLICIES} == {
     "auto": CostAware(),
     "fixed": Fixed(),
@@ -367,14 +370,14 @@ def test_a_policy_has_a_name():
   assert get_policy(TURNS) is TURNS
 
 
-def test_settings_that_gin_gives_as_lists_are_hashed():
+def test_lists_from_gin_are_hashable_settings():
   assert hash(CostAware([1.0, 2.0])) == hash(CostAware((1.0, 2.0)))
 
 
-# ---- What can't be. ----
+# ---- Refusals ----
 
 
-def test_there_is_a_time_for_each_length():
+def test_a_wrong_number_of_times_is_refused():
   times = CostAware((1.0, 2.0, 3.0))
   times.check((0, 1, 2))
   CostAware().check((0, 7))
@@ -384,7 +387,7 @@ def test_there_is_a_time_for_each_length():
 
 
 @pytest.mark.parametrize("name", ["budget", "confidence", "exit"])
-def test_a_policy_that_was_removed_is_refused_with_what_replaces_it(name):
+def test_a_removed_policy_is_refused_with_the_replacement(name):
   message = rf"GAMMA_POLICY '{name}' was removed, .*failures.md\). Use 'auto'\."
   for make in (get_policy, lambda name: policy_for(MODEL, name, 3)):
     with pytest.raises(ValueError, match=message):
@@ -392,6 +395,6 @@ def test_a_policy_that_was_removed_is_refused_with_what_replaces_it(name):
 
 
 @pytest.mark.parametrize("length", [-1, 2.5, True])
-def test_a_fixed_length_is_a_number_of_tokens(length, unchecked):
+def test_a_fixed_length_must_be_a_whole_number(length, unchecked):
   with pytest.raises(ValueError, match=r"Fixed.length must be a whole number of at"):
     Fixed(length)

@@ -34,7 +34,7 @@ def paths(tmp_path_factory):
 
 @pytest.fixture
 def strict():
-  """Promotion as JAX_NUMPY_RANK_PROMOTION and JAX_NUMPY_DTYPE_PROMOTION set it."""
+  """Sets promotion like JAX_NUMPY_RANK_PROMOTION and JAX_NUMPY_DTYPE_PROMOTION."""
   names = {"jax_numpy_rank_promotion": "raise", "jax_numpy_dtype_promotion": "strict"}
   before = {name: getattr(jax.config, name) for name in names}
   for name, value in names.items():
@@ -46,7 +46,7 @@ def strict():
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, top_p=0.9)], ids=str)
 @pytest.mark.parametrize("words", WAYS.values(), ids=WAYS)
-def test_decoding_promotes_as_jax_usually_does(paths, strict, words, sampling):
+def test_decoding_works_under_strict_promotion(paths, strict, words, sampling):
   target, draft = map(specdec_t5x.load_model, paths[:2])
   settings = {"max_length": 6, "batch_size": 2, "sampling": sampling}
   words = {"draft": draft, **words, **settings}

@@ -1,4 +1,4 @@
-"""Noise of an import is held back, and shown where the import fails."""
+"""The output of an import is held back, and shown if the import fails."""
 
 import pytest
 
@@ -13,13 +13,13 @@ def module(tmp_path, monkeypatch):
   return lambda name, text: (tmp_path / f"{name}.py").write_text(text)
 
 
-def test_a_module_is_imported_without_its_noise(module, capfd):
+def test_a_module_is_imported_without_output(module, capfd):
   module("noisy_module", NOISY.format(name="success") + "VALUE = 3\n")
   assert import_quietly("noisy_module").VALUE == 3
   assert capfd.readouterr().err == ""
 
 
-def test_a_failing_import_shows_what_it_printed(module, capfd):
+def test_a_failing_import_shows_the_output(module, capfd):
   module("noisy_failure", NOISY.format(name="failure") + "raise RuntimeError('no')\n")
   with pytest.raises(RuntimeError, match="no"):
     import_quietly("noisy_failure")

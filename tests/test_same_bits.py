@@ -1,4 +1,4 @@
-"""Blocks of one width give plain and speculative decoding the same bits (SAME_BITS)."""
+"""Blocks of equal width give plain and speculative decoding equal bits (SAME_BITS)."""
 
 import dataclasses
 
@@ -35,9 +35,9 @@ def model(config, seed=0):
 
 
 def run(config, sampling=GREEDY, draft=None, slots=0, rows=slice(None), **words):
-  """Returns tokens and scores of a decode in blocks of one width."""
-  given = model(config, 1) if draft == "draft" else draft
-  decoder, params = build.together(model(config), given, same_bits=True, **words)
+  """Returns tokens and scores of a decode in blocks of equal width."""
+  draft_model = model(config, 1) if draft == "draft" else draft
+  decoder, params = build.together(model(config), draft_model, same_bits=True, **words)
   decoder = dataclasses.replace(decoder, slots=slots)
   keys = jax.random.split(jax.random.key(0), len(INPUTS))[rows]
 
@@ -60,16 +60,16 @@ WAYS = {
 
 @pytest.mark.parametrize("config", [T5, GPT], ids=["t5", "gpt"])
 def test_plain_and_speculative_logits_have_the_same_bits(config):
-  """By XLA's bfloat16 products, whose bits depend on a block's width."""
+  """The bits of XLA's bfloat16 products depend on a block's width."""
   tokens, scores = run(config)
   for name, way in WAYS.items():
-    found, their_scores = run(config, **way)
+    found, way_scores = run(config, **way)
     np.testing.assert_array_equal(found, tokens, err_msg=name)
-    # Sums of log-probabilities: of the same numbers, in another order.
-    np.testing.assert_allclose(their_scores, scores, rtol=1e-5, err_msg=name)
+    # Scores are sums of the same log-probabilities in a different order.
+    np.testing.assert_allclose(way_scores, scores, rtol=1e-5, err_msg=name)
 
 
-def test_coupled_samples_have_them_too():
+def test_coupled_samples_are_equal_token_for_token():
   tokens, _ = run(T5, Sampling(coupled=True))
   found, _ = run(T5, Sampling(), draft="draft", gamma=5, rule="coupled")
   np.testing.assert_array_equal(found, tokens)
@@ -84,19 +84,19 @@ def logits(extend, config, count):
   )
 
 
-def test_a_block_is_as_wide_as_all_others_and_leaves_no_filler():
+def test_a_block_has_the_fixed_width_and_leaves_no_filler():
   wide, _, cache = logits(widths.of_fixed_width, T5, 3)
   assert wide.shape == (12, 3, 40)
   np.testing.assert_array_equal(cache.index, 3)
-  whole, _, _ = logits(lambda extend: extend, T5, widths.FIXED_WIDTH)
-  np.testing.assert_array_equal(wide, whole[:, :3])
+  full, _, _ = logits(lambda extend: extend, T5, widths.FIXED_WIDTH)
+  np.testing.assert_array_equal(wide, full[:, :3])
 
 
 def test_by_default_blocks_have_one_width_on_accelerators_at_batch_1(monkeypatch):
   plain = PlainDecoder(network_for(T5))
   drafts = SpeculativeDecoder(plain.target, DraftModel(plain.target, 5))
   long = SpeculativeDecoder(plain.target, DraftModel(plain.target, 8))
-  assert not any(x.is_fixed(1) for x in (plain, drafts, long))  # On CPU.
+  assert not any(x.is_fixed(1) for x in (plain, drafts, long))  # The device is a CPU.
   monkeypatch.setattr(platforms, "wide_blocks_cost_more", lambda: False)
   assert [x.is_fixed(1) for x in (plain, drafts, long)] == [True, True, False]
   assert [x.is_fixed(4) for x in (plain, drafts, long)] == [False] * 3
@@ -126,12 +126,12 @@ TREE = TreeDraft(NETWORK, build.delayed(0, 2, 2))
     (PlainDecoder, {"block": 9, "same_bits": True}, "got 8 tokens"),
   ],
 )
-def test_what_does_not_fit_is_refused(kind, settings, message):
+def test_drafts_that_do_not_fit_the_block_are_refused(kind, settings, message):
   with pytest.raises(ValueError, match=message):
     kind(NETWORK, **settings)
 
 
-# ---- What is said, and the check of the device. ----
+# ---- Messages, and the check of the device ----
 
 
 def answer(config, rows=2, **words):
@@ -141,7 +141,7 @@ def answer(config, rows=2, **words):
 
 
 @pytest.mark.parametrize("config", [T5, GPT], ids=["t5", "gpt"])
-def test_this_device_keeps_the_promise(config):
+def test_this_device_gives_the_same_bits(config):
   found = answer(config, gamma=2, same_bits=True)
   assert found.holds
   assert found.line().startswith("Outputs are plain decoding's, bit for bit: every")
@@ -164,18 +164,18 @@ def test_a_device_without_the_property_is_reported(monkeypatch, capfd):
   assert "SAME_BITS can't be kept" in "".join(capfd.readouterr())
 
 
-def test_without_one_width_it_depends_on_the_products():
+def test_without_a_fixed_width_the_bits_depend_on_the_products():
   assert not answer(T5, gamma=3).holds
   native = dataclasses.replace(T5, products="auto")
   found = answer(native, gamma=3)
   assert found.holds == (library.problem() is None)
-  # More rows than kernels take: of float32, and of the logits, which always are.
+  # More rows than kernels take, in float32 and for the logits, which are float32.
   wide = dataclasses.replace(native, dtype="float32")
   for config in (wide, native):
     assert not answer(config, rows=64, gamma=3).holds
 
 
-def test_generate_takes_it():
+def test_generate_takes_same_bits():
   target = model(T5)
   end = {"generation": dataclasses.replace(target.generation, eos_ids=(1,))}
   target = dataclasses.replace(target, **end)

@@ -1,4 +1,4 @@
-"""The suite's own parts: quick files, XLA flags, tested releases, the wheel's links."""
+"""Parts of the suite: quick files, XLA flags, tested releases, the wheel's links."""
 
 import doctest
 import importlib.metadata
@@ -21,28 +21,29 @@ def test_examples_in_docstrings(module):
   assert result.failed == 0
 
 
-def test_recorded_files_are_there_and_the_quick_ones_within_their_budgets():
-  files, spent = suite.recorded(), {}
+def test_recorded_files_exist_and_quick_files_are_within_the_budgets():
+  files = suite.recorded()
+  spent = {}
   assert not [name for name in files if not (ROOT / "tests" / name).is_file()]
   for name in suite.quick_files(files, suite.BUDGETS):
-    folder, cost = suite.folder_of(name), files[name]
+    folder = suite.folder_of(name)
+    cost = files[name]
     spent[folder] = spent.get(folder, 0) + cost["cpu"] - cost["slow_cpu"]
   assert spent
   for folder, seconds in spent.items():
     assert seconds <= suite.BUDGETS.get(folder, suite.DEFAULT_BUDGET)
 
 
-def test_flags_that_xla_does_not_know_are_left_out_and_tried_once(
-  tmp_path, monkeypatch
-):
-  known, unknown = "--xla_backend_optimization_level=0", "--xla_no_such_flag=1"
-  assert xla_flags.accepted([known, unknown], tmp_path) == [known]
+def test_unknown_xla_flags_are_left_out_and_tried_once(tmp_path, monkeypatch):
+  known_flag = "--xla_backend_optimization_level=0"
+  unknown_flag = "--xla_no_such_flag=1"
+  assert xla_flags.accepted([known_flag, unknown_flag], tmp_path) == [known_flag]
   monkeypatch.setattr(xla_flags, "_starts", None)
-  assert xla_flags.accepted([known, unknown], tmp_path) == [known]
+  assert xla_flags.accepted([known_flag, unknown_flag], tmp_path) == [known_flag]
 
 
 def test_upper_bounds_are_the_next_minor_releases():
-  """Of the newest releases that the tests passed with."""
+  """The newest releases are the releases that passed the tests."""
   for setup in ("setup.py", "t5x_runtime/setup.py"):
     needs = re.findall(r'"((?:jax|flax|numpy)[>=][^"]+)"', (ROOT / setup).read_text())
     needs = {need.name: need.specifier for need in map(Requirement, needs)}
@@ -52,9 +53,7 @@ def test_upper_bounds_are_the_next_minor_releases():
       assert f"<{major}.{minor + 1}" in str(needs[name]), (setup, name)
 
 
-def test_the_installed_releases_are_compared_and_recorded(
-  tmp_path, monkeypatch, capsys
-):
+def test_installed_releases_are_compared_and_recorded(tmp_path, monkeypatch, capsys):
   record = tmp_path / "tested.json"
   record.write_text(json.dumps({"jax": "0.0.1", "numpy": "99.0"}))
   monkeypatch.setattr(tested, "RECORD", record)
@@ -74,11 +73,11 @@ def test_the_replacement_of_editdistance_gives_levenshtein_distances():
   assert module.eval("wmt14_ende", "wmt14_ned") == 3
 
 
-def test_a_wheel_s_environment_has_declared_dependencies_alone(tmp_path):
+def test_a_wheel_s_environment_has_only_declared_dependencies(tmp_path):
   links = commands.script_module("link_dependencies", ".ci")
-  found = {each.metadata["Name"].lower() for each in links.closure(links.ROOTS)}
-  assert {"jax", "flax", "numpy", "absl-py"} <= found
-  assert not found & {"pytest", "ruff", "hypothesis", "specdec_t5x"}
+  names = {each.metadata["Name"].lower() for each in links.closure(links.ROOTS)}
+  assert {"jax", "flax", "numpy", "absl-py"} <= names
+  assert not names & {"pytest", "ruff", "hypothesis", "specdec_t5x"}
   for each in links.closure(("packaging",)):
     links.link(each, tmp_path)
   assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Times of iterations: measured once, kept, whole, and wherever they are asked for."""
+"""Times of iterations are measured once, kept on disk, and used by decoders."""
 
 import builtins
 import dataclasses
@@ -31,10 +31,11 @@ from tests import processes
 
 _SIZES = {"vocab_size": 17, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 32}
 _LAYERS = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-# With XLA's products: else kernels would be built and kept beside the times.
+# XLA's products need no kernels, which would be built and kept beside the times.
 NETWORK = Transformer(T5Config(**_SIZES, **_LAYERS, products="xla"))
 GAMMA, ROOM = 2, 12
-INPUTS, KEY = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]]), jax.random.key(0)
+INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
+KEY = jax.random.key(0)
 
 
 @functools.cache
@@ -62,24 +63,25 @@ def measure(*settings, **named):
 
 
 def forget(monkeypatch):
-  """As another process that finds what this one has kept."""
+  """Forgets this process's times, like a new process that finds the kept times."""
   monkeypatch.setattr(tuning, "_measured", {})
   monkeypatch.setattr(tuning, "_tuned", {})
 
 
 @pytest.fixture
-def kept(tmp_path, monkeypatch):
-  """A folder where nothing is kept yet, and a process that has measured nothing."""
-  library.problem()  # The kernels are looked for once a process, elsewhere.
+def cache(tmp_path, monkeypatch):
+  """Returns a folder without times, for a process that has measured nothing."""
+  # The kernels are looked up once per process, in a different folder.
+  library.problem()
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "kept"))
-  monkeypatch.setattr(tuning, "_SECONDS", 0.0)  # As few rounds as can be.
+  monkeypatch.setattr(tuning, "_SECONDS", 0.0)  # The smallest number of rounds.
   forget(monkeypatch)
   return tmp_path / "kept"
 
 
 @pytest.fixture
 def counted(monkeypatch):
-  """The jobs that were measured, by made-up times."""
+  """Returns the list of measured jobs; the times are made up."""
   calls = []
 
   def made_up(job, params):
@@ -90,13 +92,13 @@ def counted(monkeypatch):
   return calls
 
 
-def files_of(kept):
-  """All but the kernels, which other processes keep there."""
-  return [path for path in kept.iterdir() if path.suffix != ".so"]
+def files_of(cache):
+  """Returns the files without the kernels, which other processes keep here."""
+  return [path for path in cache.iterdir() if path.suffix != ".so"]
 
 
-def file_of(kept):
-  (path,) = files_of(kept)  # Nor is a part of a file left behind.
+def file_of(cache):
+  (path,) = files_of(cache)  # No partial file is left behind.
   return path
 
 
@@ -105,81 +107,83 @@ def file_of(kept):
   [(DraftModel(NETWORK, GAMMA), GAMMA + 1), (SparseDraft(NETWORK, GAMMA), 2)],
   ids=["each length", "all or nothing"],
 )
-def test_each_length_of_a_draft_is_measured(drafter, count, kept):
+def test_every_length_of_a_draft_is_measured(drafter, count, cache):
   times = measure(dataclasses.replace(AUTO, drafter=drafter))
   assert len(times) == count
   assert min(times) > 0
-  found = json.loads(file_of(kept).read_text())
+  found = json.loads(file_of(cache).read_text())
   assert found["seconds"] == list(times)
   assert found["prepare"] > 0
 
 
 def compiled(program, *arguments):
-  """What a program becomes, as text."""
+  """Returns the text of a compiled program."""
   leaves, tree = jax.tree.flatten(arguments)
   flat = jax.jit(lambda *leaves: program(*jax.tree.unflatten(tree, leaves)))
   return flat.lower(*leaves).compile().as_text()
 
 
-def test_inputs_are_read_once_and_not_while_iterations_are_timed():
+def test_inputs_are_encoded_once_and_not_while_iterations_are_timed():
   start, run = tuning._programs(job())
-  given = arguments(), jnp.int32(GAMMA)
-  assert "EncoderLayer" in compiled(start, *given)
-  timed = compiled(run, *given, start(*given), jnp.int32(1))
+  gamma = jnp.int32(GAMMA)
+  assert "EncoderLayer" in compiled(start, arguments(), gamma)
+  started = start(arguments(), gamma)
+  timed = compiled(run, arguments(), gamma, started, jnp.int32(1))
   assert "DecoderLayer" in timed
   assert "EncoderLayer" not in timed
 
 
-def test_what_is_compared_is_of_one_round():
-  calls, counts = np.array([1.0, 1 + 20 * 2.0, 1 + 5 * 3.0, 1 + 5 * 5.0]), [20, 5, 5]
+def test_times_are_compared_within_a_round():
+  calls = np.array([1.0, 1 + 20 * 2.0, 1 + 5 * 3.0, 1 + 5 * 5.0])
+  counts = [20, 5, 5]
   paces = np.array([1.0, 2.0, 0.5, 2.0, 2.0])[:, None]
   rounds = paces * calls
   assert tuning._slopes(rounds, counts) == (4.0, 6.0, 10.0)
-  # What disturbs a call, or hurries it, in less than half of the rounds is not seen.
+  # Disturbances of a call in less than half of the rounds have no effect.
   rounds[0, 1] /= 2
   rounds[2, 2] *= 9
   assert tuning._slopes(rounds, counts) == (4.0, 6.0, 10.0)
 
 
-def test_what_noise_makes_negative_is_nearly_nothing():
+def test_times_that_noise_makes_negative_are_nearly_zero():
   assert tuning._slopes(np.array([[1.0, 1.2, 0.9]]), [2, 2]) == (0.1, 1e-7)
 
 
-def test_a_subject_is_measured_once(kept, counted):
+def test_a_job_is_measured_once(cache, counted):
   assert measure() == measure() == (1.0, 1.1, 1.225)
   assert measure(rows=1) == (1.0, 1.1, 1.35)
   assert measure(sampling=Sampling()) == (1.0, 1.1, 1.475)
-  # The rows that decode at once are timed, however many take turns.
+  # Rows that decode at once are timed, for any number of rows that take turns.
   assert measure(dataclasses.replace(AUTO, slots=1), rows=8) == (1.0, 1.1, 1.35)
   assert [job.rows for job in counted] == [2, 1, 2]
-  assert len(counted) == len(files_of(kept)) == 3
+  assert len(counted) == len(files_of(cache)) == 3
 
 
-def test_a_process_reads_what_another_has_measured_once(kept, counted, monkeypatch):
+def test_a_process_reads_the_times_of_an_earlier_process(cache, counted, monkeypatch):
   first = measure()
   forget(monkeypatch)
   assert measure() == first
-  file_of(kept).unlink()
+  file_of(cache).unlink()
   assert measure() == first
   assert len(counted) == 1
 
 
 @pytest.fixture
 def kernels():
-  """Files of the kernels, which another process would build anew in a new folder."""
+  """Returns the kernels' files, which a process would build again in a new folder."""
   library.problem()
   return list(library.folder().glob("kernels-*.so"))
 
 
-def test_the_name_is_the_same_in_other_processes(kernels, kept, counted):
+def test_the_file_s_name_is_the_same_in_other_processes(kernels, cache, counted):
   measure()
-  name = file_of(kept).name
+  name = file_of(cache).name
   for file in kernels:
-    shutil.copy(file, kept)
-  file_of(kept).write_text(json.dumps({"seconds": [7.0, 8.0, 9.0], "prepare": 1.0}))
+    shutil.copy(file, cache)
+  file_of(cache).write_text(json.dumps({"seconds": [7.0, 8.0, 9.0], "prepare": 1.0}))
   program = "from tests import test_tuning; print(test_tuning.measure())"
   assert processes.printed("-c", program) == "(7.0, 8.0, 9.0)\n"
-  assert file_of(kept).name == name
+  assert file_of(cache).name == name
 
 
 @pytest.mark.parametrize(
@@ -201,49 +205,49 @@ def test_the_name_is_the_same_in_other_processes(kernels, kept, counted):
     b"\xff\xfe\x00",
   ],
 )
-def test_what_is_damaged_is_measured_again(text, kept, counted, monkeypatch):
+def test_damaged_times_are_measured_again(text, cache, counted, monkeypatch):
   measure()
-  file_of(kept).write_bytes(text if isinstance(text, bytes) else text.encode())
+  file_of(cache).write_bytes(text if isinstance(text, bytes) else text.encode())
   forget(monkeypatch)
   assert measure() == (1.0, 1.1, 1.35)
-  assert json.loads(file_of(kept).read_text())["seconds"] == [1.0, 1.1, 1.35]
+  assert json.loads(file_of(cache).read_text())["seconds"] == [1.0, 1.1, 1.35]
 
 
 @pytest.mark.parametrize(
-  ("folder", "says"),
+  ("folder", "message"),
   [("a file", "for this process alone"), ("", "alone: there is no home folder for")],
 )
-def test_where_nothing_can_be_kept_times_are_this_process_s(
-  folder, says, kept, counted, monkeypatch, capsys
+def test_times_that_can_t_be_kept_serve_this_process(
+  folder, message, cache, counted, monkeypatch, capsys
 ):
-  kept.write_text("a file where the folder should be")
+  cache.write_text("a file where the folder should be")
   if not folder:
     monkeypatch.delenv("SPECDEC_T5X_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "~no_such_user/cache")
   assert measure() == measure() == (1.0, 1.1, 1.225)
-  assert says in capsys.readouterr().err
+  assert message in capsys.readouterr().err
   assert len(counted) == 1
 
 
-def test_a_measurement_that_fails_leaves_no_file(kept, monkeypatch):
+def test_a_measurement_that_fails_leaves_no_file(cache, monkeypatch):
   def fails(*job):
     raise RuntimeError("out of memory")
 
   monkeypatch.setattr(tuning, "_measure", fails)
   with pytest.raises(RuntimeError, match="out of memory"):
     measure()
-  assert not kept.exists()
+  assert not cache.exists()
 
 
-# ---- What a decoder is told. ----
+# ---- Decoders with times ----
 
 
 def decode(decoder):
-  run = jax.jit(lambda *given: decoder.decode(*given, GREEDY, ROOM, 1))
+  run = jax.jit(lambda *arrays: decoder.decode(*arrays, GREEDY, ROOM, 1))
   return run(*arguments())
 
 
-def test_a_decoder_goes_by_what_was_measured(kept, monkeypatch):
+def test_a_decoder_uses_the_measured_times(cache, monkeypatch):
   outputs = []
   for slow in (0.5, 99.0):
     times = (1.0, 1.0 + slow, 1.0 + slow)
@@ -258,7 +262,7 @@ def test_a_decoder_goes_by_what_was_measured(kept, monkeypatch):
 
 
 @pytest.mark.parametrize("is_measured", [True, False], ids=["measured", "given"])
-def test_a_decode_that_drafts_do_not_pay_for_is_plain(kept, monkeypatch, is_measured):
+def test_a_decode_is_plain_if_drafts_do_not_pay(cache, monkeypatch, is_measured):
   times = (1.0, 99.0, 99.0)
   measured = tuning.Times(times, prepare=0.5)
   monkeypatch.setattr(tuning, "_measure", lambda *_: measured)
@@ -266,23 +270,23 @@ def test_a_decode_that_drafts_do_not_pay_for_is_plain(kept, monkeypatch, is_meas
   decoder = dataclasses.replace(AUTO, policy=policy, rule=Coupled(), slots=1)
   expected = PlainDecoder(AUTO.target, slots=1, rule=Coupled())
   assert tuned(decoder) == expected
-  # An observer's program is speculative: it records that nothing was drafted.
+  # An observer's program is speculative: the program records that nothing was drafted.
   watched = dataclasses.replace(decoder, observer=KeepRejections(2))
   assert tuned(watched).drafter is AUTO.drafter
 
 
-def test_who_decodes_is_told_what_to_expect(kept, counted, capsys):
+def test_the_expected_gain_is_printed_once(cache, counted, capsys):
   assert (
     tuned() == tuned() == dataclasses.replace(AUTO, policy=CostAware((1.0, 1.1, 1.225)))
   )
-  *_, said = capsys.readouterr().err.splitlines()
-  assert said == CostAware((1.0, 1.1, 1.225)).outlook((0, 1, 2))
-  assert tuning.outlooks() == [said]
+  *_, printed = capsys.readouterr().err.splitlines()
+  assert printed == CostAware((1.0, 1.1, 1.225)).outlook((0, 1, 2))
+  assert tuning.outlooks() == [printed]
 
 
-def test_what_the_policy_expects_changes_no_times(kept, counted):
-  sure = dataclasses.replace(AUTO, policy=CostAware(prior_alpha=0.9, by_row=True))
-  assert tuned(sure).policy == CostAware(
+def test_the_policy_s_prior_changes_no_times(cache, counted):
+  confident = dataclasses.replace(AUTO, policy=CostAware(prior_alpha=0.9, by_row=True))
+  assert tuned(confident).policy == CostAware(
     (1.0, 1.1, 1.225), prior_alpha=0.9, by_row=True
   )
   assert measure() == (1.0, 1.1, 1.225)
@@ -298,14 +302,14 @@ def test_what_the_policy_expects_changes_no_times(kept, counted):
   ],
   ids=["known", "fixed", "plain"],
 )
-def test_what_needs_no_times_is_not_measured(decoder, kept, counted, capsys):
+def test_decoders_that_need_no_times_are_not_measured(decoder, cache, counted, capsys):
   assert tuned(decoder) is decoder
   assert not counted
   assert not tuning.asked_for()
   assert not capsys.readouterr().err
 
 
-def test_a_traced_program_finds_the_times_of_its_rows(kept, counted):
+def test_a_traced_program_finds_the_times_of_its_rows(cache, counted):
   def of_rows(rows, at=GREEDY):
     return tuning.of_rows(AUTO, rows, at, ROOM)
 
@@ -315,26 +319,26 @@ def test_a_traced_program_finds_the_times_of_its_rows(kept, counted):
   assert of_rows(3) is of_rows(2, Sampling()) is AUTO
 
 
-def test_several_devices_have_no_times(kept, counted, monkeypatch, capsys):
+def test_several_devices_have_no_times(cache, counted, monkeypatch, capsys):
   monkeypatch.setattr(jax, "device_count", lambda: 2)
   assert tuned() is tuned() is AUTO
   assert not counted
-  assert not kept.exists()
+  assert not cache.exists()
   assert not tuning.asked_for()
-  (said,) = capsys.readouterr().err.splitlines()
-  assert "drafting GAMMA tokens" in said
+  (printed,) = capsys.readouterr().err.splitlines()
+  assert "drafting GAMMA tokens" in printed
 
 
-# ---- What measuring costs. ----
+# ---- Costs of measuring ----
 
 
-def test_no_tracing_reads_a_clock_writes_a_file_or_prints(kept, monkeypatch):
+def test_tracing_reads_no_clock_writes_no_file_and_prints_nothing(cache, monkeypatch):
   def refuse(*args, **kwargs):
     raise AssertionError(f"called while a decode is traced: {args}")
 
   def traced(seconds):
     decoder = dataclasses.replace(AUTO, policy=CostAware(seconds))
-    run = jax.jit(lambda *given: decoder.decode(*given, GREEDY, ROOM, 1))
+    run = jax.jit(lambda *arrays: decoder.decode(*arrays, GREEDY, ROOM, 1))
     return run.trace(*arguments()).lower()
 
   with monkeypatch.context() as patched:
@@ -344,12 +348,12 @@ def test_no_tracing_reads_a_clock_writes_a_file_or_prints(kept, monkeypatch):
     ]:
       patched.setattr(place, name, refuse)
     traced((1.0, 1.2, 1.4))
-    untold = traced(())
-  assert untold.compile()(*arguments()).statistics.drafted.sum() > 0
-  assert not kept.exists()
+    without_times = traced(())
+  assert without_times.compile()(*arguments()).statistics.drafted.sum() > 0
+  assert not cache.exists()
 
 
-def test_measured_times_are_on_record(kept, counted):
+def test_measured_times_are_recorded(cache, counted):
   tuned()
   rows = {"rows": 2, "drafted": [0, 1, 2], "seconds": [1.0, 1.1, 1.225]}
   assert tuning.asked_for() == [rows]

@@ -1,4 +1,4 @@
-"""Measuring what drafts cost needs little memory beside the parameters'."""
+"""Measuring the costs of drafts needs little memory beside the parameters."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import get_policy
 from tests import processes
 
-# 200 MB of weights, most of them the vocabulary's: more than what compiling takes.
+# 200 MB of weights, mostly the vocabulary's: more than compilation takes.
 WIDE = T5Config(
   vocab_size=20_000,
   emb_dim=1024,
@@ -31,10 +31,14 @@ WIDE = T5Config(
 SETTINGS = GREEDY, 8
 
 
-def print_peaks():
-  """Prints what measuring and decoding hold beside the weights, and the weights' bytes.
+def read_nothing(name, count):
+  """Stands in for `tuning._read`: no time was kept."""
 
-  A decode without measured times comes first, so that what JAX starts is there before.
+
+def print_peaks():
+  """Prints the peak memory beside the weights, and the weights' bytes.
+
+  A decode without measured times runs first, so JAX's start is not in the peak.
   """
   target = Transformer(WIDE)
   draft = Transformer(dataclasses.replace(WIDE, emb_dim=16, mlp_dim=16))
@@ -46,9 +50,10 @@ def print_peaks():
     return jax.tree.map(lambda x: jnp.full(x.shape, 0.01, x.dtype), shapes)
 
   params = {"target": filled(target), "draft": filled(draft)}
-  given = params, jnp.ones((2, 16), jnp.int32), row_keys(jax.random.key(0), 2)
-  tuning._SECONDS = 0.0  # As few rounds as can be.
-  tuning._read = lambda name, count: None
+  inputs = jnp.ones((2, 16), jnp.int32)
+  keys = row_keys(jax.random.key(0), 2)
+  tuning._SECONDS = 0.0  # The smallest number of rounds.
+  tuning._read = read_nothing
   for policy in ("fixed", "auto"):
     before = memory.resident()
     memory.forget_peak()
@@ -57,7 +62,7 @@ def print_peaks():
     )
     decoder = tuning.tuned(tuning.Job(decoder, 2, 16, *SETTINGS), params)
     run = jax.jit(lambda *x, decoder=decoder: decoder.decode(*x, *SETTINGS, 1).tokens)
-    run(*given).block_until_ready()
+    run(params, inputs, keys).block_until_ready()
   weights = sum(x.nbytes for x in jax.tree.leaves(params))
   print(json.dumps([memory.peak() - before, weights, len(tuning.asked_for())]))
 

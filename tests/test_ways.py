@@ -1,8 +1,8 @@
-"""Every way to draft gives plain decoding's outputs: around rests, and in turns.
+"""Every way to draft gives plain decoding's outputs, with rests and in turns.
 
 Greedy outputs and coupled samples are compared token for token. Coupled samples have
-plain sampling's noise at each place, so a sample that depends on a draft, a rest, or
-another row would be another token.
+plain sampling's noise at every place, so a sample that depends on a draft, a rest or
+another row would be a different token.
 """
 
 import functools
@@ -32,7 +32,7 @@ COUPLED = Sampling(coupled=True)
 
 
 def resting(drafter):
-  """A policy that rests: in turns with drafts, or after two drafts for good."""
+  """Returns a policy that rests: in turns with drafts, or for good after two drafts."""
   return Alternating() if drafter.resumes else Alternating(drafts=2)
 
 
@@ -41,7 +41,7 @@ def same_tokens(found, expected):
   np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
 
 
-# ---- On table models. ----
+# ---- Table models ----
 
 ROWS, LENGTH = 200, 12
 
@@ -53,7 +53,7 @@ def plain(sampling, rows=ROWS):
 
 
 def decode(drafter, rule, sampling, rows=ROWS, length=LENGTH, loop=jax.lax.while_loop):
-  """Decodes from rows of one source, with rests in between."""
+  """Decodes rows with equal sources, with rests in between."""
   keys = row_keys(jax.random.key(0), rows)
   spec, state = speculation(
     ways.TARGET,
@@ -69,7 +69,7 @@ def decode(drafter, rule, sampling, rows=ROWS, length=LENGTH, loop=jax.lax.while
 
 
 @pytest.mark.parametrize("name", ways.ON_TABLES)
-def test_coupled_samples_are_plain_sampling_s_around_rests(name):
+def test_coupled_samples_equal_plain_sampling_s_with_rests(name):
   drafter = ways.ON_TABLES[name]
   decoded = jax.jit(lambda: decode(drafter, "coupled", COUPLED))()
   same_tokens(decoded, plain(COUPLED))
@@ -80,16 +80,17 @@ def test_coupled_samples_are_plain_sampling_s_around_rests(name):
   "name",
   ["tree", "candidates", "heads in a tree", "cascade that ends early", "three levels"],
 )
-def test_greedy_outputs_are_plain_decoding_s_around_rests(name):
-  """Other ways decode greedily below, or by commands of the documentation."""
-  drafter, rows = ways.ON_TABLES[name], 2
+def test_greedy_outputs_equal_plain_decoding_s_with_rests(name):
+  """Other ways decode greedily below, or in commands of the documentation."""
+  drafter = ways.ON_TABLES[name]
+  rows = 2
   decoded = jax.jit(lambda: decode(drafter, "coupled", GREEDY, rows))()
   same_tokens(decoded, plain(GREEDY, rows))
   assert decoded.statistics.drafted.sum() > 0
 
 
 @pytest.mark.parametrize("name", ["draft model", "cascade", "medusa"])
-def test_rests_are_in_between_or_behind_all_drafts(name):
+def test_rests_are_between_drafts_or_after_the_last_draft(name):
   drafter = ways.ON_TABLES[name]
   decoded, kinds = watch(
     lambda loop: decode(drafter, "traversal", GREEDY, 2, loop=loop)
@@ -97,20 +98,21 @@ def test_rests_are_in_between_or_behind_all_drafts(name):
   same_tokens(decoded, plain(GREEDY, 2))
   rests = [kind == "rest" for kind in kinds]
   assert sum(rests) > 1
-  # What does not go on after a rest has drafted before all rests.
+  # A drafter that can't continue after a rest drafts before the first rest.
   assert (rests == sorted(rests)) == (not drafter.resumes)
 
 
 def test_samples_of_a_resting_batch_follow_the_enumerated_distribution():
-  """By chi-squared at level 0.001; the draws are the same in each run."""
-  drafter, length = ways.ON_TABLES["draft model"], 5
+  """A chi-squared test at level 0.001, with the same draws in every run."""
+  drafter = ways.ON_TABLES["draft model"]
+  length = 5
   decoded = jax.jit(lambda: decode(drafter, "token", Sampling(), 20_000, length))()
   expected = sequence_probs(ways.TARGET, Sampling(), length)
   assert_follows(np.asarray(decoded.tokens), expected)
   assert 0 < decoded.statistics.accepted.sum() < decoded.statistics.drafted.sum()
 
 
-# ---- On tiny networks. ----
+# ---- Tiny networks ----
 
 INPUTS = jnp.array(
   [[5, 6, 7, 1], [9, 3, 1, 0], [4, 4, 8, 1], [2, 1, 0, 0], [3, 9, 9, 1]]
@@ -119,7 +121,7 @@ ROOM = 10
 
 
 def run(way, sampling, rule="token", policy=None, slots=0):
-  """Decodes the inputs by a way to draft, or plainly where it is None."""
+  """Decodes the inputs with a way to draft, or plainly if the way is None."""
   found = ways.models()
   drafter = way and way.drafter(ways.networks_of(found))
   drafts = way and {name: found[model] for name, model in way.models.items()}
@@ -137,16 +139,16 @@ def plain_run(sampling):
   return decoded
 
 
-# Other policies, lengths or roundings of a way, and heads like Medusa's.
+# Ways with only a different policy, length or rounding, and heads like Medusa's.
 SIMILAR = {"draft model by name", "auto", "quantized by name", "shared encoder"}
 SIMILAR |= {"blockwise"}
-# Ways that rest on tables above, but for one of each structure.
+# Ways that rest on tables above, except for a way per structure.
 SIMILAR |= ways.ON_TABLES.keys() - {"draft model", "distinct tree", "medusa", "cascade"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [x for x in ways.ON_NETWORKS if x not in SIMILAR])
-def test_networks_give_coupled_samples_around_rests_and_in_turns(name):
+def test_networks_give_coupled_samples_with_rests_and_in_turns(name):
   """Two rows take the five inputs in turns."""
   way = ways.ON_NETWORKS[name]
   drafter = way.drafter(ways.networks_of(ways.models()))
@@ -155,12 +157,12 @@ def test_networks_give_coupled_samples_around_rests_and_in_turns(name):
   assert decoded.statistics.drafted.sum() > 0
 
 
-# Ways that no page of the documentation decodes, and a chain of each kind.
+# Ways that no page of the documentation decodes, and a chain of every kind.
 GREEDILY = ("auto", "copy", "blockwise", "biased", "trimmed eagle", "heads in a tree")
 GREEDILY += ("quantized by name", "shared encoder in a tree")
 
 
-# A row drafts three tokens, one after a rejection, and none after two.
+# A row drafts three tokens, one token after a rejection, and no token after two.
 VARYING = CostAware((1.0, 1.3, 1.5, 1.7), prior_weight=1.0, decay=0.8, by_row=True)
 
 
@@ -174,10 +176,10 @@ def test_networks_give_greedy_outputs(name):
   assert decoded.statistics.drafted.sum() > 0
 
 
-# ---- The table itself. ----
+# ---- The table ----
 
 
-def test_every_record_of_the_table_is_tested_and_has_its_file_and_its_page():
+def test_every_record_is_tested_and_has_a_gin_file_and_a_page():
   kinds = {type(drafter) for drafter in ways.ON_TABLES.values()}
   found = ways.networks_of(ways.models())
   kinds |= {type(way.drafter(found)) for way in ways.ON_NETWORKS.values()}
@@ -187,21 +189,22 @@ def test_every_record_of_the_table_is_tested_and_has_its_file_and_its_page():
     assert not record.gin or (ROOT / "configs" / record.gin).exists(), record.name
     is_contrib = record.kind.__module__.startswith("specdec_t5x.contrib.")
     assert is_contrib == (record.tier == CONTRIB), record.name
-  # No drafter of the package is without a record but the bases of several kinds.
+  # Every tested class of drafters has a record.
   kinds -= {record.kind for record in WAYS.values()}
   assert not kinds
 
 
 @pytest.mark.parametrize("name", [name for name, way in WAYS.items() if way.tiny])
 def test_a_record_s_tiny_drafter_drafts_for_a_tiny_network(name):
-  record, found = WAYS[name], ways.networks_of(ways.models())
+  record = WAYS[name]
+  found = ways.networks_of(ways.models())
   network = found[{"ngram": "ngrams", "eagle": "eagle"}.get(name, "draft")]
   drafter = record.make({"draft": network}, **record.tiny)
   decoder = SpeculativeDecoder(network_for(ways.CONFIGS[0]), drafter)
   assert decoder.drafter.tree.size == record.tiny["gamma"]
 
 
-def test_a_knob_s_check_is_its_class_s():
+def test_a_knob_s_check_accepts_the_default():
   for record in WAYS.values():
     for field, (default, knob) in record.knobs.items():
       assert knob.check is None or knob.check.accepts(default), (record.name, field)
@@ -211,15 +214,15 @@ def test_a_knob_s_check_is_its_class_s():
 def test_every_gin_file_of_a_drafter_is_decoded():
   files = {file for way in ways.IN_GIN.values() for file in way.files}
   configs = ROOT / "configs"
-  known = {f"drafters/{path.stem}" for path in configs.glob("drafters/*.gin")}
-  known |= {f"contrib/{path.stem}" for path in configs.glob("contrib/*.gin")}
-  moved = {name for name in known if is_moved(configs / f"{name}.gin")}
-  # These have commands of their own.
-  apart = {"link", "other_vocabulary", "beam", "beam_baseline", "online"}
-  assert known - moved - files == {f"contrib/{name}" for name in apart}
+  configured = {f"drafters/{path.stem}" for path in configs.glob("drafters/*.gin")}
+  configured |= {f"contrib/{path.stem}" for path in configs.glob("contrib/*.gin")}
+  moved = {name for name in configured if is_moved(configs / f"{name}.gin")}
+  # The commands of these files are tested separately.
+  separate = {"link", "other_vocabulary", "beam", "beam_baseline", "online"}
+  assert configured - moved - files == {f"contrib/{name}" for name in separate}
 
 
 def is_moved(path):
-  """Whether a gin file includes the file that it moved to, and says nothing more."""
+  """Returns whether a gin file only includes the file at the new path."""
   first, second = path.read_text().splitlines()[:2]
   return first.startswith("# Moved to ") and second.startswith("include ")

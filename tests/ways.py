@@ -1,7 +1,8 @@
-"""Every way to draft, once: its drafter on tiny models, its gin files, its page.
+"""Every way to draft: the drafter on tiny models, the gin files and the page.
 
-tests/test_ways.py tests what all ways have in common. The command's tests (tests/e2e),
-the documentation's (tests/docs) and the benchmark's (tests/bench) read the same table.
+tests/test_ways.py tests the common properties of the ways. The tests of the command
+(tests/e2e), the documentation (tests/docs) and the benchmark (tests/bench) read the
+same table.
 """
 
 import dataclasses
@@ -42,7 +43,7 @@ from tests.t5x_bridge import tiny
 
 GAMMA = 3
 
-# ---- Table models, whose distributions can be enumerated. ----
+# ---- Table models with distributions that can be enumerated ----
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,17 +64,17 @@ LOWER = HashModel(seed=2, vocab_size=5, eos_bias=-1.5)
 MEDUSA = HashHeads(4, 5, HeadsConfig("medusa", 3, 1), reads_path=False)
 HYDRA = HashHeads(4, 5, HeadsConfig("hydra", 3, 1), reads_path=True)
 SOURCE = (3, 2, 4, 3, 4, 2, 1)  # The encoder's input, for drafts that copy.
-# All of the target's tokens but padding, under other numbers.
+# The target's tokens without padding, under different IDs.
 RENAMED = SharedTokens(
   np.array([-1, 1, 3, 4, 2], np.int32), np.array([[0], [1], [3], [4], [2]], np.int32)
 )
 
-# ---- Tiny networks. ----
+# ---- Tiny networks ----
 
 SKIP = ("self_0",)
 TREE = Tree((0, 0, 1, 1, 3))
 HOT_TOKENS = range(1, 9)
-# Of the target and the draft model.
+# The target and the draft model.
 CONFIGS = tiny.config(1, 16, vocab_size=12), tiny.config(1, 8, vocab_size=12)
 
 
@@ -81,11 +82,11 @@ CONFIGS = tiny.config(1, 16, vocab_size=12), tiny.config(1, 8, vocab_size=12)
 def models(
   target: T5Config = CONFIGS[0], draft: T5Config = CONFIGS[1]
 ) -> dict[str, Model]:
-  """Returns the networks that draft for a target, at random, by name.
+  """Returns random networks that draft for a target, by name.
 
   Args:
     target: the target's configuration.
-    draft: the draft model's.
+    draft: the draft model's configuration.
   """
   width, size = target.emb_dim, target.vocab_size
   head = functools.partial(HeadsConfig, count=GAMMA, emb_dim=width)
@@ -107,51 +108,51 @@ def models(
   found["ngrams"] = Model(table, params)
   projection = hot.projection(found["shared"].params)
   for name, draft_name in (("trimmed", "shared"), ("trimmed eagle", "eagle")):
-    whole = found[draft_name]
+    full = found[draft_name]
     config, params = hot.trimmed(
-      whole.network.config, whole.params, HOT_TOKENS, projection
+      full.network.config, full.params, HOT_TOKENS, projection
     )
     found[name] = Model(network_for(config), params)
   return found
 
 
 def drawn(config: Any) -> Any:
-  """Returns parameters that NumPy draws: an initialiser would be compiled."""
+  """Returns parameters drawn with NumPy: an initializer would be compiled."""
   return drawn_like(dict(abstract_state(network_for(config)).params))
 
 
 def drawn_like(shapes: Any) -> Any:
-  """Returns parameters of these shapes."""
-  # By this seed outputs of the target in CONFIGS vary, and end at several places.
+  """Returns parameters with the shapes."""
+  # With this seed, outputs of the target in CONFIGS vary and end at several places.
   draw = np.random.default_rng(29).normal
 
   # Vectors are scales of layer norms.
-  def one(x):
+  def draw_leaf(x):
     return ((x.ndim < 2) + draw(scale=0.25, size=x.shape)).astype(x.dtype)
 
-  return jax.tree.map(one, shapes)
+  return jax.tree.map(draw_leaf, shapes)
 
 
-# ---- The table. ----
+# ---- The table ----
 
 Networks = Mapping[str, Network]
 
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-  """One way to draft.
+  """A way to draft.
 
   Attributes:
-    drafter: makes the drafter from the networks of `models`, by name; None where no
-      tiny network drafts that way.
-    models: names of the drafter's networks in `models`, by their names in the decoder.
-    tables: the drafter on table models; None where there is none.
-    rule: the rule that judges its drafts.
+    drafter: makes the drafter from the networks of `models` by name; None if no tiny
+      network drafts that way.
+    models: names of the drafter's networks in `models`, by name in the decoder.
+    tables: the drafter on table models; None if table models don't draft that way.
+    rule: the rule that verifies the drafts.
     policy: the policy of the gin files.
-    files: gin files of configs/ after spec_ende.gin; None where gin has none.
-    bindings: of gin macros, beside GAMMA = 3.
-    page: its page in docs/methods/, without .md.
-    benched: its shape in the rows of `bench methods`; None where it is not measured.
+    files: gin files of configs/ after spec_ende.gin; None for ways without gin files.
+    bindings: values of gin macros, beside GAMMA = 3.
+    page: the page in docs/methods/, without .md.
+    benched: the shape in the rows of `bench methods`; None if not measured.
   """
 
   drafter: Callable[[Networks], Drafter] | None = None
@@ -173,7 +174,7 @@ SMALL_TREE = {"NODES": 6, "WIDTH": 3, "RANKS": 3}
 
 
 def _by_heads(name: str, shape: Any = None, **settings) -> Way:
-  """Returns the way of one kind of heads, a chain unless there is a shape."""
+  """Returns the way of a kind of heads: a chain unless a shape is given."""
   siblings = {"siblings": "likeliest"} if isinstance(shape, Tree) else {}
   settings = {"page": "heads", "files": HEADS, "rule": "traversal", **settings}
 
@@ -392,10 +393,10 @@ IN_GIN = {name: way for name, way in WAYS.items() if way.files is not None}
 
 
 def networks_of(found: Mapping[str, Model]) -> Networks:
-  """Returns the networks of models, by name."""
+  """Returns the networks of models by name."""
   return {name: model.network for name, model in found.items()}
 
 
 def source(rows: int) -> jax.Array:
-  """Returns the encoder's input of table models, the same in each row."""
+  """Returns the encoder's input of table models, equal in every row."""
   return jnp.tile(jnp.array(SOURCE), (rows, 1))

@@ -13,7 +13,7 @@ def test_ratio_by_hand():
   assert estimate.value - estimate.low == pytest.approx(0.2352, abs=1e-4)
 
 
-def test_nothing_to_estimate_from():
+def test_too_little_data_gives_no_estimate():
   assert ratio(np.zeros(3), np.zeros(3)).value is None
   assert ratio(np.array([1]), np.array([2])).low is None
 
@@ -22,9 +22,9 @@ def test_intervals_cover_the_truth_when_examples_differ():
   rng = np.random.default_rng(0)
   covered = 0
   for _ in range(400):
-    tried = rng.integers(1, 20, size=60)
+    tested = rng.integers(1, 20, size=60)
     rates = rng.beta(3, 2, size=60)
-    estimate = ratio(rng.binomial(tried, rates), tried)
+    estimate = ratio(rng.binomial(tested, rates), tested)
     covered += estimate.low < 0.6 < estimate.high
   # 95% of 400 is 380; three standard deviations are 13.
   assert 360 <= covered <= 396

@@ -1,4 +1,4 @@
-"""How often the loops of a compiled program turn, as its text says."""
+"""Trip counts of the loops in a compiled program's text."""
 
 import pathlib
 
@@ -9,7 +9,7 @@ from specdec_t5x.analysis.hlo import Program
 PROGRAM = pathlib.Path(__file__).with_name("tpu.hlo").read_text()
 COUNT = ', backend_config={"known_trip_count":{"n":"7"}}'
 UNTIL = "condition=%until, body=%inner"
-# A TPU's: the counter of a scan against a constant.
+# A condition from a TPU: the counter of a scan against a constant.
 CONDITION = """
 %until (s: (s32[])) -> pred[] {
   %limit = s32[]{:T(128)} constant(7)
@@ -21,7 +21,7 @@ CONDITION = """
 
 
 def turns(text):
-  """Returns the turns of the loop whose body is `inner`."""
+  """Returns the trip count of the loop with the body `inner`."""
   program = Program.read(text)
   every = (each for lines in program.computations.values() for each in lines)
   return next(
@@ -37,7 +37,7 @@ def test_a_program_without_an_open_loop_is_refused():
     Program.read(text).open_loops()
 
 
-def test_a_loop_s_turns_are_in_its_configuration():
+def test_the_trip_count_is_read_from_the_configuration():
   assert turns(PROGRAM) == 7
   assert len(Program.read(PROGRAM).open_loops()) == 1
 
@@ -48,13 +48,11 @@ def test_a_loop_s_turns_are_in_its_configuration():
     (("", ""), 7),
     (("constant(7)", "constant(12)"), 12),
     (("direction=LT", "direction=GT"), None),
-    # Counted to a number that the program is given, or finds out.
+    # The limit is an argument or a computed number.
     (("constant(7)", "get-tuple-element(%s), index=1"), None),
   ],
 )
-def test_a_loop_s_turns_are_in_its_condition_where_the_text_has_no_count(
-  change, expected
-):
-  unsaid = PROGRAM.replace(f"condition=%stop, body=%inner{COUNT}", UNTIL)
-  assert unsaid != PROGRAM
-  assert turns(unsaid + CONDITION.replace(*change)) == expected
+def test_else_the_trip_count_is_read_from_the_condition(change, expected):
+  text = PROGRAM.replace(f"condition=%stop, body=%inner{COUNT}", UNTIL)
+  assert text != PROGRAM
+  assert turns(text + CONDITION.replace(*change)) == expected

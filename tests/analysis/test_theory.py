@@ -24,12 +24,12 @@ COSTS = [Fraction(0), Fraction(1, 50), Fraction(1, 2), Fraction(2)]
 
 
 def oracle_improvement(alpha, c):
-  """The paper's section 3.5, as in docs/math.md."""
+  """Returns the improvement of the paper's section 3.5, as in docs/math.md."""
   return 1 / (1 - alpha + alpha * c)
 
 
 def enumerated_tokens(alpha, gamma):
-  """Mean tokens of one iteration, over every outcome of gamma accept events."""
+  """Returns an iteration's mean tokens over every outcome of gamma accept events."""
   mean = Fraction(0)
   for events in itertools.product([True, False], repeat=gamma):
     chance = Fraction(1)
@@ -41,13 +41,13 @@ def enumerated_tokens(alpha, gamma):
 
 
 def enumerated_acceptance(p, q, lenience):
-  """Sum over drafts x of q(x) times the length of the accepting interval of r."""
+  """Returns the sum over x of q(x) times the length of r's accepting interval."""
   drafts = [(a, b) for a, b in zip(p, q, strict=True) if b > 0]
   return sum(b * min(Fraction(1), a / (lenience * b)) for a, b in drafts)
 
 
 def random_probs(count, size=5, seed=0):
-  """Pairs of distributions in fractions, some tokens without mass."""
+  """Yields pairs of distributions in fractions; some tokens have no mass."""
   weights = np.random.default_rng(seed).integers(0, 6, size=(count, 2, size))
   weights[..., 0] += 1
   for pair in weights.tolist():
@@ -88,18 +88,18 @@ def test_expected_tokens_keeps_its_digits_near_the_ends(alpha):
 )
 def test_speed_and_operations_are_ratios_of_enumerated_means(alpha, gamma, c):
   tokens = enumerated_tokens(alpha, gamma)
-  # An iteration lasts gamma draft steps and a target step, whatever is accepted.
+  # An iteration lasts gamma draft steps and a target step for any acceptance.
   speed = float(tokens / (gamma * c + 1))
-  found = walltime_improvement(float(alpha), gamma, float(c))
-  assert found == pytest.approx(speed, rel=1e-13)
-  # The target scores gamma + 1 tokens, the draft makes gamma.
+  computed = walltime_improvement(float(alpha), gamma, float(c))
+  assert computed == pytest.approx(speed, rel=1e-13)
+  # The target scores gamma + 1 tokens and the draft makes gamma tokens.
   operations = float((gamma + 1 + gamma * c) / tokens)
-  found = operations_factor(float(alpha), gamma, float(c))
-  assert found == pytest.approx(operations, rel=1e-13)
+  computed = operations_factor(float(alpha), gamma, float(c))
+  assert computed == pytest.approx(operations, rel=1e-13)
 
 
-def test_by_hand():
-  # 1 + .5 + .25 tokens in 1 + 2 * .25 target steps; 3 + 2 * .25 operations for them.
+def test_speed_and_operations_by_hand():
+  # 1 + .5 + .25 tokens in 1 + 2 * .25 target steps, with 3 + 2 * .25 operations.
   assert expected_tokens(0.5, 2) == pytest.approx(1.75)
   assert walltime_improvement(0.5, 2, 0.25) == pytest.approx(1.75 / 1.5)
   assert operations_factor(0.5, 2, 0.25) == pytest.approx(2.0)
@@ -110,7 +110,8 @@ def test_by_hand():
 
 
 def test_shapes_broadcast_in_float64():
-  alphas, gammas = np.float32([[0.5], [0.75], [1.0]]), [1, 2]
+  alphas = np.float32([[0.5], [0.75], [1.0]])
+  gammas = [1, 2]
   table = walltime_improvement(alphas, gammas, 0.25)
   assert table.shape == (3, 2)
   assert table.dtype == np.float64
@@ -120,25 +121,26 @@ def test_shapes_broadcast_in_float64():
 
 
 def best_gamma(alpha, c, largest):
-  tokens, speeds = Fraction(1), [Fraction(1)]
+  tokens = Fraction(1)
+  speeds = [Fraction(1)]
   for gamma in range(1, largest + 1):
     tokens += alpha**gamma
     speeds.append(tokens / (gamma * c + 1))
   return speeds.index(max(speeds)), max(speeds)
 
 
-def test_optimal_gamma_is_the_best_of_all_and_pays_where_alpha_exceeds_c():
+def test_optimal_gamma_is_the_maximum_and_positive_if_alpha_exceeds_c():
   for a, b in itertools.product(range(0, 100, 7), range(1, 100, 9)):
     alpha, c = Fraction(a, 100), Fraction(b, 100)
     gamma, speed = best_gamma(alpha, c, 40)
-    found = optimal_gamma(float(alpha), float(c), max_gamma=40)
-    assert found == gamma, (alpha, c)
+    computed = optimal_gamma(float(alpha), float(c), max_gamma=40)
+    assert computed == gamma, (alpha, c)
     assert (gamma > 0) == (alpha > c)
     assert speed >= max(Fraction(1), (1 + alpha) / (1 + c) * (alpha > c))
 
 
-def test_no_speculation_where_the_draft_costs_what_it_gains():
-  # (1 + alpha) / (1 + c) = 1 exactly; rounding must not tell otherwise.
+def test_no_speculation_if_the_draft_costs_as_much_as_the_gain():
+  # (1 + alpha) / (1 + c) = 1 exactly; rounding must not change the result.
   alphas = np.linspace(0, 1, 1001)
   np.testing.assert_array_equal(optimal_gamma(alphas, alphas), 0)
   assert optimal_gamma(0.9, 3.0) == 0
@@ -148,7 +150,7 @@ def test_optimal_gamma_by_hand():
   # alpha = 1/2, c = 1/10: 1.5/1.1 = 1.364, 1.75/1.2 = 1.458, 1.875/1.3 = 1.442.
   assert optimal_gamma(0.5, 0.1) == 2
   assert optimal_gamma(0.5, 0.1, max_gamma=1) == 1
-  # With every draft accepted, (gamma + 1) / (gamma c + 1) grows for ever.
+  # If every draft is accepted, (gamma + 1) / (gamma c + 1) grows with gamma.
   assert optimal_gamma(1.0, 0.5, max_gamma=10) == 10
 
 
@@ -163,13 +165,15 @@ def test_oracle_is_a_ratio_of_means_over_the_first_rejection(alpha, c):
 def test_oracle_gains_at_most_the_paper_s_60_percent():
   # Section 3.5: "up to about 60%"; docs/math.md derives e / (e - 1) - 1 = 58%.
   bound = np.e / (np.e - 1)
-  alphas, costs = np.linspace(0, 0.98, 99)[:, None], np.linspace(0.001, 1, 60)
+  alphas = np.linspace(0, 0.98, 99)[:, None]
+  costs = np.linspace(0.001, 1, 60)
   best = walltime_improvement(alphas, optimal_gamma(alphas, costs), costs)
   gains = oracle_improvement(alphas, costs) / best
   assert gains.min() >= 1 - 1e-12
   assert gains.max() <= bound
-  # Nearly attained at c = (1 - alpha) / (e - 2) as alpha tends to 1.
-  alpha, c = 0.999, 0.001 / (np.e - 2)
+  # The bound is nearly attained at c = (1 - alpha) / (e - 2) as alpha tends to 1.
+  alpha = 0.999
+  c = 0.001 / (np.e - 2)
   best = walltime_improvement(alpha, np.arange(3000), c).max()
   assert oracle_improvement(alpha, c) / best == pytest.approx(bound, rel=1e-3)
 
@@ -188,12 +192,12 @@ def test_acceptance_by_hand():
   p, q = [0.5, 0.5, 0.0], [0.5, 0.25, 0.25]
   assert acceptance(p, q) == 0.75
   assert divergence(p, q) == 0.25
-  # Greedy distributions are one-hot: the drafts agree or they don't.
+  # Greedy distributions are one-hot: two distributions agree or differ.
   np.testing.assert_array_equal(acceptance(np.eye(3), np.eye(3)[[0, 2, 1]]), [1, 0, 0])
   np.testing.assert_array_equal(divergence(np.eye(3), np.eye(3)[[0, 2, 1]]), [0, 1, 1])
 
 
-def test_acceptance_is_what_the_core_computes():
+def test_acceptance_equals_the_core_s_acceptance_mass():
   p, q = np.random.default_rng(1).dirichlet(np.ones(7), size=(2, 4)).astype(np.float32)
   beta = acceptance_mass(jnp.asarray(p), jnp.asarray(q))
   np.testing.assert_allclose(acceptance(p, q), beta, rtol=1e-6)
@@ -203,13 +207,13 @@ def test_acceptance_is_what_the_core_computes():
 def test_lenient_acceptance_over_all_drafts(lenience):
   for p, q in random_probs(50, seed=2):
     alpha = float(enumerated_acceptance(p, q, lenience))
-    found = lenient_acceptance(floats(p), floats(q), float(lenience))
-    assert found == pytest.approx(alpha, abs=1e-14)
+    computed = lenient_acceptance(floats(p), floats(q), float(lenience))
+    assert computed == pytest.approx(alpha, abs=1e-14)
 
 
 def test_lenient_acceptance_by_hand():
   p, q = [0.5, 0.5, 0.0], [0.25, 0.7, 0.05]
-  # min(p / l, q): .25 + .5 + 0, then .25 + .7 + 0: what p excludes stays excluded.
+  # min(p / l, q): .25 + .5 + 0, then .25 + .7 + 0: tokens with p = 0 stay excluded.
   np.testing.assert_allclose(
     lenient_acceptance(p, q, [1.0, 0.5, 0.1]), [0.75, 0.95, 0.95]
   )

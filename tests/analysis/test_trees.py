@@ -1,4 +1,4 @@
-"""The best tree, against all trees there are."""
+"""The best tree, compared with every tree."""
 
 import numpy as np
 import pytest
@@ -9,22 +9,22 @@ from tests.exactness.trees import canonical
 
 
 def falling(seed, depths, ranks):
-  """Chances that fall with the rank, a depth's sum below 1."""
+  """Returns chances that fall with the rank; the sum of a depth is below 1."""
   drawn = np.random.default_rng(seed).dirichlet(np.ones(ranks + 1), depths)
   return -np.sort(-drawn[:, :-1], axis=1)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_tree_gives_more(seed):
+def test_no_tree_gives_more_tokens_per_call(seed):
   for size in range(1, 7):
     acceptance = falling(seed, depths=6, ranks=6)
-    found = best_tree(acceptance, size)
+    tree = best_tree(acceptance, size)
     every = [tokens_per_call(Tree(parents), acceptance) for parents in canonical(size)]
-    assert found.size == size
-    assert tokens_per_call(found, acceptance) == pytest.approx(max(every))
+    assert tree.size == size
+    assert tokens_per_call(tree, acceptance) == pytest.approx(max(every))
 
 
-def test_tokens_are_counted_by_hand():
+def test_tokens_per_call_by_hand():
   acceptance = np.array([[0.5, 0.25], [0.4, 0.1]])
   assert tokens_per_call(chain(2), acceptance) == pytest.approx(1 + 0.5 + 0.5 * 0.4)
   tree = Tree((0, 0, 1, 1, 2))
@@ -32,7 +32,7 @@ def test_tokens_are_counted_by_hand():
   assert tokens_per_call(tree, acceptance) == pytest.approx(expected)
 
 
-def test_depth_and_ranks_end_where_nothing_was_measured():
+def test_depth_and_ranks_are_limited_to_the_measurements():
   acceptance = falling(1, depths=2, ranks=2)
   tree = best_tree(acceptance, 6)
   assert tree.depth == 2

@@ -1,4 +1,4 @@
-"""A tiny pair with its files, made once, flags that name them, and commands run."""
+"""Fixtures: the files of a tiny pair, flags with the files, and finished commands."""
 
 import json
 import shutil
@@ -17,11 +17,11 @@ from tests.training.conftest import saved
 
 TARGET = tiny.config(1, 16)
 SHORT = ("--num-tokens=6", "--runs=3", "--max-length=12", "--num-inputs=3")
-# Tables that are not called as their commands are.
+# Tables with a file name different from the command's name.
 FILES = {"decode": "bench"}
 
 
-# Seconds of a repetition, and of what happens once a call, as a steady clock says.
+# The seconds per repetition and the fixed seconds per call on a steady clock.
 STEADY = {
   "plain": (5.0, 20.0),
   "iteration": (12.0, 23.0),
@@ -33,19 +33,21 @@ STEADY = {
 
 
 def named(files, **more):
-  """Returns flags by their names."""
+  """Returns flags from names and values."""
   return [f"--{name}={value}" for name, value in {**files, **more}.items()]
 
 
 def ran(command, folder, *flags, main=main):
-  """Runs a command and returns the JSON of its table."""
+  """Runs a command and returns the JSON of the table."""
   assert main([command, *flags, f"--output={folder}"]) == 0
   return json.loads((folder / f"{FILES.get(command, command)}.json").read_text())
 
 
 def steady(programs, inputs, warm=1):
-  """Stands in for `alternate` where parts are timed: programs of so small a pair are
-  lost in noise. In tests/bench/test_costs.py they run."""
+  """Stands in for `alternate` if parts are timed: noise hides the times of a tiny pair.
+
+  The programs run in tests/bench/test_costs.py.
+  """
   seconds = {}
   for key in programs:
     name, count = key
@@ -62,17 +64,17 @@ def steady_parts():
 
 
 def counted(programs, inputs, warm=1):
-  """Stands in for `alternate`: a call takes a second, and one more a repetition.
+  """Stands in for `alternate`: a call takes one second plus one second per repetition.
 
-  So nothing is lost in noise. Loops, which know their input, run once.
+  The times are thus free of noise. Loops know their input and run once.
   """
-  some = inputs[:1] if isinstance(inputs, range) else inputs
-  found = {}
+  used_inputs = inputs[:1] if isinstance(inputs, range) else inputs
+  timed_programs = {}
   for key, program in programs.items():
-    results = tuple(jax.block_until_ready(program(value)) for value in some)
+    results = tuple(jax.block_until_ready(program(value)) for value in used_inputs)
     count = key[1] if isinstance(key, tuple) else 0
-    found[key] = Timed(np.full(len(inputs), 1.0 + count), results)
-  return found
+    timed_programs[key] = Timed(np.full(len(inputs), 1.0 + count), results)
+  return timed_programs
 
 
 @pytest.fixture(scope="module")
@@ -97,13 +99,13 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pair(files):
-  """Flags of a target, a draft and inputs."""
+  """Returns the flags of a target, a draft and inputs."""
   return named(files)
 
 
 @pytest.fixture(scope="session")
 def heads(tmp_path_factory):
-  """The checkpoints of two kinds of heads."""
+  """Returns the checkpoints of two kinds of heads."""
   configs = {
     "hydra": HeadsConfig("hydra", 2, TARGET.emb_dim),
     "parallel": HeadsConfig.of(TARGET, 2),
@@ -121,7 +123,7 @@ def pair_flags(pair):
 
 @pytest.fixture(scope="session")
 def recorded(pair_flags, tmp_path_factory):
-  """A folder with table 4 at gammas 1 and 3 and temperature 0; copy before writing."""
+  """Returns a folder with table 4 at gammas 1 and 3; copy the folder before writing."""
   folder = tmp_path_factory.mktemp("recorded")
   flags = ["--gammas", "1", "3", "--temperatures=0"]
   with pytest.MonkeyPatch.context() as patch:
@@ -132,5 +134,5 @@ def recorded(pair_flags, tmp_path_factory):
 
 @pytest.fixture
 def measured(recorded, tmp_path):
-  """A copy of `recorded`."""
+  """Returns a copy of `recorded`."""
   return shutil.copytree(recorded, tmp_path / "measured")

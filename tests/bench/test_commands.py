@@ -1,4 +1,4 @@
-"""Commands of the benchmark that one run each tests: the contents of their rows."""
+"""Commands of the benchmark that a single run tests: the contents of the rows."""
 
 import contextlib
 import subprocess
@@ -19,9 +19,9 @@ from tests.t5x_bridge import tiny
 
 
 @pytest.mark.skipif(bool(library.problem()), reason="needs the kernels")
-def test_a_certified_head_and_the_whole_one_are_timed_and_say_the_same(tmp_path):
-  flags = "--vocab-size=4000", "--width=64", "--runs=3", "--rows", "1", "3"
-  rows = ran("head", tmp_path, *flags)["rows"]
+def test_a_certified_head_and_the_full_head_are_timed_and_agree(tmp_path):
+  flags = "--vocab-size=4000 --width=64 --runs=3 --rows 1 3"
+  rows = ran("head", tmp_path, *flags.split())["rows"]
   assert [row["rows"] for row in rows] == [1, 3]
   for row in rows:
     assert row["same"] == "True"
@@ -36,11 +36,9 @@ RULES = {
 }
 
 
-def test_every_rule_that_can_judge_a_shape_has_a_number(
-  pair, tmp_path, capsys, monkeypatch
-):
-  few = [("chain", chain(1)), ("2 candidates", delayed(0, 2, 1))]
-  monkeypatch.setattr(rules, "shapes", lambda *sizes: few)
+def test_every_rule_of_a_shape_has_a_column(pair, tmp_path, capsys, monkeypatch):
+  few_shapes = [("chain", chain(1)), ("2 candidates", delayed(0, 2, 1))]
+  monkeypatch.setattr(rules, "shapes", lambda *sizes: few_shapes)
   flags = "--batch=2 --max-length=12 --num-inputs=3"
   rows = ran("rules", tmp_path, *pair, *flags.split())["rows"]
   greedy, sampled = ([r for r in rows if r["temperature"] == t] for t in "01")
@@ -56,7 +54,7 @@ def test_every_rule_that_can_judge_a_shape_has_a_number(
   assert "| T |" in capsys.readouterr().out
 
 
-def test_shapes_are_as_deep_or_as_large():
+def test_shapes_have_equal_depth_or_equal_size():
   sizes = [(name, tree.size, tree.depth) for name, tree in rules.shapes(5, 2, 2)]
   assert sizes == [
     ("chain", 5, 5),
@@ -68,7 +66,7 @@ def test_shapes_are_as_deep_or_as_large():
 
 
 def run_in_this_process(command, stdout, stderr, check):
-  """Runs `python -m t5x.infer` as `subprocess.run`, without starting Python again."""
+  """Runs `python -m t5x.infer` like `subprocess.run`, without a new Python process."""
   assert command[:3] == [sys.executable, "-m", "t5x.infer"]
   with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
     commands.infer(*command[3:])
@@ -84,7 +82,7 @@ def test_the_user_s_command_is_compared_with_the_baseline(tmp_path, monkeypatch)
   draft = tiny.save_t5x(tmp_path / "draft", tiny.DRAFT, seed=2)
   with gin_file.open("a") as file:
     file.write(f"DRAFT_CHECKPOINT_PATH = {draft!r}\n")
-  flags = f"--gin-file={gin_file}", "--batches=4", "--temperatures=0", "--runs=1"
+  flags = [f"--gin-file={gin_file}", "--batches=4", "--temperatures=0", "--runs=1"]
   (row,) = ran("infer", tmp_path / "out", *flags, "--gin=SEED=3")["rows"]
   assert row["equal"] == "6 of 6"
   assert row["tokens_per_call"] >= 1
@@ -92,6 +90,6 @@ def test_the_user_s_command_is_compared_with_the_baseline(tmp_path, monkeypatch)
   assert row["speed"]["median"] == pytest.approx(ratio)
 
 
-def test_the_machine_is_compared_with_itself(tmp_path):
+def test_the_machine_has_positive_measurements(tmp_path):
   rows = ran("machine", tmp_path, "--megabytes=1", "--runs=4", "--rows=4")["rows"]
   assert [row["value"]["median"] > 0 for row in rows] == [True] * 3

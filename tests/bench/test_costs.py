@@ -1,4 +1,4 @@
-"""What follows from the parts' times, and that every part is timed."""
+"""Costs computed from the times of the parts, and the timing of every part."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from specdec_t5x.network.transformer import Transformer
 from tests.bench.conftest import TARGET, steady
 from tests.t5x_bridge import tiny
 
-# An iteration drafts 4 tokens in 2 s and scores the block in 10, a token takes 5.
+# An iteration drafts 4 tokens in 2 s and scores the block in 10 s. A token takes 5 s.
 COSTS = costs.Costs(
   gamma=4,
   plain=5.0,
@@ -30,7 +30,7 @@ COSTS = costs.Costs(
 )
 
 
-def test_whole_calls_by_hand():
+def test_costs_of_calls_match_a_hand_calculation():
   assert COSTS.c == 0.1
   assert COSTS.block == 10
   assert COSTS.plain_seconds(10) == 70
@@ -38,13 +38,13 @@ def test_whole_calls_by_hand():
   np.testing.assert_array_equal(COSTS.seconds([0, 1]), [23, 35])
 
 
-def test_theorem_3_8_is_the_case_of_free_encoders_and_blocks_of_one_token():
+def test_theorem_3_8_holds_for_free_encoders_and_blocks_as_cheap_as_a_token():
   ideal = dataclasses.replace(COSTS, plain_start=0.0, start=0.0, iteration=7.0)
   theorem = theory.walltime_improvement(0.7, 4, 0.1)
   assert ideal.loop_improvement(0.7) == pytest.approx(theorem)
   calls = 25 / theory.expected_tokens(0.7, 4)
   assert ideal.plain_seconds(25) / ideal.seconds(calls) == pytest.approx(theorem)
-  # A dearer block shrinks a gain.
+  # A more expensive block reduces the gain.
   assert COSTS.loop_improvement(0.7) == pytest.approx(theorem * 7 / 12)
 
 
@@ -64,13 +64,13 @@ def test_every_part_of_a_pair_is_run_and_timed(monkeypatch):
   monkeypatch.setattr(costs, "alternate", clock)
   inputs = jax.numpy.ones((1, 8), jax.numpy.int32)
   for gamma in (1, 2):
-    found = costs.measure_costs(decode(gamma, 60), gamma, inputs, runs=9)
-    assert found == dataclasses.replace(COSTS, gamma=gamma)
+    measured = costs.measure_costs(decode(gamma, 60), gamma, inputs, runs=9)
+    assert measured == dataclasses.replace(COSTS, gamma=gamma)
   with pytest.raises(ValueError, match=r"room for an iteration .* 3 tokens"):
     costs.measure_costs(decode(2, 2), 2, inputs, runs=3)
 
 
-def test_a_time_lost_in_noise_is_said_and_a_free_draft_is_free():
+def test_a_draft_lost_in_noise_is_free_and_other_lost_times_are_refused():
   def each(seconds):
     return timed.Timed(np.array([seconds, seconds]), ())
 
@@ -78,8 +78,8 @@ def test_a_time_lost_in_noise_is_said_and_a_free_draft_is_free():
   seconds = {key: each(1.0 + key[1]) for key in keys}
   seconds |= {(name, 1): each(1.0) for name in costs._STARTS}
   seconds["draft", 10] = each(0.9)
-  found = costs.costs_of(3, seconds)
-  assert (found.draft, found.token, found.start) == (0, 1, 1)
+  measured = costs.costs_of(3, seconds)
+  assert (measured.draft, measured.token, measured.start) == (0, 1, 1)
   seconds["token", 10] = each(0.9)
   with pytest.raises(ValueError, match=r"time of \['token'\] is lost in noise"):
     costs.costs_of(3, seconds)

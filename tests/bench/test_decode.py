@@ -9,25 +9,25 @@ from tests.bench.conftest import ran
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory, counted_clock):
-  """Of a target that drafts for itself; of others see tests/bench/test_oracle.py."""
+def table(tmp_path_factory, counted_clock):
+  """Returns the table of a target as draft; test_oracle.py has more pairs."""
   folder = tmp_path_factory.mktemp("bench")
   flags = "--target tiny --gamma 2 --output-length 48 --input-length 8 --runs 2"
   flags += " --draft int4/32 --alphas 0 1"
   return ran("decode", folder, *flags.split())
 
 
-def test_the_oracle_sets_alpha_and_outputs_are_the_plain_ones(found):
-  none, every = found["rows"]
+def test_the_oracle_sets_alpha_and_keeps_the_plain_outputs(table):
+  none, every = table["rows"]
 
-  def came(row):
+  def measured(row):
     return [row[name]["value"] for name in ("alpha", "tokens_per_call")]
 
-  assert (came(none), came(every)) == ([0, 1], [1, 3])
+  assert (measured(none), measured(every)) == ([0, 1], [1, 3])
   assert none["identical"] == every["identical"] == "2/2"
 
 
-def test_it_needs_neither_tensorflow_nor_seqio_nor_t5x():
+def test_bench_decode_imports_no_tensorflow_seqio_or_t5x():
   check = (
     "import sys; from specdec_t5x.bench.__main__ import main;"
     "\ntry: main(['decode', '--help'])\nexcept SystemExit: pass\n"

@@ -1,4 +1,4 @@
-"""What tells one measurement's machine and code from another's."""
+"""A measurement's record of the machine and the code."""
 
 import pathlib
 import shutil
@@ -18,26 +18,27 @@ DECODE_OR_TIME = (
 )
 
 
-def test_a_cell_is_of_the_code_that_runs():
+def test_a_cell_records_the_digest_of_the_running_code():
   assert environment.machine()["code"] == environment.code(PACKAGE)
 
 
-def test_code_that_decodes_or_times_changes_the_digest_and_no_other(tmp_path):
+def test_only_code_that_decodes_or_times_changes_the_digest(tmp_path):
   copy = shutil.copytree(PACKAGE, tmp_path / "a")
-  digest = environment.code.__wrapped__  # Of a folder that changes.
+  # The cache is skipped, because the folder changes.
+  digest = environment.code.__wrapped__
   before = environment.code(PACKAGE)
   assert digest(copy) == before
   for module in DECODE_OR_TIME:
     with (copy / f"{module}.py").open("a") as file:
       file.write("MORE = 1\n")
-    now = digest(copy)
-    assert now != before, module
-    before = now
+    after = digest(copy)
+    assert after != before, module
+    before = after
   for module in ("bench/table", "data/tasks"):
     (copy / f"{module}.py").write_text("")
   assert digest(copy) == before
 
 
 @pytest.mark.parametrize("pattern", environment.SOURCES)
-def test_every_source_is_there(pattern):
+def test_every_source_pattern_matches_a_file(pattern):
   assert list(PACKAGE.glob(pattern))

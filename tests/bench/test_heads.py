@@ -1,4 +1,4 @@
-"""Heads measured: their tokens' ranks, and the tree that pays."""
+"""Benchmarks of heads: ranks of the target's tokens and the fastest tree."""
 
 import functools
 
@@ -18,24 +18,28 @@ from specdec_t5x.core.tree import Tree
 from tests.bench.conftest import named, ran
 
 
-def test_chances_are_of_tokens_that_a_tree_can_reach():
-  """Of two ranks; what comes after a third one counts for no later depth."""
+def test_acceptance_counts_only_tokens_that_a_tree_can_reach():
+  """A token outside the two top ranks ends the path: deeper tokens do not count."""
   nan = np.nan
   ranks = np.array([[0, 0, 1, 2, nan, 0], [0, 1, 0, 0, nan, nan]], float)
   expected = [[3 / 5, 1 / 5], [2 / 3, 1 / 3]]
   np.testing.assert_allclose(tree.acceptance_of(ranks, 2), expected)
 
 
-def test_a_head_that_repeats_the_target_s_distribution_has_its_ranks(files, heads):
-  """Hydra's heads begin so: rank 0 where the next probs's best token is this one's."""
+def test_untrained_hydra_heads_have_the_ranks_of_the_target(files, heads):
+  """Untrained Hydra heads repeat the target's distribution.
+
+  The rank at a position is thus the rank of the next output token in the target's
+  distribution.
+  """
   target, hydra = api.load_model(files["target"]), api.load_model(heads["hydra"])
   texts = jnp.array([[5, 6, 1], [7, 8, 1]])
   outputs = jnp.array([[4, 9, 9, 1], [3, 1, 0, 0]])
   ranks = np.asarray(tree.ranks_of((target, hydra), texts, outputs))
   np.testing.assert_array_equal(np.isnan(ranks[0]), [[0, 0, 0, 1], [0, 1, 1, 1]])
-  read = jnp.pad(outputs, ((0, 0), (1, 0)))[:, :-1]
+  decoder_inputs = jnp.pad(outputs, ((0, 0), (1, 0)))[:, :-1]
   apply = functools.partial(target.network.apply, enable_dropout=False)
-  logits = jax.jit(apply)({"params": target.params}, texts, read, outputs)
+  logits = jax.jit(apply)({"params": target.params}, texts, decoder_inputs, outputs)
   for row, at in zip(*np.nonzero(~np.isnan(ranks[0])), strict=True):
     distribution = np.asarray(logits[row, at])
     more_likely = distribution > distribution[outputs[row, at + 1]]
@@ -43,7 +47,7 @@ def test_a_head_that_repeats_the_target_s_distribution_has_its_ranks(files, head
 
 
 @pytest.mark.usefixtures("counted_clock")
-def test_the_tree_that_pays_is_a_gin_file(files, heads, tmp_path, capsys):
+def test_the_fastest_tree_is_written_to_a_gin_file(files, heads, tmp_path, capsys):
   flags = ["--max-length=40", "--num-inputs=3", "--sizes", "2", "4", "--ranks=3"]
   found = ran("tree", tmp_path, *named(files, draft=heads["parallel"]), *flags)
   chances = np.array(found["acceptance"])
@@ -64,8 +68,8 @@ def test_the_tree_that_pays_is_a_gin_file(files, heads, tmp_path, capsys):
   assert "Plain decoding" in capsys.readouterr().out
 
 
-def test_what_a_pruned_tree_costs_is_told_of_a_level(files, heads, monkeypatch):
-  """Six calls' time for a tree of two levels, whose shape rows choose."""
+def test_the_cost_of_a_pruned_tree_is_per_level(files, heads, monkeypatch):
+  """A tree of two levels takes the time of six calls; batch rows choose the shape."""
 
   def seconds(loops, runs):
     return {n: [6.0 if n == "pruned" else 1.0] for n in loops}

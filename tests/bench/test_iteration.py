@@ -1,4 +1,4 @@
-"""The parts of an iteration: what is repeated, how often, and what a slope is."""
+"""Parts of an iteration: repeated programs, numbers of calls, and slopes."""
 
 import chex
 import jax
@@ -25,7 +25,7 @@ SAMPLED = Sampling(temperature=1.0)
 
 
 def prepare(calls, drafter=CHAIN, sampling=GREEDY):
-  """A speculation whose models report each run of theirs to `calls`."""
+  """Returns a function that makes a speculation and logs model calls in `calls`."""
 
   def counted(name, extend):
     def run(cache, tokens, *args):
@@ -37,12 +37,14 @@ def prepare(calls, drafter=CHAIN, sampling=GREEDY):
   def start():
     target = counted("target", TARGET.extend)
     draft = Loaded(counted("draft", DRAFT.extend), lambda: DRAFT.start(2, 40))
-    given = sampling, adjusted_probs, 30, iteration.NEVER
-    context = Context(*given, Target(target, 5), {"draft": draft})
+    context = Context(
+      sampling, adjusted_probs, 30, iteration.NEVER, Target(target, 5), {"draft": draft}
+    )
     spec = Speculation(drafter, *rule_at(RULES["traversal"], sampling), context)
-    caches = TARGET.start(2, 40), drafter.start(context)
+    target_cache = TARGET.start(2, 40)
+    draft_cache = drafter.start(context)
     keys = row_keys(jax.random.key(0), 2)
-    return spec, initial_state(*caches, keys, 30, drafter.tree.size)
+    return spec, initial_state(target_cache, draft_cache, keys, 30, drafter.tree.size)
 
   return start
 
@@ -58,19 +60,20 @@ def prepare(calls, drafter=CHAIN, sampling=GREEDY):
     ("iteration", SAMPLED, {("draft", 2): 1, ("draft", 1): 2, ("target", 4): 1}),
   ],
 )
-def test_a_part_runs_as_often_as_told(name, sampling, each):
+def test_a_part_runs_the_requested_number_of_times(name, sampling, each):
   assert calls_of_three(name, sampling=sampling) == {k: 3 * n for k, n in each.items()}
 
 
-def test_a_tree_is_scored_in_one_call_and_drafted_in_one_a_level():
+def test_a_tree_is_scored_in_one_call_and_drafted_in_one_call_per_level():
   drafter = TreeDraft(None, delayed(1, 2, 3))
   assert calls_of_three("scoring", drafter) == {("target", 6): 3}
-  # The last two known tokens, the stem, the two nodes after it; leaves are not fed.
+  # Fed are the last two known tokens, the stem and the two nodes below the stem. Leaves
+  # are not fed.
   assert calls_of_three("draft", drafter) == {("draft", 2): 6, ("draft", 1): 3}
 
 
 def calls_of_three(name, *how, **more):
-  """Returns how often models run, by tokens a row, in three repetitions of a part."""
+  """Returns the model calls in three repetitions of a part, by tokens per row."""
   calls = []
   program = iteration.part_programs(prepare(calls, *how, **more))[name]
   counts = {}
@@ -89,9 +92,9 @@ def test_programs_are_compiled_once_for_all_counts():
   program(jnp.int32(1)), program(jnp.int32(4))
 
 
-def test_a_cost_leaves_out_what_happens_once_a_call():
+def test_a_slope_excludes_the_fixed_time_of_a_call():
   def each(*seconds):
     return timed.Timed(np.array(seconds), ())
 
-  found = timed.slopes({("a", 2): each(7.0, 9.0), ("a", 6): each(15.0, 21.0)})
-  np.testing.assert_allclose(found["a"], [2.0, 3.0])
+  slopes = timed.slopes({("a", 2): each(7.0, 9.0), ("a", 6): each(15.0, 21.0)})
+  np.testing.assert_allclose(slopes["a"], [2.0, 3.0])

@@ -1,4 +1,4 @@
-"""One command line: every command is there; scripts call those of the paper."""
+"""The benchmark's command line has every command; scripts call the paper's commands."""
 
 import pathlib
 import runpy
@@ -11,12 +11,12 @@ SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_says_what_it_does(name, capsys):
+def test_every_command_has_a_help_text(name, capsys):
   with pytest.raises(SystemExit, match="0"):
     main([name, "--help"])
-  said = capsys.readouterr().out
-  assert f"usage: python -m specdec_t5x.bench {name}" in said
-  assert "--output" in said
+  output = capsys.readouterr().out
+  assert f"usage: python -m specdec_t5x.bench {name}" in output
+  assert "--output" in output
 
 
 def test_an_unknown_command_is_refused_with_the_known_ones(capsys):
@@ -29,10 +29,10 @@ def test_an_unknown_command_is_refused_with_the_known_ones(capsys):
 @pytest.mark.parametrize("flags", [[], ["--help"], ["--output=out", "--gamma=0"]])
 def test_a_command_that_moved_is_refused_with_its_new_name(name, flags, capsys):
   assert main([name, *flags]) == 1
-  said = capsys.readouterr()
-  assert said.err.startswith(f"error: `bench {name}` is now `python -m lab {name}`, ")
-  assert said.err.count("\n") == 1
-  assert said.out == ""
+  output = capsys.readouterr()
+  assert output.err.startswith(f"error: `bench {name}` is now `python -m lab {name}`, ")
+  assert output.err.count("\n") == 1
+  assert output.out == ""
   assert name not in COMMANDS
 
 

@@ -1,4 +1,4 @@
-"""Every way to speculate side by side: rules, policies and domains."""
+"""The comparison of drafters, rules, policies and domains."""
 
 import functools
 
@@ -19,17 +19,17 @@ LOSSY = {"typical", "topk", "distance", "lenient"}
 
 @pytest.fixture(scope="module")
 def rows(pair, tmp_path_factory):
-  """Returns the rows of each shape at temperature 0, on two domains."""
+  """Returns the rows of every shape at temperature 0 on two domains."""
   root = tmp_path_factory.mktemp("methods")
   (root / "others.txt").write_text("a red house\nthe old dog sees\n")
-  flags = "--draft=copy", "--chart", f"--also=others={root / 'others.txt'}"
-  more = "--temperatures=0", "--no-rules"
-  found = ran("methods", root, *pair, *flags, *more, *SHORT)
+  flags = ["--draft=copy", "--chart", f"--also=others={root / 'others.txt'}"]
+  flags += ["--temperatures=0", "--no-rules"]
+  found = ran("methods", root, *pair, *flags, *SHORT)
   assert (root / "methods.svg").is_file()
   return found["rows"]
 
 
-def test_each_domain_has_the_same_ways(rows):
+def test_every_domain_has_the_same_ways(rows):
   found = {}
   for row in rows:
     way = tuple(row[name] for name in ("draft", "shape", "rule"))
@@ -43,13 +43,15 @@ def tokens_of(decode, inputs, keys):
   return decode(inputs, keys).tokens
 
 
-def test_every_way_and_rule_is_there_and_can_be_traced(pair, heads, monkeypatch):
-  """All of them decode in tests/test_ways.py and tests/exactness, some in `rows`."""
+def test_every_way_and_rule_is_listed_and_can_be_traced(pair, heads, monkeypatch):
+  """tests/test_ways.py and tests/exactness decode with every way and rule."""
   flags = *pair, f"--draft=hydra={heads['hydra']}", "--skip=self_0", "--output=none"
   args = methods.COMMAND.parser().parse_args(
     [*flags, "--draft=copy", "--sizes=3", *SHORT]
   )
-  study, shapes, rules = jobs.load(args), set(), {}
+  study = jobs.load(args)
+  shapes = set()
+  rules = {}
   # No other process runs.
   monkeypatch.setattr(Link, "check", lambda *args, **words: None)
   for temperature in (0.0, 1.0):
@@ -60,7 +62,7 @@ def test_every_way_and_rule_is_there_and_can_be_traced(pair, heads, monkeypatch)
       if draft != "small" or shape == "in another process":
         continue
       rules[rule] = way.columns["guarantee"]
-      # Policies by measured times run programs.
+      # Policies based on measured times run programs.
       if "policy" not in shape:
         run = functools.partial(tokens_of, way.decode)
         jax.eval_shape(run, study.inputs[0], row_keys(jax.random.key(0), 1))
@@ -70,18 +72,19 @@ def test_every_way_and_rule_is_there_and_can_be_traced(pair, heads, monkeypatch)
   benched = {way.benched for way in WAYS.values() if way.benched}
   assert benched <= {shape for _, shape in shapes}
   names = {type(rule).__name__.lower() for rule in RULES.values()}
-  assert rules.keys() >= names - {"block"}  # On a chain 'traversal'.
+  # Chains have 'traversal' in place of 'block'.
+  assert rules.keys() >= names - {"block"}
   assert not {name for name, kind in rules.items() if kind == "EXACT"} & LOSSY
 
 
-def test_outputs_are_the_target_s_own_where_they_have_to_be(rows):
+def test_exact_ways_give_the_target_s_outputs(rows):
   all_of_them = {"yours": "3/3", "others": "2/2"}
   for row in rows:
     if row["guarantee"] in ("EXACT", "GREEDY_EXACT"):
       assert row["identical"] == all_of_them[row["domain"]], row
 
 
-def test_ways_have_their_price(rows):
+def test_rows_have_parameters_training_and_costs(rows):
   by = {(row["draft"], row["shape"]): row for row in rows}
   assert by["copy", "chain"]["parameters"] == "0.00M"
   assert by["copy", "chain"]["training"] == "none"

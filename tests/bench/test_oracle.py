@@ -1,4 +1,4 @@
-"""The bench's oracle: a prescribed acceptance, in bfloat16 as in float32."""
+"""The benchmark's oracle: a prescribed acceptance rate in bfloat16 and in float32."""
 
 import dataclasses
 
@@ -19,20 +19,23 @@ from tests.hash_model import HashModel, plain, speculation
 
 LENGTH = 48
 TARGET, DRAFT = (HashModel(seed, vocab_size=5) for seed in (1, 2))
-ROWS, TOKENS, GAMMA, NEVER = 64, 24, 3, -1
+ROWS = 64
+TOKENS = 24
+GAMMA = 3
+NEVER = -1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
   ("target", "draft", "gamma", "batch", "temperature"),
-  # The small target's own argmax in bfloat16 depends on the shape of a call.
+  # The small target's argmax in bfloat16 depends on the shape of a call.
   [
     ("tiny", "tiny", 2, 4, 0.0),
     ("small", "tiny", 5, 1, 0.0),
     ("tiny", "int4", 3, 4, 1.0),
   ],
 )
-def test_alpha_comes_as_prescribed_and_both_decode_the_text(
+def test_alpha_is_as_prescribed_and_the_text_is_decoded(
   dtype, target, draft, gamma, batch, temperature
 ):
   pair = Pair(Setup(target, draft, batch, temperature, gamma, dtype, 8, LENGTH))
@@ -43,23 +46,23 @@ def test_alpha_comes_as_prescribed_and_both_decode_the_text(
     decoded = pair.calls(alpha, 2)(1)
     assert (decoded.tokens == text).all()
     counts = decoded.statistics
-    found = int(counts.accepted.sum()), int(counts.acceptance_positions.sum())
-    kept = pair.forced_at(alpha, 1)["draft"] == text
-    assert found == replayed(kept, gamma)
-    assert abs(found[0] / found[1] - alpha) < 0.01
+    counted = int(counts.accepted.sum()), int(counts.acceptance_positions.sum())
+    is_right = pair.forced_at(alpha, 1)["draft"] == text
+    assert counted == replayed(is_right, gamma)
+    assert abs(counted[0] / counted[1] - alpha) < 0.01
 
 
 @pytest.mark.parametrize(
-  ("kept", "gamma", "found"),
+  ("is_right", "gamma", "counted"),
   [
-    # The third token is the target's own; so is the last.
+    # The target emits the third token and the last token.
     ([[1, 1, 0, 1]], 2, (2, 2)),
     ([[0, 0, 0, 0]], 2, (0, 3)),
     ([[1, 0, 1, 1, 1], [1, 1, 1, 1, 1]], 3, (6, 7)),
   ],
 )
-def test_tried_and_accepted_tokens_follow_from_the_positions(kept, gamma, found):
-  assert replayed(np.array(kept, bool), gamma) == found
+def test_tested_and_accepted_counts_follow_from_positions(is_right, gamma, counted):
+  assert replayed(np.array(is_right, bool), gamma) == counted
 
 
 @pytest.mark.parametrize(("batch", "wide_costs_more"), [(2, True), (1, False)])
@@ -96,8 +99,8 @@ def keys():
 
 @jax.jit
 def decode(forced):
-  drafter, known = DraftModel(DRAFT, GAMMA), (Token(), GREEDY, keys(), TOKENS, NEVER)
-  spec, state = speculation(TARGET, drafter, *known)
+  drafter = DraftModel(DRAFT, GAMMA)
+  spec, state = speculation(TARGET, drafter, Token(), GREEDY, keys(), TOKENS, NEVER)
   draft = spec.context.networks["draft"]
   draft = dataclasses.replace(draft, extend=oracle.oracle_extend(DRAFT.extend, forced))
   context = dataclasses.replace(spec.context, networks={"draft": draft})
@@ -105,20 +108,21 @@ def decode(forced):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_it_is_accepted_as_often_as_told_and_changes_no_output(outputs, alpha):
+def test_the_acceptance_rate_is_alpha_and_outputs_are_unchanged(outputs, alpha):
   key = jax.random.key(3)
   shape = (ROWS, TOKENS)
-  own = jnp.broadcast_to(outputs, shape)
-  decoded = decode(oracle.forced_tokens(own, alpha, 5, key))
+  target_tokens = jnp.broadcast_to(outputs, shape)
+  decoded = decode(oracle.forced_tokens(target_tokens, alpha, 5, key))
   np.testing.assert_array_equal(decoded.tokens, outputs)
   tried = int(decoded.statistics.acceptance_positions.sum())
-  # Four standard deviations of about a thousand tried positions.
+  # Four standard deviations of about a thousand tested positions.
   margin = 4 * (alpha * (1 - alpha) / tried) ** 0.5
   assert abs(int(decoded.statistics.accepted.sum()) / tried - alpha) <= margin
 
 
-def test_what_is_forced_is_the_output_or_another_token():
-  own = jnp.tile(jnp.arange(5), (3, 1))
-  none, every = (oracle.forced_tokens(own, a, 5, jax.random.key(0)) for a in (0.0, 1.0))
-  np.testing.assert_array_equal(every, own)
-  np.testing.assert_array_equal(none, (own + 1) % 5)
+def test_forced_tokens_are_the_output_or_a_different_token():
+  target_tokens = jnp.tile(jnp.arange(5), (3, 1))
+  key = jax.random.key(0)
+  none, every = (oracle.forced_tokens(target_tokens, a, 5, key) for a in (0.0, 1.0))
+  np.testing.assert_array_equal(every, target_tokens)
+  np.testing.assert_array_equal(none, (target_tokens + 1) % 5)

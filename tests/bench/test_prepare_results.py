@@ -1,4 +1,4 @@
-"""What `make results` reads of a real pair is what scripts/prepare_results.sh makes."""
+"""scripts/prepare_results.sh makes every file of a pair that `make results` reads."""
 
 import ast
 import os
@@ -9,7 +9,7 @@ import sys
 
 from specdec_t5x.bench import report, results
 
-# Trains nothing: says what it was asked for, and writes what the target would have.
+# Logs the arguments instead of training, and writes the texts that a target writes.
 _RECORDER = """#!{python}
 import json, os, pathlib, subprocess, sys
 if sys.argv[1] != "-m":
@@ -34,26 +34,26 @@ cnndm_manuj/cnn_dailymail_validation.csv wmt14_500_multiref/wmt14-en-de.extra_re
 """
 
 
-def test_all_that_the_plan_reads_is_made(tmp_path):
+def test_every_file_of_the_plan_is_made(tmp_path):
   folder, log = tmp_path / "pair", tmp_path / "log"
   run = _run(tmp_path, folder, log)
   assert run.returncode == 0, run.stderr
   made = {path for line in log.read_text().splitlines() for path in _made(line)}
   made |= {str(path.relative_to(folder)) for path in folder.rglob("*") if path.exists()}
   commands = dict(results.commands(report.planned(), {"m30k": "DIR"}))
-  read = {
+  needed = {
     found
     for command in commands.values()
     for word in command
     for found in re.findall(r"DIR/([^@]+)", word)
   }
-  assert len(read) > 20
-  assert read <= made
+  assert len(needed) > 20
+  assert needed <= made
   assert (folder / "news.en").read_text() == "A short one.\n"
   assert (folder / "grammar" / "test.en").read_text().strip()
 
 
-def test_without_data_it_ends_at_once(tmp_path):
+def test_missing_data_end_the_script_at_once(tmp_path):
   run = _run(tmp_path, tmp_path / "pair", tmp_path / "log", data="nowhere")
   assert run.returncode == 1
   assert "nowhere/multi30k is not there" in run.stderr
@@ -82,7 +82,7 @@ def _run(tmp_path, folder, log, data="data"):
 
 
 def _made(line):
-  """Yields the checkpoints of a training job's words, within the folder."""
+  """Yields a training job's checkpoints, relative to the folder."""
   words = dict(re.findall(r"--(?:gin\.)?(\w+)=(.*)", "\n".join(ast.literal_eval(line))))
   output = ast.literal_eval(words["OUTPUT_DIR"]).partition("/pair/")[2]
   if words["job"] == "heads":

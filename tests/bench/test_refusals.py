@@ -1,7 +1,7 @@
-"""What a command can't do it says, and writes nothing.
+"""Bad flags end a command with a message and without output.
 
-Without a pair of one's own it is the demo's, which is not there; a folder will do as a
-vocabulary, as Hugging Face has them; a draft without a name is called draft.
+The default pair is the demo's pair, which is absent here. A vocabulary may be a folder
+in Hugging Face's format. A draft without a name is called draft.
 """
 
 import json
@@ -20,25 +20,25 @@ REFUSED = json.loads(pathlib.Path(__file__).with_name("refusals.json").read_text
 def test_bad_flags_are_refused(
   name, flags, message, pair, files, tmp_path, capsys, monkeypatch
 ):
-  monkeypatch.chdir(tmp_path)  # No demo pairs here.
+  monkeypatch.chdir(tmp_path)  # The demo pair is absent here.
   (tmp_path / "empty").write_text("")
   (tmp_path / "object").write_text("{}")
   (tmp_path / "rowless").write_text('{"rows": [], "environment": {}}')
   (tmp_path / "texts.jsonl").write_text('{"article": "a", "highlights": "a"}')
-  given = pair if name in PAIR else []
+  pair_flags = pair if name in PAIR else []
   flags = flags.format(**files).split()
   output = tmp_path / "output"
-  assert main([name, *given, *flags, f"--output={output}"]) == 1
-  said = capsys.readouterr()
-  assert message in said.err
-  assert said.err.count("error:") == 1
-  assert said.out == ""
+  assert main([name, *pair_flags, *flags, f"--output={output}"]) == 1
+  printed = capsys.readouterr()
+  assert message in printed.err
+  assert printed.err.count("error:") == 1
+  assert printed.out == ""
   assert not output.exists()
 
 
 @pytest.mark.parametrize(("name", "drafts", "message"), REFUSED["drafts"])
-def test_drafts_that_do_not_do_are_refused(name, drafts, message, files, capsys):
-  rest = {n: files[n] for n in ("target", "vocabulary", "inputs")}
+def test_unsuitable_drafts_are_refused(name, drafts, message, files, capsys):
+  networks = {n: files[n] for n in ("target", "vocabulary", "inputs")}
   flags = [f"--draft {drafts}".format(**files)] if drafts else []
-  assert main([name, *named(rest, output="none"), *" ".join(flags).split()]) == 1
+  assert main([name, *named(networks, output="none"), *" ".join(flags).split()]) == 1
   assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""All that pages show is measured by one command, which goes on where it stopped."""
+"""`make results` measures every table of the pages and continues a stopped run."""
 
 import json
 import sys
@@ -12,24 +12,24 @@ from specdec_t5x.bench.__main__ import COMMANDS
 
 PLAN = {
   "machine": "machine --megabytes 1 --runs 2 --rows 4",
-  "pair": "tree",  # Of the demo pair, which an empty folder lacks.
+  "pair": "tree",  # Needs the demo pair, which an empty folder lacks.
   "theory": "table1",
 }
 
 
-def test_what_is_measured_are_commands_with_names_of_their_own():
-  found = dict(results.commands(report.planned(), {"m30k": "DIR"}))
-  assert next(iter(found)) == "machine"
-  known = {(name,) for name in COMMANDS} | {("lab", name) for name in LAB}
-  for command in found.values():
-    assert tuple(command[: 1 + (command[0] == "lab")]) in known, command
-  assert "DIR/target" in found["m30k_methods"]
+def test_every_planned_measurement_is_a_known_command():
+  commands = dict(results.commands(report.planned(), {"m30k": "DIR"}))
+  assert next(iter(commands)) == "machine"
+  known_commands = {(name,) for name in COMMANDS} | {("lab", name) for name in LAB}
+  for command in commands.values():
+    assert tuple(command[: 1 + (command[0] == "lab")]) in known_commands, command
+  assert "DIR/target" in commands["m30k_methods"]
 
 
-def test_what_needs_a_folder_that_was_not_given_is_left():
-  found = dict(results.commands(report.planned(), {}))
-  assert found["m30k_methods"] is None
-  assert found["demo_methods"] == ["lab", "methods"]
+def test_commands_without_their_folder_are_skipped():
+  commands = dict(results.commands(report.planned(), {}))
+  assert commands["m30k_methods"] is None
+  assert commands["demo_methods"] == ["lab", "methods"]
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,7 @@ def test_what_needs_a_folder_that_was_not_given_is_left():
     ("infer --gin-file lab", "specdec_t5x.bench"),
   ],
 )
-def test_a_command_of_lab_is_run_and_kept_as_lab_s(
-  command, module, tmp_path, monkeypatch
-):
+def test_commands_of_lab_run_and_are_kept(command, module, tmp_path, monkeypatch):
   started = []
 
   def run(words, **how):
@@ -52,47 +50,47 @@ def test_a_command_of_lab_is_run_and_kept_as_lab_s(
   monkeypatch.setattr(results.subprocess, "run", run)
   words = command.split()
   assert results._measured("one", words, tmp_path)
-  given = words[1:] if module == "lab" else words
+  arguments = words[1:] if module == "lab" else words
   (first,) = started
   assert first[:3] == [sys.executable, "-m", module]
-  assert first[3 : 3 + len(given)] == given
+  assert first[3 : 3 + len(arguments)] == arguments
   environment = dict.fromkeys(results._ENVIRONMENT, "x")
   (tmp_path / report.DATA).mkdir(parents=True)
   for name in ("machine", "one"):
-    kept = {"environment": environment, "command": f"python {' '.join(first[1:])}"}
-    (tmp_path / report.DATA / f"{name}.json").write_text(json.dumps(kept))
+    record = {"environment": environment, "command": f"python {' '.join(first[1:])}"}
+    (tmp_path / report.DATA / f"{name}.json").write_text(json.dumps(record))
   assert results._is_kept(tmp_path, "one", words)
   assert not results._is_kept(tmp_path, "one", ["lab", "layers"])
   assert not results._is_kept(tmp_path, "one", [*words, "--more"])
 
 
 @pytest.mark.slow
-def test_what_fails_is_named_and_what_was_kept_is_not_measured_again(tmp_path, capsys):
+def test_failures_are_named_and_kept_tables_are_not_measured_again(tmp_path, capsys):
   (tmp_path / "README.md").write_text("<!-- table theory -->\n<!-- end -->\n")
   assert results.main([], tmp_path, PLAN) == 1
-  said = capsys.readouterr().out
-  assert "Failed: pair. Run this again for these alone." in said
-  assert "theory: measuring" in said
+  printed = capsys.readouterr().out
+  assert "Failed: pair. Run this again for these alone." in printed
+  assert "theory: measuring" in printed
   assert "the demo pair" in (tmp_path / "runs/results/pair.log").read_text()
   assert "| same digits |" in (tmp_path / "README.md").read_text()
   only = "--only", "theory"
   assert results.main(only, tmp_path, PLAN) == 0
   assert "theory: kept\n" in capsys.readouterr().out
-  # Of other code, as of another machine, it is.
+  # Tables from different code or a different machine are measured again.
   path = tmp_path / report.DATA / "theory.json"
-  kept = json.loads(path.read_text())
+  record = json.loads(path.read_text())
   assert results._is_kept(tmp_path, "theory", ["table1"])
-  kept["environment"]["code"] = "another"
-  path.write_text(json.dumps(kept))
+  record["environment"]["code"] = "another"
+  path.write_text(json.dumps(record))
   assert not results._is_kept(tmp_path, "theory", ["table1"])
 
 
-def test_a_table_that_is_not_there_is_refused(tmp_path, capsys):
+def test_an_unknown_table_is_refused(tmp_path, capsys):
   assert results.main(["--only", "table9"], tmp_path, PLAN) == 1
   assert "expected some of ['machine', 'pair', 'theory']" in capsys.readouterr().out
 
 
-def test_a_folder_needs_its_word(capsys):
+def test_a_folder_without_a_name_is_refused(capsys):
   with pytest.raises(SystemExit, match="2"):
     results.main(["--data", "m30k"])
   assert "expected WORD=DIR, got 'm30k'" in capsys.readouterr().err

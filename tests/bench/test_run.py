@@ -1,4 +1,4 @@
-"""A run is data: each way, batch, temperature and domain has a row."""
+"""A run has a row for every way, batch, temperature and domain."""
 
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ def decode(emitted, token):
 
 
 def ways(temperature, batch):
-  """Returns three ways; one says another token than plain decoding."""
+  """Returns three ways; one way emits a different token than plain decoding."""
   names = {PLAIN: 5, "same": 5, "other": 6}
   return {
     name: Way(program=lambda n, token=token: decode(n + batch, token), columns={"x": 1})
@@ -47,7 +47,7 @@ def test_every_combination_has_a_row_and_is_compared_with_the_plain_loop():
 
 
 @pytest.mark.parametrize("domains", ["aab", "aba", "abb"])
-def test_inputs_of_a_domain_have_rows_of_their_own(domains):
+def test_every_domain_has_separate_rows(domains):
   inputs = 0, 1, 4
   run = Run(ways, inputs=lambda batch: inputs, domains=domains)
   rows = [row for row in measure(run) if row.key == "same"]
@@ -66,7 +66,7 @@ def test_inputs_are_decoded_until_there_are_enough_tokens(num_tokens, inputs):
 
 
 @pytest.mark.parametrize("shown", [(), ("speed",), ("tokens", "identical")])
-def test_a_way_may_show_some_of_what_is_measured(shown):
+def test_a_way_may_show_some_of_the_measurements(shown):
   way = Way(program=lambda n: decode(2, 5), shown=shown)
   run = Run(lambda *_: {PLAIN: way}, setting=Setting(3, 0.0, lenience=0.5))
   (row,) = measure(run)

@@ -1,4 +1,4 @@
-"""A target, its drafts and inputs, as they are put into programs."""
+"""A target, drafts and inputs, as arguments of programs."""
 
 from specdec_t5x import api
 from specdec_t5x.bench.study import Job, Study, pad_inputs
@@ -8,13 +8,13 @@ from specdec_t5x.network.transformer import Transformer
 from tests.t5x_bridge import tiny
 
 
-def test_a_program_stays_compiled_however_many_others_there_are(monkeypatch):
+def test_a_program_stays_compiled_after_the_cache_is_cleared(monkeypatch):
   network = Transformer(tiny.TARGET)
   target = api.Model(network, random_params(network, 0))
   study = Study(Job("", "", {}, None, 4), target, (), pad_inputs([[3, 1], [4, 1]]), 1)
   run = study.program(study.decode(0.0))
   first = run(0)
   api.compiled.cache_clear()
-  monkeypatch.setattr(PlainDecoder, "decode", None)  # It is not traced again.
+  monkeypatch.setattr(PlainDecoder, "decode", None)  # A second trace would fail.
   assert (run(0).tokens == first.tokens).all()
   assert run(1).tokens.shape == first.tokens.shape

@@ -1,4 +1,4 @@
-"""A clean TFDS directory and registry for each test."""
+"""Fixtures: a clean TFDS folder and a clean registry for every test."""
 
 import pytest
 import seqio
@@ -6,7 +6,7 @@ import seqio
 
 @pytest.fixture
 def tfds_dir(tmp_path):
-  """An empty directory that seqio's TFDS tasks read from during the test."""
+  """Yields an empty folder that seqio's TFDS tasks read during the test."""
   directory = str(tmp_path / "tfds")
   seqio.set_tfds_data_dir_override(directory)
   yield directory
@@ -15,7 +15,7 @@ def tfds_dir(tmp_path):
 
 @pytest.fixture
 def write(tmp_path):
-  """A function: writes bytes or text to a file of this name, returns the path."""
+  """Returns a function that writes a file and returns the path."""
 
   def to_file(name, content):
     data = content if isinstance(content, bytes) else content.encode()
@@ -27,7 +27,7 @@ def write(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _restore_registry():
-  """Takes the tasks of a test out again, so that names may repeat."""
+  """Removes a test's tasks from the registry, so that names can be reused."""
   before = set(seqio.TaskRegistry.names())
   yield
   for name in set(seqio.TaskRegistry.names()) - before:
@@ -35,7 +35,7 @@ def _restore_registry():
 
 
 def examples(name, split="test", sequence_length=None, shuffle=False, **kwargs):
-  """The examples of a task."""
+  """Returns the examples of a task."""
   task = seqio.get_mixture_or_task(name)
   dataset = task.get_dataset(sequence_length, split, shuffle=shuffle, **kwargs)
   return list(dataset.as_numpy_iterator())

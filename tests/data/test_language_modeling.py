@@ -1,4 +1,4 @@
-"""Prompts and continuations: together they are the text and its own tokens."""
+"""Prompts and continuations, which together have the text and the text's tokens."""
 
 import io
 
@@ -31,24 +31,24 @@ def register(files, prompt_words, vocabulary=BYTES, name="lm"):
   )
 
 
-def test_the_first_words_and_the_rest(files):
-  found = examples(register(files, 2))
-  assert texts(found) == [("a bc", "  def\tg"), ("x y", " z")]
-  assert found[0]["inputs"].tolist() == BYTES.encode("a bc")
-  assert found[0]["targets"].tolist() == [*BYTES.encode("  def\tg"), 1]
+def test_the_first_words_are_the_prompt(files):
+  rows = examples(register(files, 2))
+  assert texts(rows) == [("a bc", "  def\tg"), ("x y", " z")]
+  assert rows[0]["inputs"].tolist() == BYTES.encode("a bc")
+  assert rows[0]["targets"].tolist() == [*BYTES.encode("  def\tg"), 1]
   task = seqio.get_mixture_or_task("lm")
   assert task.num_input_examples("test") == 2
   assert task.metric_fns == [metrics.log_likelihood]
 
 
 def test_no_prompt(files):
-  found = examples(register(files, 0))
-  assert texts(found) == [("", "a bc  def\tg"), ("", "lone"), ("", "x y z")]
-  assert {example["inputs"].size for example in found} == {0}
+  rows = examples(register(files, 0))
+  assert texts(rows) == [("", "a bc  def\tg"), ("", "lone"), ("", "x y z")]
+  assert {example["inputs"].size for example in rows} == {0}
 
 
-def test_what_is_left_out_is_said_once(files, caplog):
-  caplog.set_level("WARNING", logger="absl")  # Whatever other tests have set.
+def test_skipped_texts_are_reported_once(files, caplog):
+  caplog.set_level("WARNING", logger="absl")  # Other tests may have set the level.
   for _ in range(2):
     examples(register(files, 2))
   (record,) = caplog.records
@@ -57,12 +57,12 @@ def test_what_is_left_out_is_said_once(files, caplog):
     register(files, 9, name="too_short")
 
 
-def test_a_cut_text_does_not_end_and_its_prompt_keeps_its_end(files):
+def test_a_cut_text_has_no_eos_and_a_cut_prompt_keeps_the_last_tokens(files):
   lengths = {"inputs": 3, "targets": 2}
-  found = examples(register(files, 2), sequence_length=lengths)
-  assert found[0]["inputs"].tolist() == BYTES.encode(" bc")
-  assert found[0]["targets"].tolist() == BYTES.encode("  ")
-  assert found[1]["targets"].tolist() == BYTES.encode(" z")
+  rows = examples(register(files, 2), sequence_length=lengths)
+  assert rows[0]["inputs"].tolist() == BYTES.encode(" bc")
+  assert rows[0]["targets"].tolist() == BYTES.encode("  ")
+  assert rows[1]["targets"].tolist() == BYTES.encode(" z")
 
 
 def test_prefix_lm_features(files):
@@ -86,7 +86,7 @@ def test_prefix_lm_features(files):
 
 
 @pytest.mark.parametrize("across_words", [False, True])
-def test_sentencepiece_tokens_are_the_texts_own(write, across_words):
+def test_tokens_equal_the_text_s_unless_pieces_cross_words(write, across_words):
   lines = [f"the end of the {word} of the end" for word in ("day", "way", "bay")]
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
@@ -104,9 +104,9 @@ def test_sentencepiece_tokens_are_the_texts_own(write, across_words):
   files = {"test": write("lines.txt", "\n".join(lines))}
   natural = []
   for count in (0, 1, 3):
-    found = examples(register(files, count, vocabulary, f"lm{count}"))
-    joined = [[*example["inputs"], *example["targets"]] for example in found]
-    # Whatever the pieces, the tokens spell the text.
+    rows = examples(register(files, count, vocabulary, f"lm{count}"))
+    joined = [[*example["inputs"], *example["targets"]] for example in rows]
+    # The tokens spell the text with any pieces.
     assert [vocabulary.decode(map(int, ids[:-1])) for ids in joined] == lines
     natural += [
       ids == [*vocabulary.encode(line), 1]
@@ -120,15 +120,15 @@ def test_real_text_with_t5s_vocabulary(write):
   with open(real_data.path("wikitext2/valid.txt"), encoding="utf-8") as file:
     lines = [line for line, _ in zip(file, range(400), strict=False)]
   name = register({"test": write("wiki.txt", "".join(lines))}, 5, vocabulary)
-  found = examples(name)
-  kept = [line.strip() for line in lines if len(line.split()) > 5]
-  assert ["".join(pair) for pair in texts(found)] == kept
-  for example, line in zip(found, kept, strict=True):
+  rows = examples(name)
+  long_lines = [line.strip() for line in lines if len(line.split()) > 5]
+  assert ["".join(pair) for pair in texts(rows)] == long_lines
+  for example, line in zip(rows, long_lines, strict=True):
     joined = np.concatenate([example["inputs"], example["targets"]])
     assert joined.tolist() == [*vocabulary.encode(line), 1]
 
 
-def test_same_arguments_same_task(files):
+def test_equal_arguments_give_the_same_task(files):
   name = register(files, 2)
   task = seqio.get_mixture_or_task(name)
   register(files, 2)
@@ -138,7 +138,7 @@ def test_same_arguments_same_task(files):
 
 
 @pytest.mark.parametrize(
-  ("given", "words", "says"),
+  ("file", "words", "message"),
   [
     ("lines.txt", -1, r"prompt_words is .*from 0 \(no prompt\) to 200"),
     ("lines.txt", 201, "prompt_words is"),
@@ -146,18 +146,18 @@ def test_same_arguments_same_task(files):
     (("a", "b"), 5, "expected the path of a text"),
   ],
 )
-def test_what_is_no_task_is_refused(given, words, says):
-  with pytest.raises(ValueError, match=says):
-    register({"test": given}, words)
+def test_bad_arguments_are_refused(file, words, message):
+  with pytest.raises(ValueError, match=message):
+    register({"test": file}, words)
 
 
 def test_long_prompts(write):
   words = [f"w{n}" for n in range(203)]
   files = {"test": write("long.txt", " ".join(words))}
-  ((prompt, rest),) = texts(
+  ((prompt, continuation),) = texts(
     examples(register(files, language_modeling.MAX_PROMPT_WORDS))
   )
-  assert (prompt.split(), rest.split()) == (words[:200], words[200:])
+  assert (prompt.split(), continuation.split()) == (words[:200], words[200:])
 
 
 def test_lm1b_through_a_directory_made_offline(tfds_dir, write):

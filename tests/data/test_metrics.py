@@ -1,4 +1,4 @@
-"""BLEU and ROUGE against values worked out by hand and by sacrebleu itself."""
+"""BLEU and ROUGE against hand calculations and against sacrebleu."""
 
 import json
 import math
@@ -26,7 +26,8 @@ ROUGES = ("rouge1", "rouge2", "rougeLsum")
       ["The cat sat down"],
       {"bleu": 100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25},
     ),
-    # 'intl' splits the guillemets off, '13a' does not: a full match of words only then.
+    # The tokenizer 'intl' splits off the guillemets, so all words match; '13a' does
+    # not.
     ("bleu", ["« a b c d »"], ["«a b c d»"], {"bleu": 100}),
     # References belong to examples.
     ("bleu", REFERENCES, ["e f g h", "i j k l"], {"bleu": 100}),
@@ -39,18 +40,18 @@ ROUGES = ("rouge1", "rouge2", "rougeLsum")
     ),
     # The mean over examples.
     ("rouge", ["a b", "a b"], ["a b", "c d"], dict.fromkeys(ROUGES, 50)),
-    # Swapped sentences: as two lines each matches fully, as one line only one does.
+    # Swapped sentences match fully as two lines, and by half as one line.
     ("rouge", ["a b . c d"], ["c d . a b"], {"rougeLsum": 100}),
     ("rouge", ["a b c d"], ["c d a b"], {"rougeLsum": 50}),
   ],
 )
-def test_by_hand(metric, targets, predictions, expected):
-  found = getattr(metrics, metric)(targets, predictions)
-  assert {name: found[name] for name in expected} == pytest.approx(expected)
-  assert found.keys() == ({"bleu"} if metric == "bleu" else set(ROUGES))
+def test_scores_match_hand_calculations(metric, targets, predictions, expected):
+  scores = getattr(metrics, metric)(targets, predictions)
+  assert {name: scores[name] for name in expected} == pytest.approx(expected)
+  assert scores.keys() == ({"bleu"} if metric == "bleu" else set(ROUGES))
 
 
-def test_bleu_of_other_examples_references_is_next_to_none():
+def test_bleu_with_swapped_references_is_near_zero():
   assert metrics.bleu(REFERENCES, ["i j k l", "e f g h"])["bleu"] < 1
 
 
@@ -62,7 +63,7 @@ def test_no_references_is_an_error(metric):
 
 @pytest.mark.parametrize("metric", [metrics.bleu, metrics.rouge])
 @pytest.mark.parametrize(("targets", "predictions"), [(["a"], ["a", "b"]), ([], [])])
-def test_pairs_are_checked(metric, targets, predictions):
+def test_unequal_or_empty_lists_are_refused(metric, targets, predictions):
   with pytest.raises(ValueError, match=f"{len(targets)} targets and"):
     metric(targets, predictions)
 
@@ -73,7 +74,7 @@ def test_bleu_of_upstream_outputs():
     rows = [json.loads(line) for line in file]
   targets = [row["inputs"]["targets_pretokenized"] for row in rows]
   predictions = [row["prediction"] for row in rows]
-  # The published 33.14 is sacrebleu's default tokenizer; T5's is 'intl'.
+  # The published 33.14 is from sacrebleu's default tokenizer; T5 uses 'intl'.
   assert round(sacrebleu.corpus_bleu(predictions, [targets]).score, 2) == 33.14
   direct = sacrebleu.BLEU(tokenize="intl").corpus_score(predictions, [targets]).score
   assert metrics.bleu(targets, predictions)["bleu"] == pytest.approx(direct)

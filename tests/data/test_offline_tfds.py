@@ -1,4 +1,4 @@
-"""TFDS directories made offline load through the ordinary TFDS tasks."""
+"""TFDS folders made offline load with the ordinary TFDS tasks."""
 
 import os
 import pathlib
@@ -18,13 +18,13 @@ SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "prepare_tfds.py"
 
 @pytest.fixture
 def run_script():
-  """The script's main function."""
+  """Returns the script's main function."""
   return runpy.run_path(str(SCRIPT))["main"]
 
 
 @pytest.fixture
 def pair(write):
-  """A function: writes n parallel lines, returns their paths."""
+  """Returns a function that writes n parallel lines and returns the paths."""
 
   def make(n, word="a"):
     english = write(f"{word}.en", "".join(f"{word} {i}\n" for i in range(n)))
@@ -35,7 +35,7 @@ def pair(write):
 
 
 def load(directory, name=WMT):
-  """Returns split -> examples, read by TFDS alone."""
+  """Returns the examples by split, read with TFDS alone."""
   builder = tfds.builder(name, data_dir=directory)
   return {
     split: list(tfds.as_numpy(builder.as_dataset(split=split)))
@@ -47,7 +47,7 @@ def row(word, i):
   return {"en": f"{word} {i}".encode(), "de": f"{word.upper()} {i}".encode()}
 
 
-def test_written_in_order_and_complete(tfds_dir, pair):
+def test_examples_are_complete_and_in_order(tfds_dir, pair):
   assert offline_tfds.prepare(WMT, tfds_dir, {"test": pair(30)}) == {"test": 30}
   assert load(tfds_dir) == {"test": [row("a", i) for i in range(30)]}
   assert os.listdir(tfds_dir) == ["wmt14_translate"]
@@ -59,8 +59,8 @@ def test_several_shards_and_chunks_lose_nothing(tfds_dir, pair, monkeypatch):
   offline_tfds.prepare(WMT, tfds_dir, {"test": pair(30)})
   builder = tfds.builder(WMT, data_dir=tfds_dir)
   assert builder.info.splits["test"].shard_lengths == [7, 7, 7, 7, 2]
-  found = [r["en"] for r in load(tfds_dir)["test"]]
-  assert sorted(found) == sorted(row("a", i)["en"] for i in range(30))
+  loaded = [r["en"] for r in load(tfds_dir)["test"]]
+  assert sorted(loaded) == sorted(row("a", i)["en"] for i in range(30))
 
 
 def test_splits_are_added_kept_and_replaced(tfds_dir, pair):
@@ -77,8 +77,8 @@ def test_splits_are_added_kept_and_replaced(tfds_dir, pair):
   }
 
 
-def test_a_split_that_tfds_wrote_itself_is_kept(tfds_dir, pair):
-  # TFDS names its shards otherwise (-00000-of-00001).
+def test_a_split_written_by_tfds_is_kept(tfds_dir, pair):
+  # TFDS names the shards differently (-00000-of-00001).
   class Wmt14Translate(tfds.translate.wmt14.Wmt14Translate, skip_registration=True):
     def _split_generators(self, dl_manager):
       return {"train": ((i, {"en": "x", "de": "y"}) for i in range(5))}
@@ -87,12 +87,12 @@ def test_a_split_that_tfds_wrote_itself_is_kept(tfds_dir, pair):
   builder.download_and_prepare()
   assert any("-of-" in name for name in os.listdir(builder.data_dir))
   offline_tfds.prepare(WMT, tfds_dir, {"test": pair(2)})
-  found = load(tfds_dir)
-  assert found["train"] == [{"en": b"x", "de": b"y"}] * 5
-  assert found["test"] == [row("a", i) for i in range(2)]
+  loaded = load(tfds_dir)
+  assert loaded["train"] == [{"en": b"x", "de": b"y"}] * 5
+  assert loaded["test"] == [row("a", i) for i in range(2)]
 
 
-def test_interrupted_writing_leaves_what_was_there(tfds_dir, pair, monkeypatch):
+def test_interrupted_writing_leaves_the_old_splits(tfds_dir, pair, monkeypatch):
   offline_tfds.prepare(WMT, tfds_dir, {"train": pair(2, "t")})
 
   def interrupt(*_):
@@ -106,7 +106,7 @@ def test_interrupted_writing_leaves_what_was_there(tfds_dir, pair, monkeypatch):
   assert os.listdir(tfds_dir) == ["wmt14_translate"]
 
 
-def test_killed_between_the_renames(tfds_dir, pair):
+def test_a_kill_between_the_renames_loses_no_split(tfds_dir, pair):
   offline_tfds.prepare(WMT, tfds_dir, {"train": pair(2, "t")})
   final = tfds.builder(WMT, data_dir=tfds_dir).data_dir
   os.rename(final, offline_tfds._previous(final))
@@ -125,7 +125,7 @@ def test_killed_between_the_renames(tfds_dir, pair):
     ("lm1b", "field.* 'text' .* got parallel files"),
   ],
 )
-def test_wrong_dataset(tfds_dir, pair, dataset, message):
+def test_unsuitable_datasets_are_refused(tfds_dir, pair, dataset, message):
   with pytest.raises(ValueError, match=message):
     offline_tfds.prepare(dataset, tfds_dir, {"test": pair(1)})
   assert not os.path.exists(tfds_dir)
@@ -141,7 +141,7 @@ def test_xsum_through_the_ordinary_task(tfds_dir, write):
   assert [f.__name__ for f in seqio.get_mixture_or_task(name).metric_fns] == ["rouge"]
 
 
-def test_lines_of_text_are_for_lm1b(tfds_dir, write, run_script, capsys):
+def test_only_lm1b_takes_lines_of_text(tfds_dir, write, run_script, capsys):
   text = write("news.txt", " One two .\nThree .\n")
   flags = ["--tfds_data_dir", tfds_dir, "--text", f"test={text}"]
   assert run_script(["--dataset", "lm1b", *flags]) == 0

@@ -1,4 +1,4 @@
-"""Spec-Bench's prompts as a task: splits by group, categories in the results."""
+"""Spec-Bench's prompts as a task: splits by group, and categories in the results."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_splits_are_groups_and_examples_have_categories(vocabulary, tmp_path):
   assert first["targets"].tolist() == [1]
 
 
-def test_a_summary_has_each_category(tmp_path):
+def test_a_summary_has_every_category(tmp_path):
   aux = dict.fromkeys(writer.COUNTS, 4)
   lines = [
     {"inputs": {spec_bench.CATEGORY: name}, "aux": {**aux, "tokens": tokens}}
@@ -53,19 +53,19 @@ def test_a_summary_has_each_category(tmp_path):
   ]
   file = tmp_path / "out.jsonl"
   write(file, lines)
-  found = writer.summarize([file], alpha_is_mass=True)
-  assert found["tokens"] == 36
-  assert {name: x["tokens"] for name, x in found["categories"].items()} == {
+  summary = writer.summarize([file], alpha_is_mass=True)
+  assert summary["tokens"] == 36
+  assert {name: x["tokens"] for name, x in summary["categories"].items()} == {
     "qa": 24,
     "rag": 12,
   }
-  assert found["categories"]["qa"]["tokens_per_target_call"]["value"] == 3
+  assert summary["categories"]["qa"]["tokens_per_target_call"]["value"] == 3
   write(file, [{"aux": aux}])
   assert "categories" not in writer.summarize([file], alpha_is_mass=True)
 
 
 @pytest.mark.parametrize("rows", [[["a"]], [{"turns": ["a"]}], [{"category": "qa"}]])
-def test_another_file_is_refused(rows, vocabulary, tmp_path):
+def test_files_without_turns_and_category_are_refused(rows, vocabulary, tmp_path):
   file = write(tmp_path / "question.jsonl", rows)
   with pytest.raises(ValueError, match="line 1: expected an object with 'category'"):
     spec_bench.from_file("spec_bench_bad", file, vocabulary)

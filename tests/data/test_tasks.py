@@ -1,6 +1,7 @@
 """Tasks over files: contents, order, shards, checkpoints, registration; vocabularies.
 
-By gin tests/e2e registers them; that real tokens are upstream's is its test_m30k's.
+tests/e2e registers the tasks with gin. tests/e2e/test_m30k.py compares real tokens with
+upstream's tokens.
 """
 
 import gzip
@@ -26,7 +27,7 @@ def files(write):
 
 @pytest.fixture
 def task(files):
-  """The name of a task over them."""
+  """Returns the name of a task over the files."""
   return tasks.translation_from_files("t", files, vocabulary=BYTES)
 
 
@@ -47,7 +48,7 @@ def test_translation_from_files(files):
   assert [f.__name__ for f in task.metric_fns] == ["bleu"]
 
 
-def test_unknown_references(files):
+def test_tasks_without_references_have_no_metric(files):
   only = {"predict": files["predict"]}
   name = tasks.translation_from_files("t", only, vocabulary=BYTES)
   assert [row["targets"].tolist() for row in examples(name, "predict")] == [[1]] * 7
@@ -78,12 +79,12 @@ def test_shards_partition_the_split_in_order(task):
     ("test[6:]+test[:1]", [6, 0]),
   ],
 )
-def test_parts_of_a_split_are_those_that_tfds_takes(task, split, numbers):
+def test_slices_of_a_split_follow_tfds(task, split, numbers):
   assert texts(examples(task, split)) == [f"Zeile {n}" for n in numbers]
   assert seqio.get_mixture_or_task(task).num_input_examples(split) == len(numbers)
 
 
-def test_a_part_without_an_example_is_refused(task):
+def test_an_empty_slice_is_refused(task):
   with pytest.raises(ValueError, match=r"'test\[2:2\]' holds no .*'test': 7"):
     examples(task, "test[2:2]")
 
@@ -102,11 +103,11 @@ def test_iterator_can_be_checkpointed(task, tmp_path):
   path = tf.train.Checkpoint(ds=iterator).save(str(tmp_path / "ckpt"))
   restored = iter(dataset)
   tf.train.Checkpoint(ds=restored).restore(path).assert_consumed()
-  rest = [row["targets_pretokenized"].numpy().decode() for row in restored]
-  assert rest == [f"Zeile {n}" for n in range(3, 7)]
+  remaining = [row["targets_pretokenized"].numpy().decode() for row in restored]
+  assert remaining == [f"Zeile {n}" for n in range(3, 7)]
 
 
-def test_same_arguments_same_task(files):
+def test_equal_arguments_give_the_same_task(files):
   name = tasks.translation_from_files("t", files, vocabulary=BYTES)
   task = seqio.get_mixture_or_task(name)
   same = {split: list(paths) for split, paths in reversed(files.items())}
@@ -114,7 +115,7 @@ def test_same_arguments_same_task(files):
   assert seqio.get_mixture_or_task(name) is task
 
 
-def test_same_name_other_arguments(files):
+def test_a_name_with_different_arguments_is_refused(files):
   tasks.translation_from_files("t", files, vocabulary=BYTES)
   with pytest.raises(ValueError, match=r"'t' is registered already(.|\n)*Romanian"):
     tasks.translation_from_files("t", files, "English", "Romanian", BYTES)
@@ -124,7 +125,7 @@ def test_same_name_other_arguments(files):
     tasks.translation_from_files("t", {"test": files["test"]}, vocabulary=BYTES)
 
 
-def test_name_taken_over_by_a_foreign_task(files, task):
+def test_a_name_of_a_foreign_task_is_refused(files, task):
   seqio.TaskRegistry.remove(task)
   source = seqio.get_mixture_or_task("wmt14_ende").source
   seqio.TaskRegistry.add(task, source=source, output_features={})
@@ -141,7 +142,7 @@ def test_files_are_checked_when_registered(files, write):
     tasks.translation_from_files("t", {}, vocabulary=BYTES)
 
 
-def test_files_that_change_later(write):
+def test_files_changed_after_registration_are_refused(write):
   path = write("x.en", "a\nb\n")
   files = {"test": (path, None)}
   name = tasks.translation_from_files("t", files, vocabulary=BYTES)
@@ -192,7 +193,7 @@ def test_tfds_tasks_are_registered_and_named_by_vocabulary():
     registry.name_with_vocabulary("x", seqio.PassThroughVocabulary(4))
 
 
-def test_humaneval_keeps_code_as_it_is(write):
+def test_humaneval_keeps_the_code_unchanged(write):
   content = ""
   for n, code in enumerate(("    return 1\n", "\n    return 2\n")):
     problem = {"task_id": f"HumanEval/{n}", "prompt": f"def f{n}():\n"}
@@ -221,7 +222,8 @@ def test_real_humaneval():
 
 
 def test_rows_are_read_without_autotuning(monkeypatch):
-  found, iterate = [], tf.data.Dataset.__iter__
+  found = []
+  iterate = tf.data.Dataset.__iter__
 
   def note(dataset):
     return found.append(dataset) or iterate(dataset)
@@ -232,7 +234,7 @@ def test_rows_are_read_without_autotuning(monkeypatch):
   assert [each.options().autotune.enabled for each in found] == [False]
 
 
-def test_nothing_is_read_before_use():
+def test_a_vocabulary_is_not_read_before_use():
   vocabulary = vocabularies.t5_vocabulary()
   assert vocabulary.sentencepiece_model_file.startswith("gs://t5-data/vocabs/cc_all")
   assert vocabulary.extra_ids == 100
@@ -245,7 +247,7 @@ def test_t5_vocabulary():
   assert vocabulary.encode("<extra_id_0>") == [32_099]
 
 
-def test_seqio_has_nothing_to_warn_of_where_texts_are_shuffled(monkeypatch):
+def test_seqio_does_not_warn_about_shuffled_texts(monkeypatch):
   def refuse(*message):
     raise AssertionError(message)
 

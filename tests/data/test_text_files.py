@@ -1,6 +1,6 @@
-"""Reading the user's files: what comes out, and errors that no command is tested with.
+"""Reading the user's files: results, and errors without a test of a command.
 
-Of others see tests/errors/cases.toml.
+tests/errors/cases.toml has the remaining errors.
 """
 
 import csv
@@ -12,7 +12,7 @@ import pytest
 from specdec_t5x.data import text_files
 
 
-def test_only_line_endings_and_bom_are_taken_off(write):
+def test_only_line_endings_and_bom_are_removed(write):
   path = write("a.txt", b"\xef\xbb\xbf a \r\nb\xc2\x85c\rd\n\n\xe2\x80\xa8d\t")
   assert text_files.read_lines(path) == [" a ", "b\x85c\rd", "", "\u2028d\t"]
 
@@ -22,7 +22,7 @@ def test_last_line_counts_once_with_and_without_newline(write):
   assert text_files.read_lines(write("b", "x\ny")) == ["x", "y"]
 
 
-def test_unknown_targets_are_empty(write):
+def test_missing_targets_are_empty(write):
   path = write("a", "x\ny\n")
   assert text_files.read_parallel(path, None) == (["x", "y"], ["", ""])
 
@@ -43,7 +43,7 @@ def test_gzip_files_and_kept_line_ends(write):
   assert text_files.read_fields(path, ["a"], keep_line_ends=True) == [{"a": "x\n"}]
 
 
-def test_long_csv_field_and_the_limit_is_restored(write):
+def test_a_long_csv_field_is_read_and_the_limit_is_restored(write):
   csv.field_size_limit(131_072)
   path = write("long.csv", "a\n" + "x" * 300_000 + "\n")
   assert len(text_files.read_fields(path, ["a"])[0]["a"]) == 300_000

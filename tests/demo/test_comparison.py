@@ -1,4 +1,4 @@
-"""The demo's measurements, on tiny random models."""
+"""The demo's measurements on tiny random models."""
 
 import dataclasses
 import types
@@ -43,7 +43,7 @@ def greedy(study, steady_parts):
   return rows(study, 0.0, lambda outputs: len(outputs))
 
 
-def test_greedy_outputs_are_the_targets_and_the_target_drafts_best(study, greedy):
+def test_greedy_outputs_equal_the_target_s_and_it_drafts_best(study, greedy):
   *untrained, other, itself = greedy
   assert [row["draft"] for row in untrained] == [*comparison._UNTRAINED]
   assert (other["draft"], itself["draft"]) == ("other", "itself")
@@ -51,8 +51,8 @@ def test_greedy_outputs_are_the_targets_and_the_target_drafts_best(study, greedy
   assert itself["alpha"].value == 1.0 > other["alpha"].value
   assert itself["tokens_per_call"].value > other["tokens_per_call"].value >= 1.0
   assert other["speed"].low <= other["speed"].median <= other["speed"].high
-  assert {other[f"{whose}score"] for whose in ("", "plain_", "draft_")} == {4}
-  # Theorem 3.8 takes c from the measured parts.
+  assert {other[f"{prefix}score"] for prefix in ("", "plain_", "draft_")} == {4}
+  # Theorem 3.8 uses c from the measured parts.
   c = STEADY["draft"][0] / GAMMA / STEADY["token"][0]
   for row in greedy:
     assert row["c"] == pytest.approx(c)
@@ -60,14 +60,14 @@ def test_greedy_outputs_are_the_targets_and_the_target_drafts_best(study, greedy
     assert row["theorem"] == pytest.approx(float(theorem))
 
 
-def test_sampled_rows_claim_no_identity(study):
+def test_sampled_rows_have_no_count_of_identical_outputs(study):
   (row,) = rows(dataclasses.replace(study, drafts=study.drafts[-2:-1]), 1.0, None)
   assert row["identical"] == "sampled"
   assert "score" not in row
 
 
 @pytest.mark.parametrize(("pair", "scored"), [(recipe.ENDE, True), (recipe.LM, False)])
-def test_the_table_has_scores_where_there_is_a_metric(
+def test_tables_have_scores_if_there_is_a_metric(
   pair, scored, study, greedy, monkeypatch
 ):
   job = type("Job", (), {"load": lambda self: study})()
@@ -82,13 +82,13 @@ def test_the_table_has_scores_where_there_is_a_metric(
   assert max(map(len, brief.splitlines())) <= 100
 
 
-def test_the_ways_that_need_no_training_come_first():
+def test_drafters_without_training_come_first():
   drafts = comparison.job_of(recipe.ENDE, 4, more=True).drafts
   sources = [part.path for part in (*recipe.ENDE.drafts, *recipe.ENDE.more)]
   assert list(drafts.values()) == ["copy", "quantized", *sources]
 
 
-def test_scores_are_of_the_texts_without_padding(tmp_path, monkeypatch):
+def test_scores_ignore_padding(tmp_path, monkeypatch):
   vocabulary = tiny.train_vocabulary(tmp_path)
   encode = sentencepiece.SentencePieceProcessor(model_file=vocabulary).encode
   texts = tiny.sentences(2, seed=6)
@@ -96,7 +96,7 @@ def test_scores_are_of_the_texts_without_padding(tmp_path, monkeypatch):
   held_out = [("", text) for text in texts]
   monkeypatch.setattr(comparison.held_out, "held_out_texts", lambda *args: held_out)
   score = comparison._scorer(pair, 2)
-  # An id beyond the vocabulary is a row of the network's own padding.
+  # The ID 100_000 is beyond the vocabulary, like the padding rows of the network.
   outputs = [np.array([*encode(text), EOS, 100_000, 0, 0]) for text in texts]
   assert score(outputs) == pytest.approx(100)
   assert score(outputs[::-1]) < 100

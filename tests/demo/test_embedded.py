@@ -1,4 +1,4 @@
-"""The embedded pair: its files, its card, and what the command does with it."""
+"""The embedded pair: files, card and quality."""
 
 import json
 import pathlib
@@ -21,7 +21,7 @@ def models():
   return {name: specdec_t5x.load_model(path) for name, path in paths.items()}
 
 
-def test_the_card_is_of_these_files():
+def test_the_card_has_the_digests_of_the_files():
   card = embedded.card()
   for name in ("target", "draft"):
     assert card[name]["sha256"] == embed.digest(embedded.FOLDER / name)
@@ -29,14 +29,14 @@ def test_the_card_is_of_these_files():
   assert size <= 25e6
 
 
-def test_a_changed_file_has_another_digest(tmp_path):
+def test_a_changed_file_changes_the_digest(tmp_path):
   (tmp_path / "a").write_text("1")
   before = embed.digest(tmp_path)
   (tmp_path / "a").write_text("2")
   assert embed.digest(tmp_path) != before
 
 
-def test_the_card_is_of_this_recipe(models, monkeypatch):
+def test_the_card_matches_the_recipe(models, monkeypatch):
   monkeypatch.chdir(ROOT)
   card = embedded.card()
   assert card["examples"] == tasks.ENDE_SIZES
@@ -50,14 +50,14 @@ def test_the_card_is_of_this_recipe(models, monkeypatch):
   gin.clear_config()
 
 
-def test_the_test_set_is_the_task_s():
+def test_the_test_set_equals_the_task_s():
   assert embedded.translations() == list(
     translation.rows("test", tasks.ENDE_SIZES["test"])
   )
 
 
-def test_the_pair_is_as_good_as_its_card_says(models):
-  """The first texts, within what so few of them scatter."""
+def test_bleu_and_alpha_match_the_card(models):
+  """The tolerances are the spread of scores over so few texts."""
   texts = held_out.held_out_texts("ende", TEXTS)
   outputs = specdec_t5x.generate(
     [text for text, _ in texts],
@@ -75,7 +75,7 @@ def test_the_pair_is_as_good_as_its_card_says(models):
   assert alpha == pytest.approx(card["alpha"]["T=0"]["value"], abs=0.05)
 
 
-def test_an_incomplete_package_says_so(tmp_path, monkeypatch):
+def test_an_incomplete_package_is_refused(tmp_path, monkeypatch):
   monkeypatch.setattr(embedded, "FOLDER", tmp_path)
   with pytest.raises(ValueError, match="checkpoint_8000"):
     specdec_t5x.load_model(embedded.target())

@@ -16,7 +16,7 @@ def part(directory, checkpoint):
   return recipe.Part("two", "two steps", str(gin_file), str(directory / checkpoint), 0)
 
 
-def test_a_part_is_trained_where_the_recipe_says(tmp_path):
+def test_a_part_is_trained_into_the_recipe_s_folder(tmp_path):
   vocabulary = tmp_path / "vocabulary.model"
   making.demo_vocabulary(str(vocabulary), 2_000)
   with pytest.raises(ValueError, match="checkpoint_3 is not there"):
@@ -31,7 +31,7 @@ def test_a_failing_command_shows_the_end_of_its_log(tmp_path):
   assert "nowhere.gin" in log.read_text()
 
 
-def test_what_is_measured_of_a_pair_is_written_down(tmp_path, monkeypatch, capsys):
+def test_describe_writes_the_inputs_of_a_pair(tmp_path, monkeypatch, capsys):
   from specdec_t5x.bench import jobs
   from specdec_t5x.bench.command import Command
   from specdec_t5x.demo import held_out
@@ -42,7 +42,7 @@ def test_what_is_measured_of_a_pair_is_written_down(tmp_path, monkeypatch, capsy
     making.describe(pair, str(tmp_path))
     texts = (tmp_path / pair.name / "inputs.txt").read_text().splitlines()
     assert texts == [text for text, _ in held_out.held_out_texts(pair.name, 20)]
-  # What is trained here is no matter of this test.
+  # Networks trained in the working directory must not affect the test.
   monkeypatch.chdir(tmp_path)
   parser = Command("", None, jobs.PAIRS, {"tables": True}, "out").parser()
   (job,) = jobs.from_flags(parser.parse_args(["--tasks", "ende"]))
@@ -50,8 +50,8 @@ def test_what_is_measured_of_a_pair_is_written_down(tmp_path, monkeypatch, capsy
   drafts = [part.path for part in recipe.ENDE.drafts]
   assert list(job.drafts.values()) == [*drafts, "copy"]
   (counted,) = recipe.ENDE.tables
-  said = f"No {counted.checkpoint}: `{counted.command}` makes it."
-  assert said in capsys.readouterr().err
+  expected = f"No {counted.checkpoint}: `{counted.command}` makes it."
+  assert expected in capsys.readouterr().err
   assert job.vocabulary == recipe.ENDE.vocabulary
   ((name, path),) = job.also.items()
   news = pathlib.Path(path).read_text().splitlines()

@@ -1,4 +1,4 @@
-"""The recipe, the gin files and the Makefile name the same things."""
+"""The recipe, the gin files and the Makefile agree."""
 
 import pathlib
 
@@ -11,8 +11,8 @@ from specdec_t5x.demo import recipe
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAIRS = list(recipe.PAIRS.values())
-ASKED = {pair.name: (*pair.more, *pair.tables) for pair in PAIRS}
-PARTS = [(p, part) for p in PAIRS for part in (*p.parts, *ASKED[p.name])]
+OPTIONAL_PARTS = {pair.name: (*pair.more, *pair.tables) for pair in PAIRS}
+PARTS = [(p, part) for p in PAIRS for part in (*p.parts, *OPTIONAL_PARTS[p.name])]
 
 
 @pytest.fixture(autouse=True)
@@ -24,14 +24,14 @@ def from_the_root(monkeypatch):
 
 
 def macro(name):
-  """Returns a macro's value, evaluated where it names a function."""
+  """Returns a macro's value; a function that the macro names is called."""
   value = gin.query_parameter(f"{name}/macro.value")
   is_function = isinstance(value, gin.config.ConfigurableReference) and value.evaluate
   return value.scoped_configurable_fn() if is_function else value
 
 
 @pytest.mark.parametrize(("pair", "part"), PARTS, ids=lambda x: x.name)
-def test_what_is_made_is_what_the_recipe_names(pair, part):
+def test_gin_files_write_the_checkpoints_of_the_recipe(pair, part):
   gin_utils.parse_gin_flags(["."], [part.gin_file], part.bindings)
   folder = macro("OUTPUT_DIR") + (f"/{macro('HEADS')}" if part.job == "heads" else "")
   steps = 0 if part.job == "ngrams" else macro("STEPS")
@@ -59,16 +59,16 @@ def test_the_bare_jobs_decode_the_demo_pair(pair):
     assert f"include 'configs/pairs/demo_{pair.name}.gin'" in job
 
 
-def test_what_is_missing_is_named_and_so_is_what_makes_it(tmp_path):
+def test_missing_files_are_named_with_the_command_that_makes_them(tmp_path):
   assert recipe.ENDE.missing(tmp_path) == []
   assert "`make demo-train`" in hints.how_to_make(recipe.ENDE.target.checkpoint)
   pair = recipe.LM
   assert pair.missing(tmp_path) == [pair.vocabulary, *(p.path for p in pair.parts)]
   (tmp_path / pair.target.path).mkdir(parents=True)
   assert pair.target.path not in pair.missing(tmp_path)
-  for name, parts in ASKED.items():
-    more = f"`python -m specdec_t5x.demo --pairs {name} --more`"
-    assert all(more in hints.how_to_make(part.checkpoint) for part in parts)
+  for name, parts in OPTIONAL_PARTS.items():
+    command = f"`python -m specdec_t5x.demo --pairs {name} --more`"
+    assert all(command in hints.how_to_make(part.checkpoint) for part in parts)
   assert "`make demo-all`" in hints.how_to_make("./" + recipe.CNNDM.vocabulary)
   assert hints.how_to_make("runs/demonstration/x") == ""
   targets = (ROOT / "Makefile").read_text()

@@ -1,4 +1,4 @@
-"""What the demo says of its steps, and its picture."""
+"""The demo's progress lines and chart."""
 
 import sys
 import xml.etree.ElementTree as ET
@@ -12,26 +12,27 @@ from specdec_t5x.demo import chart
 from specdec_t5x.demo.steps import Step, Steps
 
 
-def test_the_rest_is_estimated_from_what_was_measured(capsys):
+def test_the_remaining_time_is_estimated_from_measured_steps(capsys):
   now = [0.0]
-  four = [Step("a", 1), Step("b", 5, True), Step("c", 2), Step("d", 3)]
-  steps = Steps(four, lambda: now[0])
+  four_steps = [Step("a", 1), Step("b", 5, True), Step("c", 2), Step("d", 3)]
+  steps = Steps(four_steps, lambda: now[0])
   for seconds in (30.0, 0.0, 120.0, 60.0):
     with steps.step():
       now[0] += seconds
   assert capsys.readouterr().out.splitlines() == [
     "[1/4] a",
     "      30 s",
-    "[2/4] b (cached; all: 2 min 30 s left)",  # 5 of weight at 30 s.
+    # A weight of 5 is left, at 30 s per unit.
+    "[2/4] b (cached; all: 2 min 30 s left)",
     "      0 s",
     "[3/4] c (all: 2 min 30 s left)",
     "      120 s",
-    "[4/4] d (all: 2 min 30 s left)",  # 3 of weight at 150 s / 3.
+    "[4/4] d (all: 2 min 30 s left)",  # A weight of 3 is left, at 150 s / 3 per unit.
     "      60 s",
   ]
 
 
-def test_one_table_is_kept_of_one_pair(monkeypatch, capsys):
+def test_keeping_the_tables_of_two_pairs_is_refused(monkeypatch, capsys):
   monkeypatch.setattr(sys, "argv", ["demo", "--pairs", "ende", "lm", "--keep", "demo"])
   with pytest.raises(SystemExit):
     demo.main()

@@ -1,4 +1,4 @@
-"""The synthetic news, the demo's seqio tasks and its vocabulary."""
+"""The synthetic news, the demo's seqio tasks and the demo's vocabulary."""
 
 import os
 import pathlib
@@ -32,12 +32,12 @@ def test_names_and_figures_of_highlights_are_in_the_article(articles):
     words = set(re.findall(r"[\w'-]+(?:[.,]\d+)?", article))
     for line in highlights.split("\n"):
       assert line.endswith(" .")
-      # The first word is capital whatever it is.
+      # The first word of a line is always capitalized.
       for name in re.findall(r"(?<=\s)[A-Z]\w+|\d[\d.,-]*\d|\d+", line):
         assert name in words, (name, article)
 
 
-def test_articles_have_their_size(articles):
+def test_articles_have_the_intended_size(articles):
   counts = [len(article.split()) for article, _ in articles]
   assert min(counts) > 95
   assert max(counts) < 230
@@ -47,7 +47,7 @@ def test_articles_have_their_size(articles):
   assert not any("{" in text for row in articles for text in row)
 
 
-def test_news_follow_the_seed_and_splits_are_disjoint(articles):
+def test_news_depend_on_the_seed_and_splits_are_disjoint(articles):
   assert list(articles[:50]) == splits.generate(news.article, "train", 50, seed=0)
   assert news.rows("train", 50, 1) != news.rows("train", 50, 0)
   assert not {a for a, _ in news.rows("test", 20)} & {a for a, _ in articles}
@@ -65,7 +65,7 @@ def load(name, split):
     (tasks.demo_cnndm, "summarize: ", "rouge"),
   ],
 )
-def test_tasks_load_and_tokenise(register, prefix, metric, trained):
+def test_tasks_load_and_tokenize(register, prefix, metric, trained):
   name = register(trained, **SIZES)
   assert name.startswith("demo_synthetic_")
   assert register(trained, **SIZES) == name
@@ -82,7 +82,7 @@ def test_tasks_load_and_tokenise(register, prefix, metric, trained):
       assert trained.decode(row[side][:-1].tolist()) == text
 
 
-def test_the_language_model_reads_the_english(trained):
+def test_language_model_tasks_have_the_english_sentences(trained):
   name = tasks.demo_lm(trained, **SIZES, prompt_words=3)
   assert name.startswith("demo_synthetic_lm_v")
   assert tasks.demo_lm(trained, **SIZES, prompt_words=3) == name
@@ -91,13 +91,14 @@ def test_the_language_model_reads_the_english(trained):
   assert len(rows) == SIZES["test_size"]
   english = [source for source, _ in translation.rows("test", 4 * len(rows))]
   for row, *sentences in zip(rows, *(english[n::4] for n in range(4)), strict=True):
-    prompt, rest = (row[f"{x}_pretokenized"].decode() for x in ("inputs", "targets"))
-    assert prompt + rest == " ".join(sentences)
+    prompt = row["inputs_pretokenized"].decode()
+    text = prompt + row["targets_pretokenized"].decode()
+    assert text == " ".join(sentences)
     assert len(prompt.split()) == 3
-    assert [*row["inputs"], *row["targets"]] == [*trained.encode(prompt + rest), 1]
+    assert [*row["inputs"], *row["targets"]] == [*trained.encode(text), 1]
 
 
-def test_other_sizes_and_seeds_have_other_names():
+def test_different_sizes_and_seeds_have_different_names():
   default = tasks.demo_ende(BYTES)
   assert len({default, tasks.demo_ende(BYTES, seed=1), tasks.demo_ende(BYTES, 10)}) == 3
   for bad in (0, 1.5, True):
@@ -117,7 +118,7 @@ def test_the_iterator_can_be_saved(tmp_path):
   assert next(fresh)["inputs_pretokenized"] == expected
 
 
-def test_the_vocabulary_is_like_t5s_and_is_reused(trained):
+def test_the_vocabulary_has_t5_s_special_ids_and_is_reused(trained):
   path = trained.sentencepiece_model_file
   assert trained.vocab_size == 1_500
   ids = [trained.tokenizer.pad_id(), trained.eos_id, trained.unk_id]
@@ -129,7 +130,7 @@ def test_the_vocabulary_is_like_t5s_and_is_reused(trained):
     vocabulary.demo_vocabulary(path, 1_400, "ende,cnndm")
 
 
-def test_the_vocabulary_covers_text_that_it_was_not_trained_on(trained):
+def test_the_vocabulary_covers_unseen_text(trained):
   for row in (*translation.rows("test", 100), *news.rows("test", 40)):
     for text in row:
       ids = trained.encode(text)
@@ -137,7 +138,7 @@ def test_the_vocabulary_covers_text_that_it_was_not_trained_on(trained):
       assert trained.decode(ids) == text.replace("\n", " ")
 
 
-def test_the_vocabulary_is_the_same_each_time(trained, tmp_path):
+def test_the_vocabulary_is_deterministic(trained, tmp_path):
   again = str(tmp_path / "again.model")
   vocabulary.demo_vocabulary(again, 1_500, "ende,cnndm")
   first = pathlib.Path(trained.sentencepiece_model_file).read_bytes()

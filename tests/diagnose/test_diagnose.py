@@ -1,4 +1,4 @@
-"""`python -m specdec_t5x.diagnose` on a tiny pair, right and with planted bugs."""
+"""`python -m specdec_t5x.diagnose` on a correct tiny pair and with planted bugs."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ FLAGS = ("--gamma=3", "--max_length=10", "--batch_size=4")
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-  """Flags that name a pair, its vocabulary and five lines of text."""
+  """Returns the paths of a pair, a vocabulary and five lines of text by flag."""
   root = tmp_path_factory.mktemp("diagnose")
   text = root / "lines.txt"
   text.write_text("\n".join(tiny.sentences(5, seed=4)))
@@ -65,7 +65,7 @@ CLEAN = Report(5, 40, 0, Spread(0.1, 0.2), Spread(0.1, 0.2), 0.01, 3, 0, ())
 
 
 @pytest.mark.parametrize(
-  ("flags", "found", "status", "advice"),
+  ("flags", "changes", "status", "advice"),
   [
     ([], {}, 0, "Nothing to do."),
     ([], {"differences": (TIE,)}, 0, "Rounding, no bug"),
@@ -75,12 +75,12 @@ CLEAN = Report(5, 40, 0, Spread(0.1, 0.2), Spread(0.1, 0.2), 0.01, 3, 0, ())
     ([], {"not_numbers": (3,)}, 1, "logits are NaN or infinite"),
   ],
 )
-def test_each_dtype_has_its_verdict_and_advice(
-  files, monkeypatch, capsys, flags, found, status, advice
+def test_every_dtype_has_a_verdict_and_advice(
+  files, monkeypatch, capsys, flags, changes, status, advice
 ):
   reports = {
     "float32": dataclasses.replace(CLEAN, identical=40),
-    "bfloat16": dataclasses.replace(CLEAN, **found),
+    "bfloat16": dataclasses.replace(CLEAN, **changes),
   }
   monkeypatch.setattr(diagnose, "_compare", lambda *args: reports[args[-1]])
   assert run(files, "--dtypes", "float32", "bfloat16", *flags) == status
@@ -88,9 +88,10 @@ def test_each_dtype_has_its_verdict_and_advice(
   assert first.startswith("float32: 0 of 5 outputs differ")
   assert first.endswith("-> Nothing to do.")
   assert advice in " ".join(second.split())
-  assert ("  3     5         " in second) == ("differences" in found)
-  assert ("DIFFERENT: line 4: a bug" in second) == (BUG in found.get("differences", ()))
-  assert ("the logits of 1 examples, line 4" in second) == ("not_numbers" in found)
+  assert ("  3     5         " in second) == ("differences" in changes)
+  has_bug = BUG in changes.get("differences", ())
+  assert ("DIFFERENT: line 4: a bug" in second) == has_bug
+  assert ("the logits of 1 examples, line 4" in second) == ("not_numbers" in changes)
 
 
 def test_a_model_of_nan_fails(files, monkeypatch, capsys):
@@ -110,38 +111,34 @@ def test_a_model_of_nan_fails(files, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("setting", "bits"), [(None, 23), ("tensorfloat32", 10)])
-def test_what_counts_as_rounding_are_the_digits_that_products_keep(
-  files, monkeypatch, setting, bits
-):
-  seen = []
+def test_the_rounding_limit_is_the_products_epsilon(files, monkeypatch, setting, bits):
+  epsilons = []
 
-  def judged(*args):
-    seen.append(args[-1])
+  def recorded(*args):
+    epsilons.append(args[-1])
     return diagnose_outputs(*args)
 
   def on_gpu(setting, *device):
-    return of_products(setting, "gpu", "8.0")
+    return real_precision(setting, "gpu", "8.0")
 
-  diagnose_outputs, of_products = divergence.diagnose, precision.product_precision
-  monkeypatch.setattr(divergence, "diagnose", judged)
+  diagnose_outputs, real_precision = divergence.diagnose, precision.product_precision
+  monkeypatch.setattr(divergence, "diagnose", recorded)
   monkeypatch.setattr(precision, "product_precision", on_gpu)
-  # All digits, unless the setting says otherwise.
+  # Without a setting, products keep all digits.
   with jax.default_matmul_precision(setting):
     assert run(files, "--dtypes=float32") == 0
-  assert seen == [2.0**-bits]
+  assert epsilons == [2.0**-bits]
 
 
 class Gullible(Greedy):
-  """Accepts whatever was drafted: a planted bug."""
+  """A rule with a planted bug: every drafted token is accepted."""
 
   def verify(self, target_probs, proposal, uniforms):
     verdict = super().verify(target_probs, proposal, uniforms)
     return Verdict(proposal.num_valid, verdict.next_token)
 
 
-def test_a_rule_that_accepts_everything_is_different(
-  files, tmp_path, monkeypatch, capsys
-):
+def test_a_gullible_rule_is_different(files, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(greedy, "Greedy", Gullible)
   path = tmp_path / "report.json"
   assert run(files, f"--json={path}") == 1
@@ -157,7 +154,7 @@ def test_a_rule_that_accepts_everything_is_different(
 
 
 def corrupted(prepare):
-  """Lets the speculative run alone forget the first token's entries, in one layer."""
+  """Wraps `prepare` to negate the first token's values in one layer."""
 
   def prepare_corrupted(*args):
     spec, state = prepare(*args)
@@ -172,8 +169,8 @@ def corrupted(prepare):
       cache = cache.replace(values=(values, *cache.values[1:]))
       return target.extend(cache, tokens, *tree)
 
-    bent = dataclasses.replace(target, extend=extend)
-    context = dataclasses.replace(spec.context, target=bent)
+    corrupted_target = dataclasses.replace(target, extend=extend)
+    context = dataclasses.replace(spec.context, target=corrupted_target)
     return dataclasses.replace(spec, context=context), state
 
   return prepare_corrupted
@@ -202,7 +199,8 @@ def test_near_ties_are_ties(files, monkeypatch, capsys):
   assert " 0 DIFFERENT" in printed
   assert "  tie\n" in printed
   assert "-> Rounding, no bug" in printed
-  # In blocks of one shape even these are equal: see tests/decoding/test_baseline.py.
+  # Even these outputs are equal in blocks of equal shape:
+  # tests/decoding/test_baseline.py.
 
 
 @pytest.mark.parametrize(
@@ -226,7 +224,7 @@ def test_bad_input_is_one_line_and_status_2(files, flags, message, capsys):
   assert captured.out == ""
 
 
-def test_the_demos_lines_are_the_default():
+def test_the_demo_s_lines_are_the_default():
   args = diagnose._parser().parse_args(["--examples=3"])
   texts = diagnose._texts(args)
   assert len(texts) == 3

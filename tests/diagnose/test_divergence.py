@@ -1,4 +1,4 @@
-"""Verdicts on first differences, from scorings made by hand."""
+"""Verdicts on first differences, from handmade scorings."""
 
 import doctest
 
@@ -14,7 +14,7 @@ NOISE, LENGTH, SIZE = 1e-6, 4, 6
 
 
 def scorings(examples=3, seed=0):
-  """Plain logits with clear gaps, and two others that rounding apart would give."""
+  """Returns plain logits with clear gaps, and two scorings that differ by rounding."""
   rng = np.random.default_rng(seed)
   plain = np.stack([rng.permutation(SIZE) for _ in range(examples * LENGTH)])
   plain = plain.reshape(examples, LENGTH, SIZE).astype(np.float32)
@@ -26,7 +26,7 @@ def scorings(examples=3, seed=0):
 
 
 def diagnose(plain, speculative, whole, outputs=None):
-  """Judges greedy outputs of both scorings, or those given."""
+  """Diagnoses the greedy outputs of both scorings, or `outputs`."""
   one, other = outputs or (plain.argmax(-1), speculative.argmax(-1))
 
   def pad(runs):
@@ -39,10 +39,12 @@ def diagnose(plain, speculative, whole, outputs=None):
 
 
 def tied(gap):
-  """Lets two tokens of example 1, position 2, change places with the scoring."""
+  """Returns scorings that swap the two best tokens of example 1 at position 2."""
   plain, speculative, whole = scorings()
-  plain[1, 2, 3], plain[1, 2, 4] = 9.0 + gap, 9.0
-  speculative[1, 2, 3], speculative[1, 2, 4] = 9.0, 9.0 + gap
+  plain[1, 2, 3] = 9.0 + gap
+  plain[1, 2, 4] = 9.0
+  speculative[1, 2, 3] = 9.0
+  speculative[1, 2, 4] = 9.0 + gap
   whole[1, 2] = plain[1, 2]
   return plain, speculative, whole
 
@@ -62,14 +64,14 @@ def test_two_tokens_closer_than_rounding_are_a_tie():
   assert (difference.example, difference.position) == (1, 2)
   assert (difference.tokens, difference.verdict) == ((3, 4), TIE)
   assert (report.ties, report.bugs, report.close) == (1, 0, 1)
-  # Beyond the difference the prefixes differ: nothing to compare.
+  # After the difference the prefixes differ, so later logits are not compared.
   assert report.positions == 3 * LENGTH - 1
   assert difference.gaps == pytest.approx((NOISE, NOISE), rel=0.1)
   assert difference.logits[0] == pytest.approx((9.0, 9.0))
 
 
 @pytest.mark.parametrize("gap", [1e-4, 1.0])
-def test_a_gap_that_rounding_cannot_close_is_different(gap):
+def test_a_gap_larger_than_rounding_is_different(gap):
   runs = tied(gap)
   report = diagnose(*runs)
   (difference,) = report.differences
@@ -77,11 +79,11 @@ def test_a_gap_that_rounding_cannot_close_is_different(gap):
   assert "more than rounding" in difference.reason
   assert report.bugs == 1
   assert report.beyond == 1
-  # The naive criterion would have let it pass.
+  # The naive criterion would accept the difference.
   assert max(difference.gaps) <= 2 * difference.distance
 
 
-def test_a_token_that_its_own_logits_do_not_choose_is_no_tie():
+def test_a_token_that_is_not_the_run_s_argmax_is_different():
   runs = tied(NOISE)
   runs[1][1, 2] = runs[0][1, 2]  # Both scorings prefer 3 to 4.
   plain = runs[0].argmax(-1)
@@ -94,7 +96,7 @@ def test_a_token_that_its_own_logits_do_not_choose_is_no_tie():
   assert difference.reason.startswith("the plain run's token")
 
 
-def test_an_output_that_just_stops_is_different():
+def test_an_output_that_stops_early_is_different():
   runs = scorings()
   plain = [list(output) for output in runs[0].argmax(-1)]
   for short, stopped in ((1, "speculative"), (0, "plain")):
@@ -106,10 +108,10 @@ def test_an_output_that_just_stops_is_different():
 
 
 @pytest.mark.parametrize(("scoring", "value"), [(0, np.nan), (1, np.inf), (2, -np.inf)])
-def test_a_tie_among_logits_that_are_no_numbers_is_different(scoring, value):
+def test_a_tie_with_nan_or_infinite_logits_is_different(scoring, value):
   runs = tied(NOISE)
   plain, speculative = (run.argmax(-1) for run in runs[:2])
-  # Of a token that neither run took.
+  # Neither run chose the token.
   runs[scoring][1, 2, 0] = value
   report = diagnose(*runs, (plain, speculative))
   (difference,) = report.differences
@@ -118,14 +120,14 @@ def test_a_tie_among_logits_that_are_no_numbers_is_different(scoring, value):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_equal_outputs_of_logits_that_are_no_numbers_are_reported(value):
+def test_equal_outputs_with_nan_or_infinite_logits_are_reported(value):
   runs = scorings()
   outputs = [run.argmax(-1) for run in runs[:2]]
   for run in runs:
     run[2, 1:] = value
   report = diagnose(*runs, outputs)
   assert (report.differences, report.not_numbers) == ((), (2,))
-  # What is left is compared as ever.
+  # The remaining positions are compared.
   assert (report.positions, report.beyond) == (2 * LENGTH + 1, 0)
   assert 0 < report.distance.largest <= 2 * NOISE
 
@@ -137,15 +139,15 @@ def test_logits_beyond_an_output_may_be_anything():
   assert diagnose(plain, speculative, whole, outputs).not_numbers == ()
 
 
-def test_no_noise_seen_excuses_the_loss_of_half_of_the_digits():
+def test_observed_rounding_never_excuses_the_loss_of_half_of_the_digits():
   plain, speculative, whole = tied(0.1)
-  whole += 0.5  # As if the plain run itself were wrong.
+  whole += 0.5  # The plain logits then look wrong.
   (difference,) = diagnose(plain, speculative, whole).differences
   assert difference.verdict == DIFFERENT
   assert difference.limit == pytest.approx(np.sqrt(EPSILON) * 9.1, rel=1e-3)
 
 
-def test_wrong_logits_that_turn_no_token_are_counted():
+def test_wrong_logits_without_a_changed_token_are_counted():
   plain, speculative, whole = scorings()
   speculative[0, 1] += 0.01
   report = diagnose(plain, speculative, whole)

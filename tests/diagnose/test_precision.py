@@ -1,6 +1,6 @@
-"""How many digits products keep: by the setting, and what the device makes of it."""
+"""The precision of products, which depends on the setting and the device."""
 
-from types import SimpleNamespace as Of
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ A100, V100, AMD = (("gpu", capability) for capability in ("8.0", "7.0", "gfx942"
 
 
 @pytest.mark.parametrize(
-  ("setting", "device", "kept"),
+  ("setting", "device", "expected"),
   [
     (None, CPU, "float32"),
     ("bfloat16", CPU, "float32"),
@@ -34,8 +34,8 @@ A100, V100, AMD = (("gpu", capability) for capability in ("8.0", "7.0", "gfx942"
     (None, AMD, "float32"),
   ],
 )
-def test_products_keep_what_the_device_makes_of_the_setting(setting, device, kept):
-  assert precision.product_precision(setting, *device) == kept
+def test_product_precision_depends_on_setting_and_device(setting, device, expected):
+  assert precision.product_precision(setting, *device) == expected
 
 
 @pytest.mark.parametrize(
@@ -48,17 +48,15 @@ def test_products_keep_what_the_device_makes_of_the_setting(setting, device, kep
     (None, CPU, 23),
   ],
 )
-def test_a_product_s_epsilon_is_the_coarser_of_numbers_and_bits_kept(
-  monkeypatch, setting, device, bits
-):
-  found = Of(platform=device[0], compute_capability=device[1])
-  monkeypatch.setattr(jax, "devices", lambda: [found])
+def test_product_epsilon_is_the_coarser_epsilon(monkeypatch, setting, device, bits):
+  fake_device = SimpleNamespace(platform=device[0], compute_capability=device[1])
+  monkeypatch.setattr(jax, "devices", lambda: [fake_device])
   with jax.default_matmul_precision(setting):
     assert precision.product_epsilon("float32") == 2.0**-bits
     assert precision.product_epsilon("bfloat16") == 2.0**-7
 
 
-def test_float32_comparisons_ask_for_all_digits_unless_told_otherwise():
+def test_float32_comparisons_use_full_precision_unless_configured():
   def lowered():
     return str(jax.jit(jnp.dot).lower(jnp.ones((2, 2)), jnp.ones((2, 2))).as_text())
 

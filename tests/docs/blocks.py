@@ -1,4 +1,4 @@
-"""The fenced blocks of a Markdown page, and the commands in them."""
+"""Fenced blocks of a Markdown page and the commands in a block."""
 
 import dataclasses
 import json
@@ -8,9 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-# The words before a block that say what to do with it.
+# Comments above a block that say how to handle the block.
 _NOTE = re.compile(r"<!-- (not run|file): (.+?) -->", re.S)
-# Bash itself reads a block: loops, quotes, comments. `python` tells its arguments.
+# Bash parses a block's loops, quotes and comments. `python` prints its arguments.
 _RECORD = f"""
 set -euo pipefail
 python() {{ {sys.executable} -c \
@@ -20,15 +20,15 @@ python() {{ {sys.executable} -c \
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-  """A fenced block.
+  """A fenced block of a page.
 
   Attributes:
-    page: the file.
-    line: of the fence.
-    language: behind the fence.
-    text: what is in it.
-    why_not: why it isn't run; None where it is.
-    file: the name of the file that it shows; None where it is none.
+    page: the page's file.
+    line: the line of the opening fence.
+    language: the word after the opening fence.
+    text: the block's content.
+    why_not: the reason for not running the block; None if the block is run.
+    file: the name of the file that the block shows; None if the block shows no file.
   """
 
   page: pathlib.Path
@@ -39,9 +39,9 @@ class Block:
   file: str | None = None
 
   def commands(self) -> list[list[str]]:
-    """Returns the arguments of each `python` that the block runs.
+    """Returns the arguments of every `python` command of the block.
 
-    A loop runs its first and its last value.
+    A loop runs for the first value and the last value.
     """
     text = re.sub(r"(for \w+ in \S+)[^;\n]*( \S+; do)", r"\1\2", self.text)
     done = subprocess.run(
@@ -52,12 +52,13 @@ class Block:
 
 
 def blocks(page: pathlib.Path) -> Iterator[Block]:
-  """Yields a page's fenced blocks, with what the comment above each says."""
+  """Yields a page's fenced blocks with the notes of the comment above a block."""
   lines = page.read_text().splitlines()
   start, above = None, ""
   for number, line in enumerate(lines):
     if start is None and (fence := re.match(r"\s*```(\{?[\w-]+\}?|)", line)):
-      start, language = number, fence[1]
+      start = number
+      language = fence[1]
     elif start is not None and line.strip() == "```":
       text = "\n".join(lines[start + 1 : number]) + "\n"
       notes = dict(_NOTE.findall(above)) if above.rstrip().endswith("-->") else {}

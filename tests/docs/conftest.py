@@ -1,4 +1,4 @@
-"""The folder where the documentation runs."""
+"""Fixtures: the folder in which the documentation runs."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from tests.docs import sandbox
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-  """A folder with tiny networks where the demo's are."""
+  """Returns a folder with tiny networks at the paths of the demo's networks."""
   root = tmp_path_factory.mktemp("documented")
   (root / "pair").mkdir()
   shutil.copy(embedded.vocabulary(), root / "pair")
@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def own_tasks(folder, monkeypatch):
-  """A page's tasks are its own, as those of another process, and its pair is tiny."""
+def empty_registry(folder, monkeypatch):
+  """Empties the task registry and replaces the embedded pair by a tiny pair."""
   monkeypatch.setattr(seqio.TaskRegistry, "_REGISTRY", {})
   monkeypatch.setattr(embedded, "FOLDER", folder / "pair")

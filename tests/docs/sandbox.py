@@ -1,7 +1,7 @@
-"""A folder where the documentation's commands run, with tiny networks as the demo's.
+"""A folder in which the documentation's commands run on tiny networks.
 
-Paths are those that the pages name. Networks are random; what
-commands would do for minutes is cut to a few examples or steps by flags at their end.
+The folder has the paths named by the pages. The networks are random. Appended flags cut
+long commands to a few examples or steps.
 """
 
 import contextlib
@@ -36,19 +36,19 @@ _SIZES = {
   "num_layers": 1,
 }
 _LINES = [f"The dog {n} sees the old house." for n in range(40)]
-# Flags that come last, and so win.
+# Appended flags. The last flag wins.
 _SMALL = (
   "--gin.BATCH_SIZE=4",
   "--gin.TASK_FEATURE_LENGTHS={'inputs': 40, 'targets': 12}",
 )
-# No row takes the place of another: there are fewer inputs than rows.
+# No row is refilled: there are fewer inputs than rows.
 _FEW_INPUTS = (*_SMALL, "--gin.READ_AHEAD=1")
 _FEW_STEPS = (
   *_SMALL,
   *("--gin.STEPS=2", "--gin.WARMUP_STEPS=1", "--gin.VALIDATION_PERIOD=0"),
   *("--gin.DROPOUT_RATE=0.0", "--gin.Z_LOSS=0.0", "--gin.VALIDATION_BATCHES=1"),
 )
-# tests/training trains heads of each kind.
+# tests/training trains heads of every kind.
 _FEW_HEADS = (
   *("--gin.HEADS=('parallel',)", "--gin.NUM_HEADS=4", "--gin.COMPARED=4"),
   "--gin.CHECKPOINT_PERIOD=2",
@@ -56,10 +56,10 @@ _FEW_HEADS = (
 
 
 def make(root: pathlib.Path) -> None:
-  """Makes the folder: configurations of tiny sizes, the demo pairs, a user's files.
+  """Makes the folder: gin files with tiny sizes, the demo pairs, and a user's files.
 
-  Tiny networks with the embedded pair's vocabulary stand in for it, in the folder
-  `pair`, where `embedded.FOLDER` is to point meanwhile.
+  A tiny pair with the embedded pair's vocabulary is in the folder `pair`.
+  `embedded.FOLDER` should point to `pair` while the documentation runs.
   """
   shutil.copytree(ROOT / "configs", root / "configs")
   for name in ("examples", "scripts", "specdec_t5x"):
@@ -89,12 +89,12 @@ def _make_demo() -> None:
   target = _t5()
   ende, lm = recipe.ENDE, recipe.LM
   _save(ende.target.path, target)
-  more = {part.name: part for part in ende.more}
-  for part in (*ende.drafts, more["draft_tiny"]):
+  jobs = {part.name: part for part in ende.more}
+  for part in (*ende.drafts, jobs["draft_tiny"]):
     _save(part.path, target, seed=1)
-  _save(more["parallel"].checkpoint, HeadsConfig.of(target, 5))
+  _save(jobs["parallel"].checkpoint, HeadsConfig.of(target, 5))
   eagle = HeadsConfig.of(target, 5, kind="eagle")
-  _save(more["eagle"].checkpoint, eagle)
+  _save(jobs["eagle"].checkpoint, eagle)
   pathlib.Path("targets.de").write_text("\n".join(_LINES))
   commands.training(
     *("--job=ngrams", "--gin_file=configs/train/ngrams.gin"),
@@ -115,8 +115,9 @@ def _t5():
 
 
 def _save(checkpoint, config, seed=0):
-  """Saves parameters that NumPy draws: an initialiser would be compiled."""
-  path, network = pathlib.Path(checkpoint), network_for(config)
+  """Saves parameters drawn with NumPy: an initializer would be compiled."""
+  path = pathlib.Path(checkpoint)
+  network = network_for(config)
   draw = np.random.default_rng(seed).normal
   params = jax.tree.map(
     lambda x: draw(size=x.shape).astype(x.dtype), abstract_state(network).params
@@ -140,7 +141,7 @@ def _make_own_files() -> None:
 
 
 class Agreement:
-  """Greedy outputs of all runs that promise the same target's own outputs."""
+  """Compares the greedy outputs of runs that keep the outputs of the same target."""
 
   _SAME = (
     *("TARGET_CHECKPOINT_PATH", "MIXTURE_OR_TASK_NAME", "TASK_FEATURE_LENGTHS"),
@@ -148,30 +149,30 @@ class Agreement:
   )
 
   def __init__(self):
-    self._known = {}
+    self._outputs = {}
 
   def check(self, started: float) -> None:
-    """Compares the outputs of runs that were written since `started`."""
+    """Compares the outputs of the runs written since `started`."""
     for summary in pathlib.Path.cwd().rglob("speculation.json"):
       if summary.stat().st_mtime < started:
         continue
-      found = json.loads(summary.read_text())
-      is_greedy = found["sampling"]["temperature"] == 0
-      if not is_greedy or found["guarantee"] not in ("EXACT", "GREEDY_EXACT"):
+      record = json.loads(summary.read_text())
+      is_greedy = record["sampling"]["temperature"] == 0
+      if not is_greedy or record["guarantee"] not in ("EXACT", "GREEDY_EXACT"):
         continue
-      bindings = found["configuration"]
+      bindings = record["configuration"]
       job = str([bindings.get(name) for name in self._SAME])
       outputs = [
         json.loads(line)["prediction_tokens"]
-        # Of a job in shards, what `merge_shards` wrote.
+        # For a job in shards, `merge_shards` wrote the file.
         for file in summary.parent.glob("*.jsonl-00000-of-00001")
         for line in file.read_text().splitlines()
       ]
-      assert outputs == self._known.setdefault(job, outputs), (summary, job)
+      assert outputs == self._outputs.setdefault(job, outputs), (summary, job)
 
 
 def run(arguments: list[str]) -> None:
-  """Runs `python` with these arguments, in this process and the working directory."""
+  """Runs `python` with the arguments, in this process and the working directory."""
   if arguments[0] == "-c":
     exec(arguments[1], {"__name__": "__main__"})
     return
@@ -186,16 +187,16 @@ def run(arguments: list[str]) -> None:
   elif module == "specdec_t5x.export":
     commands.exporting(*flags)
   elif module == "specdec_t5x.train":
-    few = () if {"--job=ngrams", "--job=trim"} & {*flags} else _FEW_STEPS
-    # Where the demo's own would be written lies what stands in for it.
+    few_steps = () if {"--job=ngrams", "--job=trim"} & {*flags} else _FEW_STEPS
+    # The default output folder has the tiny networks, so the job writes elsewhere.
     is_demo = not any("OUTPUT_DIR" in flag for flag in flags)
     aside = ("--gin.OUTPUT_DIR='runs/aside'",) if is_demo else ()
     heads = _FEW_HEADS if "--job=heads" in flags else ()
     flags = [re.sub(r"(VOCAB_SIZE=)\d+", r"\g<1>2048", flag) for flag in flags]
-    commands.training(*flags, *few, *aside, *heads)
+    commands.training(*flags, *few_steps, *aside, *heads)
   else:
     if module == "specdec_t5x.bench" and "--gammas" in flags:
-      flags += ["--gammas", "1", "3"]  # The last ones count.
+      flags += ["--gammas", "1", "3"]  # The last value of a flag wins.
     with patched_argv(module, *flags):
       runpy.run_module(module, run_name="__main__", alter_sys=True)
 
@@ -213,8 +214,9 @@ def run_script(path: str, *flags: str) -> None:
 
 @contextlib.contextmanager
 def patched_argv(*argv: str):
-  """Makes these the process's own arguments for a while."""
-  before, sys.argv = sys.argv, list(argv)
+  """Replaces the arguments of the process within the context."""
+  before = sys.argv
+  sys.argv = list(argv)
   try:
     yield
   finally:

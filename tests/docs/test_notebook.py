@@ -1,4 +1,4 @@
-"""docs/tutorial.ipynb runs from its first cell to its last."""
+"""docs/tutorial.ipynb runs from the first cell to the last cell."""
 
 import ast
 import contextlib
@@ -16,7 +16,7 @@ CODE = [
   for cell in json.loads((ROOT / "docs" / "tutorial.ipynb").read_text())["cells"]
   if cell["cell_type"] == "code"
 ]
-# Parts of cells that take minutes, each with a shorter one.
+# Slow parts of cells, and the shorter replacements.
 SHORTER = {
   '"ende", 8)': '"ende", 1)',
   "max_length=80": "max_length=12",
@@ -25,14 +25,15 @@ SHORTER = {
 }
 
 
-@pytest.mark.usefixtures("own_tasks", "unchecked")
+@pytest.mark.usefixtures("empty_registry", "unchecked")
 def test_the_tutorial_runs(folder, monkeypatch):
-  """In this process; what a cell shows is the value of each of its expressions."""
+  """The cells run in this process; a cell displays the values of its expressions."""
   source = "\n".join("".join(cell["source"]) for cell in CODE)
   for long, short in SHORTER.items():
     assert long in source
     source = source.replace(long, short)
-  shown, variables = [], {"__name__": "tutorial"}
+  shown = []
+  variables = {"__name__": "tutorial"}
   monkeypatch.setattr(sys, "displayhook", shown.append)
   with contextlib.chdir(folder):
     cells = ast.Interactive(ast.parse(source).body)
@@ -41,7 +42,7 @@ def test_the_tutorial_runs(folder, monkeypatch):
   assert len(variables["right"].lines) == 3
 
 
-def test_its_outputs_are_kept_and_none_is_an_error():
+def test_the_tutorial_s_outputs_are_kept_without_errors():
   assert [cell["execution_count"] for cell in CODE] == list(range(1, len(CODE) + 1))
   outputs = [output for cell in CODE for output in cell["outputs"]]
   kinds = {kind for output in outputs for kind in output.get("data", ())}

@@ -1,7 +1,8 @@
-"""What README and the documentation say to run, runs; their links lead somewhere.
+"""The code blocks of README and of the documentation run, and internal links are valid.
 
-A block that is not run says why in a comment above it, `<!-- not run: reason -->`; what
-it names is looked for all the same. `<!-- file: NAME -->` above a block writes it.
+A block that is not run has its reason in a comment above, `<!-- not run: reason -->`.
+The files and macros in the block are checked anyway. `<!-- file: NAME -->` above a
+block writes the block to a file.
 """
 
 import collections
@@ -33,7 +34,7 @@ ALL = list(itertools.chain(*map(blocks, PAGES)))
 NAMED = {
   page: [b for b in ALL if b.page == page and b.language in RUN] for page in PAGES
 }
-TO_RUN = [page for page, own in NAMED.items() if any(not b.why_not for b in own)]
+TO_RUN = [page for page in PAGES if any(not b.why_not for b in NAMED[page])]
 
 
 def name(page):
@@ -42,26 +43,27 @@ def name(page):
 
 @pytest.fixture(scope="session")
 def agreement(folder):
-  """Outputs of the plain command on the demo pair, and of all runs so far."""
-  found = sandbox.Agreement()
+  """Returns the outputs of the plain command on the demo pair, and of later runs."""
+  agreement = sandbox.Agreement()
   for block in ALL:
-    if block.file:  # For any page: pages run in any order, and apart.
+    if block.file:  # Every page may need the file: pages run in any order, or alone.
       (folder / block.file).write_text(block.text)
   with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
     patch.setattr(embedded, "FOLDER", folder / "pair")
     patch.setattr(seqio.TaskRegistry, "_REGISTRY", {})
     started = time.time()
     sandbox.run(["-m", "t5x.infer", "--gin_file=configs/baseline_ende.gin"])
-    found.check(started)
-  return found
+    agreement.check(started)
+  return agreement
 
 
 @pytest.mark.filterwarnings("ignore:.*the outputs keep")
-@pytest.mark.usefixtures("own_tasks")
+@pytest.mark.usefixtures("empty_registry")
 @pytest.mark.parametrize("page", TO_RUN, ids=name)
-def test_what_a_page_says_to_run_runs(page, folder, agreement, unchecked):
-  """Greedy runs that keep the target's outputs give the plain command's."""
-  variables, started = {"__name__": "documented"}, time.time()
+def test_the_commands_of_a_page_run(page, folder, agreement, unchecked):
+  """Greedy runs that keep the target's outputs match the plain command's outputs."""
+  variables = {"__name__": "documented"}
+  started = time.time()
   with contextlib.chdir(folder):
     for block in NAMED[page]:
       if not block.why_not and not block.file:
@@ -80,7 +82,7 @@ def run(block: Block, variables):
 
 
 @pytest.mark.parametrize("block", ALL, ids=lambda b: f"{name(b.page)}:{b.line}")
-def test_what_a_block_names_is_there(block):
+def test_files_modules_and_macros_of_a_block_exist(block):
   assert block.language, f"{name(block.page)}:{block.line}: a block without a language"
   if block.language != "bash":
     return
@@ -103,7 +105,7 @@ MACROS = {
 }
 
 
-def test_a_bad_block_is_seen(tmp_path):
+def test_a_bad_block_is_reported(tmp_path):
   page = tmp_path / "page.md"
   page.write_text(
     "<!-- not run: why -->\n```bash\npython -m x\n```\n\nText\n"
@@ -120,7 +122,7 @@ def test_a_bad_block_is_seen(tmp_path):
 
 
 def text_of(page):
-  """A page's Markdown, a notebook's too, without blocks."""
+  """Returns the Markdown of a page or notebook without code blocks."""
   text = page.read_text()
   if page.suffix == ".ipynb":
     cells = json.loads(text)["cells"]
@@ -131,7 +133,7 @@ def text_of(page):
 
 
 def anchors(page):
-  """The anchors of a page's headings that GitHub and MyST both make."""
+  """Yields the anchors of a page's headings, as GitHub and MyST make anchors."""
   seen = collections.Counter()
   for heading in re.findall(r"^#{1,3} (.+)$", text_of(page), re.M):
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
@@ -140,8 +142,8 @@ def anchors(page):
     seen[anchor] += 1
 
 
-def lead_nowhere(page):
-  """A page's links within the repository whose file or heading is not there."""
+def broken_links(page):
+  """Yields a page's links within the repository without a target file or heading."""
   text = re.sub(r"`[^`\n]*`", "", text_of(page))
   for link in re.findall(r"\]\(([^)\s]+)\)", text):
     file, _, anchor = link.partition("#")
@@ -153,38 +155,39 @@ def lead_nowhere(page):
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "docs/tutorial.ipynb"], ids=name)
-def test_links_within_the_repository_lead_somewhere(page):
-  gin_reference.write(ROOT)  # A page that is made when the site is.
-  assert not list(lead_nowhere(page))
+def test_links_within_the_repository_are_valid(page):
+  gin_reference.write(ROOT)  # Building the site writes the page.
+  assert not list(broken_links(page))
 
 
-def test_a_link_that_leads_nowhere_is_seen(tmp_path):
+def test_a_broken_link_is_reported(tmp_path):
   other = tmp_path / "other.md"
   other.write_text("# One `x_y`\n## Twice\n## Twice\n#### Too deep\n")
   page = tmp_path / "page.md"
   right = ("other.md", "other.md#one-x_y", "other.md#twice-1", "#own", "https://x.y/#z")
   wrong = ("none.md", "other.md#twice-2", "other.md#too-deep", "#one-x_y")
   page.write_text("# Own\n" + "\n".join(f"[a]({link})" for link in right + wrong))
-  assert tuple(lead_nowhere(page)) == wrong
+  assert tuple(broken_links(page)) == wrong
   cell = {"cell_type": "markdown", "source": ["# Own\n", "[a](#own), [b](#none)"]}
   notebook = tmp_path / "page.ipynb"
   notebook.write_text(json.dumps({"cells": [cell]}))
-  assert list(lead_nowhere(notebook)) == ["#none"]
+  assert list(broken_links(notebook)) == ["#none"]
 
 
-def test_every_example_has_its_page_and_is_run():
+def test_every_example_has_a_page_and_is_run():
   examples = {path.stem for path in (ROOT / "examples").glob("*.py")}
   pages = {page.stem: page for page in (ROOT / "docs/examples").glob("*.md")}
   assert pages.keys() - {"index"} == examples
   for example in examples:
-    text, command = pages[example].read_text(), f"python examples/{example}.py"
+    text = pages[example].read_text()
+    command = f"python examples/{example}.py"
     assert f"```{{literalinclude}} ../../examples/{example}.py\n" in text
     assert f"\n{command}" in text
     assert [b for b in ALL if command in b.text and not b.why_not], command
 
 
 def test_the_example_s_drafter_gives_the_target_s_text_in_fewer_calls(capsys):
-  """With the pair that comes with the package."""
+  """The networks are the pair embedded in the package."""
   sandbox.run_script(str(ROOT / "examples/write_a_drafter.py"))
   lines = capsys.readouterr().out.splitlines()
   plain, echoed = (line.split(" calls of the target: ") for line in lines)
@@ -192,7 +195,7 @@ def test_the_example_s_drafter_gives_the_target_s_text_in_fewer_calls(capsys):
   assert int(echoed[0]) < int(plain[0])
 
 
-def test_every_way_to_draft_has_its_page_and_its_gin_files_are_named():
+def test_every_way_to_draft_has_a_page_that_names_the_gin_files():
   folder = ROOT / "docs" / "methods"
   pages = {page.stem: page.read_text() for page in folder.glob("*.md")}
   text = "\n".join(pages.values())
@@ -203,7 +206,7 @@ def test_every_way_to_draft_has_its_page_and_its_gin_files_are_named():
 
 
 def test_every_way_is_compared_with_plain_decoding_token_for_token():
-  """By tests/test_ways.py, or by a greedy run of a page (`Agreement`)."""
+  """tests/test_ways.py compares a way, or a greedy run on a page does (`Agreement`)."""
   compared = {*ways.ON_TABLES, *ways.ON_NETWORKS} - test_ways.SIMILAR
   compared |= {*ways.ON_TABLES, *test_ways.GREEDILY}
   shown = [b for b in ALL if b.language == "bash" and not (b.why_not or b.file)]
@@ -217,7 +220,7 @@ def test_every_way_is_compared_with_plain_decoding_token_for_token():
   assert compared == {*ways.WAYS}
 
 
-def test_every_method_has_its_page():
+def test_every_method_has_a_page():
   from specdec_t5x.build import DRAFTERS
   from specdec_t5x.core.rules import RULES
   from specdec_t5x.policies import POLICIES

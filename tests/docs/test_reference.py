@@ -1,4 +1,4 @@
-"""What the site makes of gin files and docstrings."""
+"""The site's pages on gin files and docstrings."""
 
 import doctest
 import sys
@@ -46,14 +46,14 @@ def test_examples_in_docstrings():
   assert doctest.testmod(signatures).failed == 0
 
 
-def test_signatures_show_what_a_caller_gives():
+def test_signatures_show_only_a_caller_s_arguments():
   flax = "parent: None | _Sentinel = <_Sentinel object>, name: str | None = None"
   shown = f"(size: int, {flax}, _kept: dict = <factory>)"
   assert signatures.process(*[None] * 5, shown, "None") == ("(size: int)", "None")
   assert signatures.process(*[None] * 5, None, None) == (None, None)
 
 
-def test_sections_and_arguments_stay_as_they_are():
+def test_sections_and_arguments_are_unchanged():
   lines = ["Text:", "", "  a = b_", "", "Args:", "  **knobs: a * b."]
   assert docstrings.rewritten(lines) == [
     *("Text:", "", "::", "", "  a = b_", "", "Args:", "  **knobs: a * b.")
@@ -73,7 +73,7 @@ def test_sections_and_arguments_stay_as_they_are():
     ("LIST = [1, 2]  # both\n        # and more", "[1, 2]", "both and more"),
   ],
 )
-def test_a_value_of_several_lines_is_whole(tmp_path, text, default, comment):
+def test_a_value_of_several_lines_is_complete(tmp_path, text, default, comment):
   (tmp_path / "x.gin").write_text(f"# About.\n\n{text}\n")
   knobs = gin_reference.read(tmp_path / "x.gin", tmp_path).knobs
   assert (knobs[0].default, knobs[0].comment) == (default, comment)

@@ -1,4 +1,4 @@
-"""Pages' tables are those of the kept JSON."""
+"""Tables on pages are rendered from the record JSON."""
 
 import json
 import re
@@ -13,18 +13,18 @@ from tests.real_data import ROOT
 
 @pytest.fixture
 def copy(tmp_path):
-  """The repository's pages, and the JSON that they are rendered from."""
+  """Returns a copy of the repository's pages and of the record JSON."""
   shutil.copytree(ROOT / "docs/results", tmp_path / "docs/results")
   shutil.copytree(ROOT / "docs/methods", tmp_path / "docs/methods")
   shutil.copy(ROOT / "README.md", tmp_path)
   return tmp_path
 
 
-def test_every_page_is_as_its_tables_are_kept():
+def test_every_page_matches_the_kept_tables():
   assert not [str(path) for path, _ in report.differing(ROOT)]
 
 
-def test_numbers_stand_in_no_table_that_was_written_by_hand():
+def test_handwritten_tables_have_no_decimal_numbers():
   for pattern in report.PAGES:
     for path in ROOT.glob(pattern):
       by_hand = re.sub(r"<!-- table .*?<!-- end -->", "", path.read_text(), flags=re.S)
@@ -32,15 +32,15 @@ def test_numbers_stand_in_no_table_that_was_written_by_hand():
       assert not rows, f"{path.name}: {rows}"
 
 
-def test_a_page_has_a_table():
+def test_the_page_on_the_paper_has_a_kept_table():
   assert "<!-- table table1 -->" in (ROOT / "docs/results/paper.md").read_text()
 
 
-def test_another_number_is_another_page_until_it_is_rendered(copy, capsys):
+def test_a_changed_number_is_reported_until_the_page_is_rendered(copy, capsys):
   path = copy / report.DATA / "table1.json"
-  kept = json.loads(path.read_text())
-  kept["rows"][0]["paper_speed"] = 7.77
-  path.write_text(json.dumps(kept))
+  record = json.loads(path.read_text())
+  record["rows"][0]["paper_speed"] = 7.77
+  path.write_text(json.dumps(record))
   assert report.main(["--check"], copy) == 1
   page = copy / "docs/results/paper.md"
   assert capsys.readouterr().out == f"{page}: not as its tables are kept\n"
@@ -50,7 +50,7 @@ def test_another_number_is_another_page_until_it_is_rendered(copy, capsys):
   assert report.main(["--check"], copy) == 0
 
 
-def test_a_table_that_was_not_kept_is_named(copy, capsys):
+def test_a_missing_table_is_named(copy, capsys):
   (copy / "README.md").write_text("<!-- table speeds -->\n<!-- end -->\n")
   assert report.main(["--check"], copy) == 1
   assert "speeds.json is not there" in capsys.readouterr().err
@@ -78,7 +78,7 @@ def test_a_page_may_show_some_columns_of_some_rows(copy):
       report.rendered(page(words), copy)
 
 
-def test_a_planned_table_says_how_results_makes_it_and_with_what():
+def test_a_planned_table_names_the_command_and_the_data():
   def page(name):
     return f"<!-- table {name} -->\n<!-- end -->\n"
 
@@ -90,15 +90,15 @@ def test_a_planned_table_says_how_results_makes_it_and_with_what():
   assert "`make demo`" in shown("demo")
 
 
-def test_a_command_keeps_what_it_found(tmp_path, monkeypatch):
+def test_a_command_keeps_the_measured_table(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert main(["table1", "--output=out", "--keep=theory"]) == 0
-  kept = json.loads((tmp_path / report.DATA / "theory.json").read_text())
-  assert kept["command"].startswith("python -m specdec_t5x.bench table1 --output=out")
-  assert {"code", "device", "date"} <= kept["environment"].keys()
+  record = json.loads((tmp_path / report.DATA / "theory.json").read_text())
+  assert record["command"].startswith("python -m specdec_t5x.bench table1 --output=out")
+  assert {"code", "device", "date"} <= record["environment"].keys()
   (tmp_path / "README.md").write_text("<!-- table theory -->\n<!-- end -->\n")
   assert main(["report"]) == 0
   page = (tmp_path / "README.md").read_text()
   table = (tmp_path / "out" / "table1.md").read_text().split("\n\n")[1]
   assert table in page
-  assert kept["environment"]["date"] in page
+  assert record["environment"]["date"] in page

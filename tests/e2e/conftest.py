@@ -1,4 +1,4 @@
-"""A tiny pair, and what a speculative run of it writes."""
+"""Fixtures: a tiny pair of networks and the output of a speculative run."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.t5x_bridge import tiny
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory):
-  """The gin file of a tiny pair and the draft's checkpoint."""
+  """Returns the gin file of a tiny pair and the path of the draft's checkpoint."""
   root = tmp_path_factory.mktemp("e2e")
   gin_file = runs.tiny_pair(root, runs.EXAMPLES)
   return gin_file, tiny.save_orbax(root / "draft", tiny.DRAFT, seed=2)
@@ -16,7 +16,7 @@ def pair(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def infer(pair):
-  """Runs the command on the pair, into a directory; returns what it printed."""
+  """Returns a function that runs the command and returns the printed text."""
 
   def infer(output, *gin_files, config="spec_ende", flags=(), **bindings):
     drafts = {"DRAFT_CHECKPOINT_PATH": pair[1], "GAMMA": 3}
@@ -32,7 +32,7 @@ def infer(pair):
 
 @pytest.fixture(scope="session")
 def speculative(infer, tmp_path_factory):
-  """A finished speculative run: its directory."""
+  """Returns the output folder of a finished speculative run."""
   output = tmp_path_factory.mktemp("speculative")
   infer(output)
   return output

@@ -1,4 +1,4 @@
-"""A mixture of two tasks, for gin files."""
+"""A mixture of two tasks for gin files."""
 
 import seqio
 
@@ -7,7 +7,7 @@ from tests.e2e import runs
 
 
 def two_tasks(name: str, text: str, vocabulary: seqio.Vocabulary) -> str:
-  """Registers NAME, of the tasks NAME_one and NAME_two over one file of sentences."""
+  """Registers the mixture NAME of the tasks NAME_one and NAME_two over a text file."""
   files = {"test": (text, None)}
   names = [f"{name}_{number}" for number in ("one", "two")]
   for task in names:
@@ -18,7 +18,7 @@ def two_tasks(name: str, text: str, vocabulary: seqio.Vocabulary) -> str:
 
 
 def gin_file(pair):
-  """Writes the gin of the tiny pair's mixture beside the pair's own."""
+  """Writes the gin file of the tiny pair's mixture beside the pair's gin file."""
   folder = pair[0].parent
   path = folder / "mixture.gin"
   text = runs.bindings(TEXT=str(folder / "text.en"))

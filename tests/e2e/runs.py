@@ -1,4 +1,4 @@
-"""Runs of `python -m t5x.infer` and `t5x.eval`, in a shell or in this process."""
+"""Runs `python -m t5x.infer` and `t5x.eval` in a shell or in this process."""
 
 import contextlib
 import io
@@ -13,13 +13,13 @@ from tests import commands, processes
 from tests.real_data import ROOT
 from tests.t5x_bridge import tiny
 
-EXAMPLES = 20  # Of the tiny pair's task, in the tests that share it.
+EXAMPLES = 20  # Examples of the tiny pair's task, in the tests that share the task.
 TINY_NETWORKS = (ROOT / "tests/e2e/tiny_networks.gin").read_text()
 _TASK = string.Template((ROOT / "tests/e2e/translation.gin").read_text())
 
 
 def translation(name, text, vocabulary, inputs=40, targets=12, **macros):
-  """Returns gin of a task over a file of sentences, of these lengths, and of macros."""
+  """Returns the gin text of macros and of a task over a file of sentences."""
   task = _TASK.substitute(
     name=repr(name),
     text=repr(str(text)),
@@ -31,17 +31,17 @@ def translation(name, text, vocabulary, inputs=40, targets=12, **macros):
 
 
 def bindings(**macros):
-  """Returns gin of macros."""
+  """Returns the gin text of macros."""
   return "".join(f"{macro} = {value!r}\n" for macro, value in macros.items())
 
 
 def tiny_pair(root, examples):
-  """Makes the files of a tiny pair, but for its draft; returns its gin file."""
+  """Writes the files of a tiny pair without the draft and returns the gin file."""
   text = root / "text.en"
   text.write_text("\n".join(tiny.sentences(examples, seed=5)) + "\n")
   gin_file = root / "pair.gin"
   settings = translation(
-    f"tiny_{root.name}",  # Registered once a process, which may make several pairs.
+    f"tiny_{root.name}",  # A name can be registered once per process.
     text,
     tiny.train_vocabulary(root),
     TARGET_CHECKPOINT_PATH=tiny.save_t5x(root / "target", tiny.TARGET, seed=1),
@@ -52,7 +52,7 @@ def tiny_pair(root, examples):
 
 
 def infer(*gin_files, cwd=ROOT, **settings):
-  """Runs the command, in the repository's root, and returns the finished process."""
+  """Runs the command in the repository's root and returns the finished process."""
   return subprocess.run(
     command(*gin_files, **settings),
     cwd=cwd,
@@ -73,10 +73,10 @@ def command(*gin_files, module="t5x.infer", flags=(), **bindings):
 
 
 def completed(*gin_files, **settings):
-  """Runs the command to its end and returns what it printed.
+  """Runs the command to the end and returns the printed text.
 
-  In this process, which has imported all that takes the command's first seconds;
-  upstream T5X's command has no other way in than the shell.
+  The command runs in this process, because the imports take most of a new process's
+  time. Upstream T5X's command can only be started from the shell.
   """
   if not hasattr(t5x, "PROVIDER"):
     process = infer(*gin_files, **settings)

@@ -1,4 +1,4 @@
-"""`python -m t5x.infer` with decoder-only networks, on checkpoints the test makes."""
+"""`python -m t5x.infer` with decoder-only networks, on generated checkpoints."""
 
 import json
 
@@ -12,7 +12,7 @@ EXAMPLES = 20
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory):
-  """The gin file of a tiny pair and the draft's checkpoint."""
+  """Returns the gin file of a tiny pair and the path of the draft's checkpoint."""
   root = tmp_path_factory.mktemp("decoder_only")
   text = root / "text.en"
   text.write_text("\n".join(tiny.sentences(EXAMPLES, seed=5)) + "\n")
@@ -32,7 +32,7 @@ def drawn(directory, config):
 
 @pytest.fixture(scope="session")
 def run(pair):
-  """Runs the pair with a configuration."""
+  """Returns a function that runs the pair with a configuration."""
 
   def run(config, drafts=True, **settings):
     if drafts:
@@ -42,8 +42,8 @@ def run(pair):
   return run
 
 
-def test_speculation_goes_on_from_the_first_word(run, tmp_path):
-  """With the plain model's tokens: docs/how-to/decoder_only.md."""
+def test_speculation_continues_the_first_word(run, tmp_path):
+  """Speculation gives the plain model's tokens: docs/how-to/decoder_only.md."""
   run("spec_lm", INFER_OUTPUT_DIR=str(tmp_path))
   tokens = runs.tokens(tmp_path)
   assert len(tokens) == EXAMPLES
@@ -58,10 +58,10 @@ def test_speculation_goes_on_from_the_first_word(run, tmp_path):
 
 
 @pytest.mark.parametrize("config", ["eval_lm", "eval_baseline_lm"])
-def test_how_texts_go_on_is_evaluated(run, config, tmp_path):
+def test_continuations_are_evaluated(run, config, tmp_path):
   drafts = config == "eval_lm"
   run(config, drafts, module="t5x.eval", EVAL_OUTPUT_DIR=str(tmp_path))
   (file,) = (tmp_path / "inference_eval").glob("*-metrics.jsonl")
-  found = json.loads(file.read_text())
-  assert found["log_likelihood"] < 0 < found["tokens_per_target_call"]
-  assert ("alpha_by_counts" in found) == drafts
+  metrics = json.loads(file.read_text())
+  assert metrics["log_likelihood"] < 0 < metrics["tokens_per_target_call"]
+  assert ("alpha_by_counts" in metrics) == drafts

@@ -1,7 +1,7 @@
-"""Ways to draft and to verify, set in gin: what gin builds, and what the command gives.
+"""Drafters and rules set in gin: the decoder that gin builds and the command's output.
 
-tests/docs decodes greedily by most gin files of the table; tests/test_ways.py compares
-coupled samples, and greedy outputs of the other ways.
+tests/docs decodes greedily with most gin files of the table. tests/test_ways.py
+compares coupled samples and the remaining ways' greedy outputs.
 """
 
 import contextlib
@@ -24,18 +24,19 @@ from tests.t5x_bridge import tiny
 
 @pytest.fixture(scope="session")
 def models():
-  """The networks that draft for the tiny pair's target, by name."""
+  """Returns the draft networks for the tiny pair's target by name."""
   return ways.models(tiny.TARGET, tiny.DRAFT)
 
 
 @pytest.fixture(scope="session")
 def checkpoints(models, tmp_path_factory):
-  """A function from the name of a network to the path of its checkpoint."""
+  """Returns a function from a network's name to the path of a checkpoint."""
   paths = {}
 
   def path_of(name):
     if name not in paths:
-      root, model = tmp_path_factory.mktemp("network"), models[name]
+      root = tmp_path_factory.mktemp("network")
+      model = models[name]
       T5XParameters(model.network, str(root)).save(1, model.params)
       paths[name] = str(root / "checkpoint_1")
     return paths[name]
@@ -45,7 +46,7 @@ def checkpoints(models, tmp_path_factory):
 
 @pytest.fixture
 def settings(pair, checkpoints):
-  """A function from a way to its gin files and bindings."""
+  """Returns a function from a way to gin files and bindings."""
   macros = {
     "draft": "DRAFT_CHECKPOINT_PATH",
     "draft_2": "DRAFT_2_CHECKPOINT_PATH",
@@ -62,21 +63,22 @@ def settings(pair, checkpoints):
 
 
 def built(gin_files, bindings):
-  """Returns the decoder that gin makes of files and bindings; nothing is restored."""
-  given = [f"{name} = {value!r}" for name, value in bindings.items()]
+  """Returns the decoder that gin builds from files and bindings, without parameters."""
+  assignments = [f"{name} = {value!r}" for name, value in bindings.items()]
   paths = [".", os.path.dirname(os.path.dirname(t5x.__file__))]
   with (
     commands.own_flags(lambda: None),
     commands.as_main(t5x_infer),
     contextlib.chdir(runs.ROOT),
   ):
-    gin.configurable(t5x_infer.infer)  # As the command does.
-    gin_utils.parse_gin_flags(paths, gin_files, given)
-    return copy.deepcopy(gin.query_parameter("%DECODER"))  # Which makes it.
+    # The command makes the function configurable as well.
+    gin.configurable(t5x_infer.infer)
+    gin_utils.parse_gin_flags(paths, gin_files, assignments)
+    return copy.deepcopy(gin.query_parameter("%DECODER"))  # The query makes the object.
 
 
 def without_networks(description):
-  """A drafter's description but for its networks, which have other sizes in gin."""
+  """Removes the networks from a drafter's description: gin sets different sizes."""
   if not isinstance(description, dict):
     return description
   named = {name: without_networks(x) for name, x in description.items()}
@@ -84,7 +86,7 @@ def without_networks(description):
 
 
 @pytest.mark.parametrize("name", ways.IN_GIN)
-def test_gin_builds_the_table_s_drafter_rule_and_policy(name, settings, models):
+def test_gin_builds_the_drafter_rule_and_policy_of_the_table(name, settings, models):
   way = ways.IN_GIN[name]
   decoder = built(*settings(way))
   drafter = way.drafter(ways.networks_of(models))
@@ -105,7 +107,7 @@ MOVED = {
 
 
 @pytest.mark.parametrize("name", MOVED)
-def test_an_old_gin_file_builds_what_the_new_one_does(name, settings):
+def test_old_and_new_gin_files_build_the_same_decoder(name, settings):
   way = MOVED[name]
   gin_files, bindings = settings(way)
   old = [file.replace("configs/contrib/", "configs/drafters/") for file in gin_files]
@@ -113,10 +115,8 @@ def test_an_old_gin_file_builds_what_the_new_one_does(name, settings):
   assert built(old, bindings) == built(gin_files, bindings)
 
 
-def test_a_tree_of_two_checkpoints_gives_the_target_s_own_outputs(
-  settings, speculative, tmp_path
-):
-  """Drafts are as long as pays, so the times of iterations are on record."""
+def test_a_tree_of_two_checkpoints_keeps_the_outputs(settings, speculative, tmp_path):
+  """Draft lengths come from the policy, so the times of iterations are recorded."""
   gin_files, bindings = settings(ways.IN_GIN["parallel by ngrams"])
   bindings |= {"INFER_OUTPUT_DIR": str(tmp_path), "GAMMA_POLICY": "auto"}
   runs.completed(*gin_files, **bindings)
@@ -128,7 +128,7 @@ def test_a_tree_of_two_checkpoints_gives_the_target_s_own_outputs(
   assert all(len(x["seconds"]) == len(x["drafted"]) for x in times)
 
 
-def test_a_draft_in_another_process_gives_them_too(pair, speculative, tmp_path):
+def test_a_draft_process_gives_the_target_s_outputs(pair, speculative, tmp_path):
   with process.drafting(pair[1]) as address:
     runs.completed(
       *("configs/spec_ende.gin", pair[0], "configs/contrib/link.gin"),

@@ -1,4 +1,4 @@
-"""`python -m t5x.eval` with our gin files, on checkpoints that the test makes."""
+"""`python -m t5x.eval` with our gin files, on generated checkpoints."""
 
 import json
 import re
@@ -25,23 +25,22 @@ def evaluate(pair, tmp_path_factory):
       {"DRAFT_CHECKPOINT_PATH": draft, "GAMMA": 3} if config == "eval_ende" else {}
     )
     bindings = {**drafts, "EVAL_OUTPUT_DIR": str(output), **bindings}
-    files = f"configs/{config}.gin", gin_file, root / "task.gin"
-    runs.completed(*files, module="t5x.eval", **bindings)
-    return [json.loads(line) for line in found(output, "metrics").splitlines()]
+    config_file = f"configs/{config}.gin"
+    task_file = root / "task.gin"
+    runs.completed(config_file, gin_file, task_file, module="t5x.eval", **bindings)
+    return [json.loads(line) for line in result_text(output, "metrics").splitlines()]
 
   return run
 
 
-def found(output, name):
+def result_text(output, name):
   (file,) = (output / "inference_eval").glob(f"*-{name}.jsonl")
   return file.read_text()
 
 
 @pytest.mark.slow
-def test_metrics_of_all_checkpoints_are_those_of_the_outputs_of_infer(
-  pair, evaluate, speculative, tmp_path
-):
-  """Each checkpoint of a folder is evaluated once."""
+def test_metrics_match_the_outputs_of_infer(pair, evaluate, speculative, tmp_path):
+  """Every checkpoint of a folder is evaluated once."""
   target = re.search("TARGET_CHECKPOINT_PATH = '(.*)'", pair[0].read_text())[1]
   again = {
     "utils.RestoreCheckpointConfig.mode": "all",
@@ -49,7 +48,7 @@ def test_metrics_of_all_checkpoints_are_those_of_the_outputs_of_infer(
   }
   shutil.copytree(target, tmp_path / "targets/checkpoint_1")
   (metrics,) = evaluate(tmp_path / "out", **again)
-  text = found(tmp_path / "out", "0*")
+  text = result_text(tmp_path / "out", "0*")
   outputs = [json.loads(line)["output"] for line in text.splitlines()]
   assert outputs == [record["prediction"] for record in runs.records(speculative)]
   references = (pair[0].parent / "text.en").read_text().splitlines()
@@ -79,10 +78,10 @@ def test_without_speculation_a_target_call_gives_one_token(evaluate, tmp_path):
     ({"EVAL_OUTPUT_DIR": "/proc/out"}, "EVAL_OUTPUT_DIR=/proc/out can't be written to"),
   ],
 )
-def test_what_cant_be_evaluated_is_said_before_model_work(
+def test_runs_that_cant_be_evaluated_are_refused_before_model_work(
   bindings, message, pair, speculative, evaluate, tmp_path
 ):
-  del speculative  # Which has registered its task, that has no references.
+  del speculative  # The fixture has registered the task without references.
   if bindings.get("MIXTURE_OR_TASK_NAME"):
     bindings = {"MIXTURE_OR_TASK_NAME": f"tiny_{pair[0].parent.name}"}
   with pytest.raises(SystemExit) as exit_:
@@ -92,7 +91,7 @@ def test_what_cant_be_evaluated_is_said_before_model_work(
 
 
 @runtime_only
-def test_results_of_infer_are_of_one_checkpoint(infer, tmp_path):
+def test_infer_refuses_several_checkpoints(infer, tmp_path):
   mode = {"utils.RestoreCheckpointConfig.mode": "all"}
   with pytest.raises(SystemExit) as exit_:
     infer(tmp_path, config="baseline_ende", **mode)

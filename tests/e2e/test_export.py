@@ -1,4 +1,4 @@
-"""`python -m specdec_t5x.export`, served where neither it nor its packages are."""
+"""`python -m specdec_t5x.export`, served without this project's packages."""
 
 import json
 import pathlib
@@ -16,7 +16,7 @@ from tests import processes
 from tests.contract.conftest import IS_RUNTIME, runtime_only
 from tests.e2e import runs
 
-# Python, whose packages are those that the page says, and no others.
+# Python with the packages named by docs/how-to/export.md, and without other packages.
 _BARE = """
 import runpy, sys
 class Refuse:
@@ -33,13 +33,13 @@ def exported(pair, output, **settings):
   gin_file, draft = pair
   bindings = {"DRAFT_CHECKPOINT_PATH": draft, "GAMMA": 3, **settings}
   flags = [f"--output={output}", "--batch_sizes=1,12"]
-  files = "configs/spec_ende.gin", gin_file
+  files = ["configs/spec_ende.gin", gin_file]
   runs.completed(*files, module="specdec_t5x.export", flags=flags, **bindings)
   return json.loads((output / "export.json").read_text())
 
 
 def served(pair, folder, *flags):
-  """Returns the tokens of the pair's texts, of a process that lacks this project."""
+  """Returns the tokens of the pair's texts from a process without this project."""
   root = pair[0].parent
   pieces = sentencepiece.SentencePieceProcessor(str(folder / "vocabulary.model"))
   texts = (root / "text.en").read_text().splitlines()
@@ -57,8 +57,8 @@ def served(pair, folder, *flags):
 
 
 @pytest.mark.slow
-def test_samples_are_those_of_infer_for_the_same_seed(pair, infer, tmp_path):
-  """Greedy outputs: docs/how-to/export.md, tests/t5x_bridge/test_exporting.py."""
+def test_samples_equal_infer_s_samples_at_the_same_seed(pair, infer, tmp_path):
+  """Greedy outputs: docs/how-to/export.md and tests/t5x_bridge/test_exporting.py."""
   infer(tmp_path / "run", SEED=1, TEMPERATURE=1.0)
   about = exported(pair, tmp_path / "exported", TEMPERATURE=1.0)
   ours = served(pair, tmp_path / "exported", "--seed=1")
@@ -71,9 +71,9 @@ def test_samples_are_those_of_infer_for_the_same_seed(pair, infer, tmp_path):
 
 @runtime_only
 @pytest.mark.slow
-@pytest.mark.parametrize("more", ["drafters/quantized", "contrib/beam"])
-def test_decoders_can_be_exported(more, pair, tmp_path):
-  files = "configs/spec_ende.gin", pair[0], f"configs/{more}.gin"
+@pytest.mark.parametrize("config", ["drafters/quantized", "contrib/beam"])
+def test_decoders_can_be_exported(config, pair, tmp_path):
+  files = ["configs/spec_ende.gin", pair[0], f"configs/{config}.gin"]
   bindings = {"DRAFT_CHECKPOINT_PATH": pair[1], "GAMMA": 3, "GAMMA_POLICY": "fixed"}
   flags = [f"--output={tmp_path}"]
   runs.completed(*files, module="specdec_t5x.export", flags=flags, **bindings)
@@ -85,7 +85,7 @@ def test_decoders_can_be_exported(more, pair, tmp_path):
 @pytest.mark.skipif(IS_RUNTIME, reason="the runtime writes no SavedModel")
 @pytest.mark.slow
 def test_t5x_exports_a_saved_model_that_tensorflow_serves(pair, infer, tmp_path):
-  pytest.importorskip("tensorflow_serving")  # T5X's exporter needs it.
+  pytest.importorskip("tensorflow_serving")  # T5X's exporter needs TensorFlow Serving.
   gin_file, draft = pair
   settings = {"DRAFT_CHECKPOINT_PATH": draft, "GAMMA": 3, "TEMPERATURE": 1.0}
   infer(tmp_path / "run", TEMPERATURE=1.0)
@@ -106,7 +106,7 @@ def test_t5x_exports_a_saved_model_that_tensorflow_serves(pair, infer, tmp_path)
   np.save(
     keys, jax.random.key_data(jax.vmap(lambda i: jax.random.fold_in(task, i))(places))
   )
-  program = "-m", "tests.e2e.saved_model"
-  printed = processes.printed(*program, tmp_path / "saved_cpu/1", texts, keys)
+  saved = tmp_path / "saved_cpu/1"
+  printed = processes.printed("-m", "tests.e2e.saved_model", saved, texts, keys)
   served = json.loads(printed.splitlines()[-1])
   assert served == [record["prediction"] for record in records]

@@ -1,4 +1,4 @@
-"""`python -m t5x.infer` with our gin files, on checkpoints that the test makes."""
+"""`python -m t5x.infer` with our gin files, on generated checkpoints."""
 
 import re
 import socket
@@ -22,7 +22,7 @@ def free_port():
     return server.getsockname()[1]
 
 
-def test_speculation_writes_the_plain_models_tokens(infer, speculative, tmp_path):
+def test_speculation_writes_the_plain_model_s_tokens(infer, speculative, tmp_path):
   infer(tmp_path, config="baseline_ende")
   assert runs.tokens(speculative) == runs.tokens(tmp_path)
   assert len(runs.tokens(speculative)) == runs.EXAMPLES
@@ -32,8 +32,8 @@ def test_speculation_writes_the_plain_models_tokens(infer, speculative, tmp_path
 
 
 @runtime_only
-def test_a_run_whose_logits_overflow_ends_with_the_example(infer, tmp_path):
-  """Of samples, and of each rule: tests/test_api.py."""
+def test_overflowing_logits_end_the_run_and_name_the_example(infer, tmp_path):
+  """tests/test_api.py has the cases of samples and of the rules."""
   params = flax.core.unfreeze(tiny.drawn(tiny.TARGET))
   head = params["decoder"]["logits_dense"]
   head["kernel"] = np.where(head["kernel"] > 0, 3e38, -3e38).astype(np.float32)
@@ -44,10 +44,8 @@ def test_a_run_whose_logits_overflow_ends_with_the_example(infer, tmp_path):
   assert not list((tmp_path / "out").glob("*.jsonl-*"))
 
 
-def test_coupled_samples_are_the_baseline_s_whatever_the_batch_chunk_and_shard(
-  infer, pair, tmp_path
-):
-  """Nor does a line's sample equal that of the same line in another place."""
+def test_coupled_samples_equal_the_baseline_s_in_any_batch(infer, pair, tmp_path):
+  """Samples at different places differ, even for equal lines."""
   text, same = tmp_path / "text.en", tmp_path / "same.gin"
   text.write_text("the dog sees the cat\n" * 11)
   same.write_text(runs.translation("same", text, pair[0].parent / "tiny.model"))
@@ -65,12 +63,10 @@ def test_coupled_samples_are_the_baseline_s_whatever_the_batch_chunk_and_shard(
 
 
 @runtime_only
-def test_two_processes_of_one_job_write_what_one_process_writes(
-  pair, speculative, tmp_path
-):
-  """They share the batch; each divides the networks over its two devices.
+def test_two_processes_write_the_output_of_one_process(pair, speculative, tmp_path):
+  """The processes share the batch, and two devices per process share the networks.
 
-  By configs/runs/places.gin they say where drafts failed, which changes no output.
+  configs/runs/places.gin records the places of failed drafts and changes no output.
   """
   gin_file, draft = pair
   address = f"localhost:{free_port()}"
@@ -118,7 +114,7 @@ def test_each_example_and_the_run_have_statistics(speculative):
     assert 1 <= aux["target_calls"] <= aux["tokens"]
   summary = runs.summary(speculative)
   assert summary["guarantee"] == "EXACT"
-  # A GAMMA that is given is drafted, whatever it costs.
+  # A fixed GAMMA is drafted at any cost.
   assert summary["statistics"]["drafted"] > 2 * summary["statistics"]["target_calls"]
   decoder = summary["decoder"]
   assert decoder["target"]["config"]["num_decoder_layers"] == 2
@@ -129,7 +125,7 @@ def test_each_example_and_the_run_have_statistics(speculative):
   assert (speculative / "config.gin").exists()
 
 
-def test_settings_reach_the_loop_and_a_bounded_run_says_so_first(infer, tmp_path):
+def test_settings_reach_the_loop_and_bounded_runs_print_bounded_first(infer, tmp_path):
   rule = {"VERIFICATION": "lenient", "LENIENCE": 0.5}
   printed = infer(tmp_path, TEMPERATURE=1.0, TOPK=5, NUM_DECODES=2, SEED=3, **rule)
   assert printed.startswith("BOUNDED: this run keeps no token's probability")
@@ -141,7 +137,7 @@ def test_settings_reach_the_loop_and_a_bounded_run_says_so_first(infer, tmp_path
   assert summary["configuration"]["SEED"] == "3"
   for record in runs.records(tmp_path):
     aux = record["aux"]
-    # Both decodes, the better one last: five tokens to choose from at each place.
+    # Two decodes, the better decode last: five tokens to choose from at each place.
     assert -12 * 2 * 5 < aux["scores"][0] <= aux["scores"][1] < 0
     assert len(record["prediction"]) == len(record["prediction_tokens"]) == 2
     lengths = [sum(map(bool, tokens)) for tokens in record["prediction_tokens"]]

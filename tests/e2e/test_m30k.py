@@ -1,6 +1,6 @@
-"""The Multi30k pair that upstream T5X trained: our runs against upstream's outputs.
+"""The Multi30k pair trained with upstream T5X: our outputs against upstream's outputs.
 
-All 1,000 lines, under both providers: docs/results/correctness.md.
+docs/results/correctness.md has all 1,000 lines under both providers.
 """
 
 import json
@@ -11,7 +11,7 @@ from tests.e2e import runs
 LINES = 32
 
 
-def test_tokens_are_upstreams_greedy_ones(tmp_path):
+def test_tokens_equal_upstream_s_greedy_tokens(tmp_path):
   lines = real_data.path("multi30k", "test_2016_flickr.en").read_text().split("\n")
   source = tmp_path / "source.en"
   source.write_text("\n".join(lines[:LINES]) + "\n")

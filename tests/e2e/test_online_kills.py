@@ -1,7 +1,7 @@
-"""A run of two tasks whose draft learns, killed anywhere: it ends as if it had not.
+"""A run of two tasks with a learning draft, killed at any point and then resumed.
 
-A kill leaves the files on the disk. So one run, which is not killed, is copied
-wherever it might have been, and each copy, now in another place, is gone on with.
+A kill leaves the files on disk. The tests therefore copy one complete run at every
+point of a possible kill and resume the copies in new folders.
 """
 
 import itertools
@@ -27,8 +27,10 @@ if hasattr(t5x, "PROVIDER"):
 else:
   ChunkFiles = None
 
-CHUNKS, STEPS = 6, 16  # Three of each task; 3, 3 and 2 steps.
-# What was done last: the function, its end, how often, and which times are tried.
+CHUNKS = 6  # Three per task.
+STEPS = 16  # 3, 3 and 2 steps per task.
+# The last call before the kill: class, method, whether the call ended, the number of
+# calls, and the tested calls.
 MOMENTS = {
   "decoded": (online_run.Course, "learn", False, CHUNKS, [4]),
   "half a step saved": (T5XParameters, "save", False, CHUNKS, [0]),
@@ -37,20 +39,20 @@ MOMENTS = {
   "chunk written": (ChunkFiles, "write", True, CHUNKS, [3]),
   "task merged": (ChunkFiles, "remove", False, 2, [1]),
 }
-KILLS = [f"{name} {i}" for name, (*_, tried) in MOMENTS.items() for i in tried]
+KILLS = [f"{name} {i}" for name, (*_, tested) in MOMENTS.items() for i in tested]
 
 
 @pytest.fixture(scope="module")
 def learning(infer, pair):
-  """Runs both tasks into a directory."""
-  files = ONLINE, mixtures.gin_file(pair)
+  """Returns a function that runs both tasks into a folder."""
+  mixture = mixtures.gin_file(pair)
   sampled = {"TEMPERATURE": 1.0, "LEARNING_RATE": 0.02}
-  return lambda output: infer(output, *files, **sampled, **FAST)
+  return lambda output: infer(output, ONLINE, mixture, **sampled, **FAST)
 
 
 @pytest.fixture(scope="module")
 def whole(learning, tmp_path_factory):
-  """The run that was not killed, beside what kills would have left of it."""
+  """Returns the complete run; the copies are in the same folder."""
   root = tmp_path_factory.mktemp("kills")
 
   def copy(name):
@@ -68,7 +70,7 @@ def whole(learning, tmp_path_factory):
 
 
 def copied(function, ended, name, copy):
-  """Returns the function, which copies the run before or after it did its work."""
+  """Wraps a function to copy the run before or after the function's work."""
   calls = itertools.count()
 
   def call(*args, **kwargs):
@@ -83,7 +85,7 @@ def copied(function, ended, name, copy):
 
 
 @pytest.mark.parametrize("kill", KILLS)
-def test_it_ends_as_if_it_had_not_been_killed(whole, learning, kill):
+def test_a_resumed_run_equals_the_complete_run(whole, learning, kill):
   killed = whole.parent / kill
   learning(killed)
   for result in whole.glob("*.jsonl-*"):
@@ -99,13 +101,13 @@ def test_it_ends_as_if_it_had_not_been_killed(whole, learning, kill):
 
 
 def left_in(output):
-  """Returns the names of results, chunks, checkpoints and their files."""
+  """Returns the names of results, chunks, checkpoints and checkpoint files."""
   paths = {str(path.relative_to(output)) for path in output.rglob("*")}
   return {path for path in paths if "/optimizer_" not in path}
 
 
 def learned_in(output):
-  """Returns the draft's parameters and its optimizer's state."""
+  """Returns the draft's parameters and the optimizer's state."""
   draft = output / "draft"
   params = specdec_t5x.load_model(str(draft / f"checkpoint_{STEPS}")).params
   with ocp.StandardCheckpointer() as reader:

@@ -1,4 +1,4 @@
-"""A draft of another vocabulary, from the command and from Python."""
+"""A draft with a different vocabulary, from the command and from Python."""
 
 import dataclasses
 
@@ -15,13 +15,13 @@ CONFIG = dataclasses.replace(tiny.DRAFT, vocab_size=24)
 
 @pytest.fixture(scope="module")
 def draft(tmp_path_factory):
-  """The draft's checkpoint and its tokenizer."""
+  """Returns the draft's checkpoint and the draft's tokenizer."""
   root = tmp_path_factory.mktemp("other")
   tokenizer = tiny.train_vocabulary(root, size=22)
   return tiny.save(root / "draft", CONFIG, tiny.drawn(CONFIG)), tokenizer
 
 
-def test_the_command_gives_the_target_s_own(draft, infer, speculative, tmp_path):
+def test_the_command_gives_the_target_s_outputs(draft, infer, speculative, tmp_path):
   sizes = tmp_path / "sizes.gin"
   sizes.write_text("draft/config.T5Config.vocab_size = 24\n")
   settings = {"DRAFT_CHECKPOINT_PATH": draft[0], "DRAFT_TOKENIZER": draft[1]}
@@ -36,13 +36,14 @@ def test_the_command_gives_the_target_s_own(draft, infer, speculative, tmp_path)
 
 
 @pytest.mark.slow
-def test_python_gives_the_target_s_own(draft, pair):
+def test_generate_gives_the_target_s_outputs(draft, pair):
   root = pair[0].parent
   target = specdec_t5x.load_model(str(root / "target" / "checkpoint_7"))
-  texts, vocabulary = tiny.sentences(4, seed=4), str(root / "tiny.model")
-  of_draft = specdec_t5x.load_model(draft[0])
+  texts = tiny.sentences(4, seed=4)
+  vocabulary = str(root / "tiny.model")
+  draft_model = specdec_t5x.load_model(draft[0])
   words = {"gamma": 3, "max_length": 10, "draft_tokenizer": draft[1]}
-  found = specdec_t5x.generate(texts, target, of_draft, vocabulary, **words)
+  speculative = specdec_t5x.generate(texts, target, draft_model, vocabulary, **words)
   plain = specdec_t5x.generate(texts, target, None, vocabulary, max_length=10)
-  assert [x.tokens for x in found] == [x.tokens for x in plain]
-  assert np.sum([x.drafted for x in found]) > 0
+  assert [x.tokens for x in speculative] == [x.tokens for x in plain]
+  assert np.sum([x.drafted for x in speculative]) > 0

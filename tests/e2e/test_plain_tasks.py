@@ -1,4 +1,4 @@
-"""Tasks of texts that the command reads without TensorFlow are what seqio reads."""
+"""Text tasks that the command reads without TensorFlow match seqio's reading."""
 
 import json
 import textwrap
@@ -34,7 +34,7 @@ def model_file(tmp_path_factory):
 
 
 @pytest.mark.parametrize("extra_ids", [0, 5])
-def test_tokens_and_texts_are_seqio_s(model_file, extra_ids):
+def test_tokens_and_texts_equal_seqio_s(model_file, extra_ids):
   ours = SentencePieceVocabulary(model_file, extra_ids)
   theirs = seqio.SentencePieceVocabulary(model_file, extra_ids)
   for name in ("eos_id", "unk_id", "pad_id", "vocab_size", "extra_ids"):
@@ -48,7 +48,7 @@ def test_tokens_and_texts_are_seqio_s(model_file, extra_ids):
     assert ours.decode(row) == text.decode()
 
 
-def test_a_vocabulary_equals_seqio_s_of_the_same_file_and_sentinels(model_file):
+def test_a_vocabulary_equals_seqio_s_vocabulary_of_the_same_file(model_file):
   ours = SentencePieceVocabulary(model_file, 5)
   assert ours == seqio.SentencePieceVocabulary(model_file, 5)
   assert ours != seqio.SentencePieceVocabulary(model_file, 4)
@@ -56,7 +56,7 @@ def test_a_vocabulary_equals_seqio_s_of_the_same_file_and_sentinels(model_file):
   assert ours.encode_tf("a cat").numpy().tolist() == ours.encode("a cat")
 
 
-# Vocabularies with other tokens around inputs: in front, behind, on both sides, none.
+# Vocabularies with different tokens around inputs: before, after, on both sides, none.
 FOLDERS = {
   "EOS": None,
   "<s> and </s>": made.byte_level,
@@ -69,8 +69,8 @@ FOLDERS = {
 
 @pytest.mark.parametrize("kind", FOLDERS)
 @pytest.mark.parametrize("length", [9, 1])
-def test_examples_and_features_are_seqio_s(kind, length, model_file, tmp_path):
-  """A shard's, from its second chunk on."""
+def test_examples_and_features_equal_seqio_s(kind, length, model_file, tmp_path):
+  """The examples are a shard's, from the second chunk on."""
   vocabulary = SentencePieceVocabulary(model_file, 5)
   if FOLDERS[kind]:
     FOLDERS[kind](tmp_path / "folder")
@@ -86,16 +86,16 @@ def test_examples_and_features_are_seqio_s(kind, length, model_file, tmp_path):
     vocabulary,
   )
   found = {}
-  for read in (inference_data.PlainExamples, inference_data.SeqioExamples):
+  for reader in (inference_data.PlainExamples, inference_data.SeqioExamples):
     model = EncoderDecoderModel.__new__(EncoderDecoderModel)
     cfg = t5x.utils.DatasetConfig(name, lengths, "test[1:]", 2, False, 0)
-    task = [plain_tasks.find(name)] if read is inference_data.PlainExamples else []
-    examples = read(cfg, model, *task, 1, 2)
+    task = [plain_tasks.find(name)] if reader is inference_data.PlainExamples else []
+    examples = reader(cfg, model, *task, 1, 2)
     (task,) = examples.tasks
     spec = examples.input_spec()
     chunks = examples.chunks(task, period=1, first=1)
     rows = [[list(part.as_numpy_iterator()) for part in chunk] for chunk in chunks]
-    found[read] = spec, examples.count(task), rows
+    found[reader] = spec, examples.count(task), rows
   (spec, count, rows), (expected_spec, _, expected) = found.values()
   assert spec == expected_spec
   assert count == 3
@@ -107,7 +107,7 @@ def test_examples_and_features_are_seqio_s(kind, length, model_file, tmp_path):
         np.testing.assert_array_equal(one[key], other[key], strict=True)
 
 
-def test_the_command_writes_the_same_file(infer, tmp_path, monkeypatch):
+def test_the_command_writes_the_same_file_without_seqio(infer, tmp_path, monkeypatch):
   infer(tmp_path / "plain", TEMPERATURE=1.0)
   monkeypatch.setattr(inference_data.plain_tasks, "find", lambda name: None)
   infer(tmp_path / "seqio", TEMPERATURE=1.0)
@@ -128,7 +128,7 @@ finally:
 
 
 @pytest.mark.parametrize("files", [(), ("configs/contrib/online.gin",)])
-def test_the_command_imports_no_tensorflow_for_a_task_of_texts(files, pair, tmp_path):
+def test_the_command_imports_no_tensorflow_for_text_tasks(files, pair, tmp_path):
   flags = runs.command(
     *("configs/spec_ende.gin", pair[0], *files),
     DRAFT_CHECKPOINT_PATH=pair[1],
@@ -138,7 +138,7 @@ def test_the_command_imports_no_tensorflow_for_a_task_of_texts(files, pair, tmp_
   assert json.loads(processes.printed("-c", RUN, *flags).splitlines()[-1]) == []
 
 
-def test_a_task_of_tfds_waits_for_seqio():
+def test_a_tfds_task_is_registered_after_the_import_of_seqio():
   program = """
     from t5x import plain_tasks, quiet_start
     plain_tasks.allow_deferring()
@@ -152,11 +152,11 @@ def test_a_task_of_tfds_waits_for_seqio():
   assert processes.printed("-c", textwrap.dedent(program)).split() == ["wmt14_ende"]
 
 
-def test_a_task_by_a_model_s_own_converter_is_read_by_seqio():
-  class Own(seqio.EncDecFeatureConverter):
-    """A converter as a user binds one."""
+def test_a_user_s_converter_turns_plain_features_off():
+  class UserConverter(seqio.EncDecFeatureConverter):
+    """A converter bound by a user."""
 
   model = EncoderDecoderModel.__new__(EncoderDecoderModel)
   assert model.takes_plain_features()
-  model.FEATURE_CONVERTER_CLS = Own
+  model.FEATURE_CONVERTER_CLS = UserConverter
   assert not model.takes_plain_features()

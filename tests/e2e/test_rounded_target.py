@@ -1,4 +1,4 @@
-"""A rounded target under the command: WEIGHTS, on which everything works as ever."""
+"""The command with a rounded target (WEIGHTS)."""
 
 import pytest
 
@@ -9,7 +9,7 @@ ROUNDED = {"WEIGHTS": "int8"}
 
 @pytest.fixture(scope="module")
 def decoded(infer, tmp_path_factory):
-  """Runs the command with gin files and bindings: a directory, and what it printed."""
+  """Returns a function from settings to the output folder and the printed text."""
 
   def run(kind, *files, **bindings):
     output = tmp_path_factory.mktemp("out")
@@ -24,22 +24,22 @@ def plain(decoded):
   return decoded("baseline", **ROUNDED)
 
 
-def test_the_record_says_which_model_it_is(plain, speculative):
+def test_the_record_names_the_rounded_model(plain, speculative):
   output, printed = plain
-  rounded, whole = runs.summary(output), runs.summary(speculative)
+  rounded, full = runs.summary(output), runs.summary(speculative)
   assert rounded["target"].endswith(
     "rounded to 8 bits (WEIGHTS='int8'), another model than the checkpoint's"
   )
   assert f"The target is {rounded['target']}." in printed
-  assert whole["target"] == "the checkpoint's network"
+  assert full["target"] == "the checkpoint's network"
   assert rounded["decoder"]["target"]["config"]["weights"] == "int8"
-  assert whole["decoder"]["target"]["config"]["weights"] == "float32"
+  assert full["decoder"]["target"]["config"]["weights"] == "float32"
   assert runs.tokens(output) != runs.tokens(speculative)
 
 
 @pytest.mark.slow
-def test_speculation_gives_the_rounded_target_s_own_outputs(decoded, plain):
-  """The draft's weights are the target's, rounded to 4 bits."""
+def test_speculation_gives_the_rounded_target_s_outputs(decoded, plain):
+  """The draft has the target's weights, rounded to 4 bits."""
   rounded = {"BITS": 4, "GROUP": 8, "DRAFT_CHECKPOINT_PATH": None}
   output, _ = decoded("spec", "drafters/quantized", **ROUNDED, **rounded)
   assert runs.tokens(output) == runs.tokens(plain[0])

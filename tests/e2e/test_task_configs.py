@@ -1,4 +1,4 @@
-"""Gin files: of tasks without a demo pair, of a beam, and what reaches the networks."""
+"""Gin files of tasks without a demo pair and of beam search; settings of networks."""
 
 import os
 import pathlib
@@ -21,7 +21,7 @@ CONFIGS = tuple(
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_each_names_itself_and_a_pair_that_is_there(config, monkeypatch):
+def test_each_file_names_its_path_and_an_existing_pair(config, monkeypatch):
   monkeypatch.chdir(runs.ROOT)
   assert f"CONFIG = '{config}'" in pathlib.Path(config).read_text()
   gin.clear_config()
@@ -33,7 +33,7 @@ def test_each_names_itself_and_a_pair_that_is_there(config, monkeypatch):
   gin.clear_config()
 
 
-def test_a_beam_reads_every_knob_of_the_decoder_that_it_stands_in_for():
+def test_a_beam_reads_every_knob_of_the_speculative_decoder():
   knobs, beam = (
     lambda part, file=file: _bound(part, runs.ROOT / "configs" / file)
     for file in ("runs/speculative.gin", "contrib/beam.gin")
@@ -41,9 +41,9 @@ def test_a_beam_reads_every_knob_of_the_decoder_that_it_stands_in_for():
   assert "%LENIENCE" in knobs("build.rule_for")
   assert "@build.drafter_for()" in beam("decoder.beam")
   parts = {"@build.rule_for()", "@build.policy_for()"}
-  of_parts = knobs("build.rule_for") | knobs("build.policy_for")
-  expected = of_parts | knobs("decoders.SpeculativeDecoder") - parts
-  # The drafter has GAMMA; ALPHA is of policies, which a beam has none of.
+  part_knobs = knobs("build.rule_for") | knobs("build.policy_for")
+  expected = part_knobs | knobs("decoders.SpeculativeDecoder") - parts
+  # The drafter has GAMMA. ALPHA belongs to policies, and a beam has no policy.
   assert expected - {"%GAMMA", "%ALPHA"} <= beam("decoder.beam")
 
 
@@ -65,7 +65,7 @@ def test_flan_pairs_have_the_sizes_of_t5_1_1(pair, monkeypatch):
   gin.clear_config()
 
 
-# PRODUCTS reaches every network of a run, WEIGHTS and HEAD the target alone.
+# PRODUCTS reaches every network of a run. WEIGHTS and HEAD reach the target alone.
 SET = {"PRODUCTS": "xla", "WEIGHTS": "int8", "HEAD": "full"}
 
 
@@ -88,7 +88,7 @@ def test_products_are_set_for_target_and_draft(name):
 
 
 def test_a_run_is_compiled_ahead(tmp_path, monkeypatch, capsys):
-  """No checkpoint is there. On several devices: tests/t5x_bridge/test_devices.py."""
+  """No checkpoint exists. Several devices: tests/t5x_bridge/test_devices.py."""
   gin_file = runs.tiny_pair(tmp_path, examples=1)
   monkeypatch.setenv("XLA_FLAGS", "")
   monkeypatch.chdir(runs.ROOT)
@@ -105,7 +105,7 @@ def test_a_run_is_compiled_ahead(tmp_path, monkeypatch, capsys):
   assert mesh.startswith("Mesh: 1 (data) x 1 (model).")
   assert params.startswith("parameters ")
   assert temporary.startswith("temporary ")
-  # JAX, which counts devices once, is imported after their number is set.
+  # JAX counts devices once, so JAX is imported after the number of devices is set.
   assert os.environ["XLA_FLAGS"].endswith("device_count=2")
   modules = "import sys, scripts.compile_ahead; print('jax' in sys.modules)"
   assert processes.printed("-c", modules) == "False\n"

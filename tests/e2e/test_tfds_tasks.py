@@ -1,4 +1,4 @@
-"""WMT and CNN/DailyMail through TFDS directories and T5's own vocabulary."""
+"""WMT and CNN/DailyMail through TFDS folders and T5's vocabulary."""
 
 import pytest
 import seqio
@@ -13,7 +13,7 @@ COUNT = 12
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
-  """The networks' gin file and the bindings of a pair over T5's vocabulary."""
+  """Returns the networks' gin file and the bindings of a pair over T5's vocabulary."""
   vocabulary = real_data.path("t5_spiece", "spiece.model")
   root = tmp_path_factory.mktemp("t5_pair")
   gin_file = root / "networks.gin"
@@ -31,7 +31,7 @@ def settings(tmp_path_factory):
   }
 
 
-# Of real texts: tests/data/test_offline_tfds.py.
+# Real texts: tests/data/test_offline_tfds.py.
 TEXTS = tiny.sentences(COUNT)
 
 
@@ -55,14 +55,14 @@ CASES = {
 
 
 @pytest.fixture
-def own_tasks(monkeypatch):
-  """Tasks as of another process: one of this name may have another directory."""
+def empty_registry(monkeypatch):
+  """Empties the registry, because a registered task may name a different folder."""
   monkeypatch.setattr(seqio.TaskRegistry, "_REGISTRY", {})
   yield
   seqio.set_tfds_data_dir_override(None)
 
 
-@pytest.mark.usefixtures("own_tasks")
+@pytest.mark.usefixtures("empty_registry")
 @pytest.mark.parametrize("task", CASES)
 def test_speculation_decodes_the_tfds_task(task, settings, tmp_path):
   dataset, files, prefix = CASES[task]

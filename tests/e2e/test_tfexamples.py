@@ -1,4 +1,4 @@
-"""`t5x.infer` from files of TFExamples; `python -m t5x.main` runs other commands."""
+"""`t5x.infer` on files of TFExamples; `python -m t5x.main` with a command's name."""
 
 import runpy
 import sys
@@ -12,7 +12,7 @@ from tests.e2e import runs
 
 
 def written(path, texts, key="inputs"):
-  """Writes a file of TFExamples."""
+  """Writes a file of TFExamples and returns the path."""
   with tf.io.TFRecordWriter(str(path)) as writer:
     for text in texts:
       value = tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode()]))
@@ -22,7 +22,7 @@ def written(path, texts, key="inputs"):
 
 
 @pytest.mark.slow
-def test_outputs_are_those_of_the_same_texts(pair, speculative, tmp_path):
+def test_tfexamples_give_the_outputs_of_the_same_texts(pair, speculative, tmp_path):
   gin_file, draft = pair
   texts = (gin_file.parent / "text.en").read_text().splitlines()
   files = [
@@ -40,7 +40,7 @@ def test_outputs_are_those_of_the_same_texts(pair, speculative, tmp_path):
 
 
 @runtime_only
-def test_main_runs_the_command_that_is_named():
+def test_main_runs_the_named_command():
   process = runs.infer(module="t5x.main", flags=["--run_mode=train"])
   assert process.returncode == 1
   assert process.stderr.startswith("t5x.train: ")
@@ -48,7 +48,7 @@ def test_main_runs_the_command_that_is_named():
 
 @runtime_only
 @pytest.mark.parametrize("flags", [[], ["--run_mode=precompile"]])
-def test_a_mode_is_named(flags, monkeypatch):
+def test_an_unknown_or_absent_mode_is_refused(flags, monkeypatch):
   monkeypatch.setattr(sys, "argv", ["t5x.main", *flags])
   with pytest.raises(SystemExit):
     runpy.run_module("t5x.main", run_name="__main__", alter_sys=True)

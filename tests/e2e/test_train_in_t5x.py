@@ -1,4 +1,4 @@
-"""`python -m t5x.train` distils a draft, under upstream T5X."""
+"""`python -m t5x.train` distils a draft under upstream T5X."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tests.e2e import runs
 
 @runtime_only
 @pytest.mark.slow
-def test_the_runtime_names_our_trainer():
+def test_the_runtime_s_error_names_our_trainer():
   process = runs.infer(module="t5x.train")
   assert process.returncode == 1
   assert "python -m specdec_t5x.train" in process.stderr
@@ -42,20 +42,21 @@ def test_t5x_trains_a_draft_and_evaluates_it_by_decoding(pair, tmp_path):
   )
   (file,) = (tmp_path / "model/inference_eval").glob("*metrics.jsonl")
   first, last = map(json.loads, file.read_text().splitlines())
-  assert first["bleu"] == last["bleu"]  # The target's, whatever the draft.
-  assert first["alpha_by_counts"] != last["alpha_by_counts"]  # Another draft each time.
+  assert first["bleu"] == last["bleu"]  # The outputs are the target's with any draft.
+  # The two evaluations have different drafts.
+  assert first["alpha_by_counts"] != last["alpha_by_counts"]
   steps = [draft, *(f"{tmp_path}/model/draft/checkpoint_{step}" for step in (30, 60))]
   before, after, last = (distance(path, gin_file) for path in steps)
   assert last < after < 0.9 * before
 
 
 def distance(draft, gin_file):
-  """Returns KL(p || q) a token of a draft's, on the pair's texts."""
+  """Returns a draft's KL(p || q) per token on the pair's texts."""
   target = re.search("TARGET_CHECKPOINT_PATH = '(.*)'", gin_file.read_text())[1]
   (p, frozen), (q, params) = (loaded(path) for path in (target, draft))
   pieces = sentencepiece.SentencePieceProcessor(str(gin_file.parent / "tiny.model"))
   texts = (gin_file.parent / "text.en").read_text().splitlines()
-  # All of one length (short ones again), so that there is no padding.
+  # Texts are repeated to a common length, so there is no padding.
   inputs, tokens = (
     jnp.array([np.resize(pieces.encode(start + text), length) for text in texts])
     for start, length in ((TRANSLATE_ENDE, 12), ("", 4))
@@ -70,5 +71,5 @@ def distance(draft, gin_file):
 
 
 def loaded(path):
-  found = Checkpoint.open(path)
-  return found.network(), found.load(found.network())
+  checkpoint = Checkpoint.open(path)
+  return checkpoint.network(), checkpoint.load(checkpoint.network())

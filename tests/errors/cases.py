@@ -1,4 +1,4 @@
-"""What users get wrong, as cases.toml lists it and says how to read it."""
+"""Users' mistakes, read from cases.toml, which explains the format."""
 
 import dataclasses
 import pathlib
@@ -16,7 +16,7 @@ _READ = tomllib.loads(_FILE.read_text(encoding="utf-8"))
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """One bad input; cases.toml says what each field is."""
+  """A bad input; cases.toml explains the fields."""
 
   did: str
   base: str = "speculative"
@@ -36,7 +36,7 @@ class Case:
 
   @property
   def run(self) -> Callable[..., None]:
-    """The command, or the script."""
+    """Returns the command or the script."""
     name = _READ["base"][self.base]["command"]
     return getattr(commands, name, None) or commands.script(name)
 
@@ -68,10 +68,10 @@ class Case:
 
 
 def filler(pair: inputs.Pair, here: pathlib.Path) -> Callable[[str], str]:
-  """Returns what puts the paths of a test where a text has HERE, PAIR or NAME."""
+  """Returns a function that replaces HERE, PAIR and NAME by a test's paths."""
   values = {"HERE": str(here), "PAIR": str(pair.root), "NAME": f"bad_{here.name}"}
   return lambda text: re.sub(
-    r"\b(HERE|PAIR|NAME)\b", lambda found: values[found[0]], text
+    r"\b(HERE|PAIR|NAME)\b", lambda match: values[match[0]], text
   )
 
 

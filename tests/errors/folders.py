@@ -1,4 +1,4 @@
-"""A Hugging Face folder of a tiny T5, and what can be wrong with it."""
+"""A Hugging Face folder of a tiny T5, and faults of the folder."""
 
 import json
 import pathlib
@@ -21,24 +21,24 @@ HEAD, NORM = "lm_head.weight", "decoder.final_layer_norm.weight"
 
 
 def write(folder: pathlib.Path, **how) -> pathlib.Path:
-  """Writes a folder that is right."""
+  """Writes a valid folder."""
   export.write(str(folder), tiny.TARGET, tiny.drawn(tiny.TARGET), **how)
   return folder
 
 
 def make(case, folder, fill):
-  """Writes a folder as a case has it, but for what its function does."""
+  """Writes the folder of a case, without the case's `make` function."""
   how = {k: fill(x) if isinstance(x, str) else x for k, x in case.write.items()}
   write(folder, **how)
   for name, settings in case.json.items():
     set_json(folder / name, settings)
   if case.arrays:
-    set_arrays(folder, lambda found: change_arrays(found, case.arrays))
+    set_arrays(folder, lambda arrays: change_arrays(arrays, case.arrays))
 
 
 def set_json(path, settings):
-  found = json.loads(path.read_text()) if path.exists() else {}
-  path.write_text(json.dumps(found | settings))
+  contents = json.loads(path.read_text()) if path.exists() else {}
+  path.write_text(json.dumps(contents | settings))
 
 
 def set_config(folder, **settings):
@@ -46,10 +46,10 @@ def set_config(folder, **settings):
 
 
 def set_arrays(folder, edit):
-  """Writes a folder's arrays anew, as `edit` changes them."""
-  found = safetensors.numpy.load_file(folder / WEIGHTS)
-  edit(found)
-  replace_arrays(folder, found)
+  """Replaces a folder's arrays by the result of `edit`."""
+  arrays = safetensors.numpy.load_file(folder / WEIGHTS)
+  edit(arrays)
+  replace_arrays(folder, arrays)
 
 
 def replace_arrays(folder, arrays):
@@ -57,7 +57,7 @@ def replace_arrays(folder, arrays):
 
 
 def change_arrays(arrays, how):
-  """Changes arrays as cases name it."""
+  """Changes arrays by the name of a change."""
   match how:
     case "int8":
       arrays[HEAD] = arrays[HEAD].astype(np.int8)
@@ -94,7 +94,7 @@ def pickled(folder):
 
 
 def flax_cut_off(folder):
-  """The beginning of a file in Flax's format: a map, a name, half of an array."""
+  """Writes a truncated file in Flax's format: a map, a name, half of an array."""
   (folder / WEIGHTS).unlink()
   array = {"shared": {"embedding": np.ones((64, 16), np.float32)}}
   contents = flax.serialization.msgpack_serialize(array)
@@ -105,7 +105,7 @@ def pointer(folder):
   damage.make_pointer(folder / WEIGHTS)
 
 
-# ---- Of a folder of several files of weights. ----
+# ---- Folders with several files of weights ----
 
 
 def shard_missing(folder):
@@ -113,13 +113,13 @@ def shard_missing(folder):
 
 
 def shards_mixed(folder):
-  """One file in place of another."""
+  """Replaces the second file by a copy of the first file."""
   first, second = sorted(folder.glob("model-0000[12]-*"))
   second.write_bytes(first.read_bytes())
 
 
 def set_map(folder, edit):
-  """Changes which file the index names for each array."""
+  """Changes the index's map from arrays to files."""
   files = json.loads((folder / INDEX).read_text())["weight_map"]
   edit(files)
   set_json(folder / INDEX, {"weight_map": files})
@@ -134,12 +134,12 @@ def listed_alone(folder):
 
 
 def index_without_map(folder):
-  found = json.loads((folder / INDEX).read_text())
-  del found["weight_map"]
-  (folder / INDEX).write_text(json.dumps(found))
+  contents = json.loads((folder / INDEX).read_text())
+  del contents["weight_map"]
+  (folder / INDEX).write_text(json.dumps(contents))
 
 
-# ---- Of the bytes of the weights: a length, a header in JSON, the arrays' data. ----
+# ---- The bytes of the weights: a length, a header in JSON, the arrays' data ----
 
 
 def set_bytes(folder, edit):
@@ -160,7 +160,7 @@ def long_header(folder):
 
 
 def set_first(folder, name, edit):
-  """Changes what the header says of the first array; the data stays."""
+  """Changes the header's entry of the first array; the data stay."""
 
   def change(data):
     size = struct.unpack("<Q", data[:8])[0]

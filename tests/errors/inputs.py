@@ -1,4 +1,4 @@
-"""A tiny pair and what can be wrong with its files."""
+"""A tiny pair, and faults of the pair's files."""
 
 import dataclasses
 import pathlib
@@ -17,7 +17,7 @@ ARRAY = "target.decoder.logits_dense.kernel"
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-  """The files of the pair, all below `root`."""
+  """The files of the pair below `root`."""
 
   root: pathlib.Path
 
@@ -26,7 +26,7 @@ class Pair:
     return self.root / "target" / "checkpoint_7"
 
   def settings(self, name: str) -> str:
-    """Returns the gin of the pair's files and their task, but for the networks'."""
+    """Returns the gin text of the pair's files and task, without the networks."""
     return runs.translation(
       name,
       self.root / "text.en",
@@ -37,7 +37,7 @@ class Pair:
     )
 
   def gin_file(self, folder: pathlib.Path, name: str) -> pathlib.Path:
-    """Writes the pair's gin file; seqio wants a name of its own for each task."""
+    """Writes the pair's gin file; seqio needs a unique name per task."""
     path = folder / "pair.gin"
     path.write_text(runs.TINY_NETWORKS + self.settings(name))
     return path
@@ -92,7 +92,7 @@ def orbax_damaged(pair, here):
 
 
 def orbax_of_other(pair, here):
-  """What Orbax's own writer made of something else than a network."""
+  """Writes a checkpoint with Orbax's writer that does not hold a network."""
   test_orbax_layouts.standard(here / "other", {"layer": {"kernel": np.ones((2, 2))}})
 
 
@@ -112,7 +112,7 @@ def empty_folder(pair, here):
 
 
 def sizeless(pair, here):
-  """All of a run but the networks' sizes."""
+  """Writes the gin file of a run without the networks' sizes."""
   (here / "sizeless.gin").write_text(pair.settings("sizeless"))
 
 
@@ -125,15 +125,15 @@ def unusual_vocabulary(pair, here):
     input=str(pair.root / "text.txt"),
     model_prefix=str(here / "unusual"),
     vocab_size=30,
-    bos_id=0,  # Which is text's, and no padding.
+    bos_id=0,  # ID 0 is then a token, not padding.
     unk_id=1,
     minloglevel=2,
   )
 
 
 def unfinished(pair, here):
-  """A chunk of the task, as a run with another split left it."""
-  from t5x import inference_chunks  # Upstream T5X has none.
+  """Writes a chunk of the task, as left by a run with a different split."""
+  from t5x import inference_chunks  # Upstream T5X has no such module.
 
   suffix = "predict_with_aux.jsonl-00000-of-00001"
   name = f"errors_{here.name}"

@@ -1,4 +1,4 @@
-"""Bad input ends a command with exit code 1 and one line, and changes nothing."""
+"""Bad input ends a command with exit code 1 and one line, and changes no file."""
 
 import re
 
@@ -16,7 +16,7 @@ from tests.errors.cases import CASES, filler
 
 HINT = "(--verbosity=1 shows where this was raised.)"
 
-# What the message says, by what the user did.
+# Messages by the user's mistake.
 PAGE = re.findall(
   r"^\| (.*) \| `(.*)` \| .+ \|$",
   (runs.ROOT / "docs" / "errors.md").read_text(),
@@ -35,14 +35,14 @@ def pair(tmp_path_factory):
 
 @pytest.fixture
 def here(pair, tmp_path):
-  """A folder with the pair's gin file and a directory that holds results."""
+  """Returns a folder with the pair's gin file and an output folder with results."""
   (tmp_path / "out").mkdir()
   (tmp_path / "out" / "config.gin").write_text("# of an earlier run\n")
   pair.gin_file(tmp_path, name=f"errors_{tmp_path.name}")
   return tmp_path
 
 
-def test_with_upstream_t5x_preflight_refuses_a_macro_that_nothing_reads(monkeypatch):
+def test_with_upstream_t5x_preflight_refuses_an_unused_macro(monkeypatch):
   monkeypatch.delattr(t5x, "PROVIDER", raising=False)
   with commands.own_flags(train.define_flags):
     flags.FLAGS(["infer", "--gin_bindings=GAMMA = 3", "--gin_bindings=GAMA = 5"])
@@ -54,14 +54,14 @@ def test_with_upstream_t5x_preflight_refuses_a_macro_that_nothing_reads(monkeypa
 
 
 def in_process(run, arguments, capfd):
-  """Returns the exit code and what a shell would see."""
+  """Returns the exit code and the text on a shell's stderr."""
   with pytest.raises(SystemExit) as exit_:
     run(*arguments)
   code = exit_.value.code
   return (1, code) if isinstance(code, str) else (code, capfd.readouterr().err)
 
 
-def test_the_page_on_errors_has_these_cases_and_no_others():
+def test_the_page_on_errors_has_exactly_these_cases():
   page = [did for did, _ in PAGE]
   assert sorted(page) == sorted(case.did for case in CASES)
   assert len(set(page)) == len(page)
@@ -73,7 +73,7 @@ def test_bad_input_ends_with_one_line_and_changes_nothing(
 ):
   monkeypatch.chdir(runs.ROOT)
   arguments = case.arguments(pair, here)
-  says = filler(pair, here)(dict(PAGE)[case.did])
+  expected = filler(pair, here)(dict(PAGE)[case.did])
   before = commands.contents(here, pair.root)
   if case.alone:
     process = runs.infer(flags=arguments)
@@ -82,9 +82,9 @@ def test_bad_input_ends_with_one_line_and_changes_nothing(
     code, message = in_process(case.run, arguments, capfd)
   assert commands.contents(here, pair.root) == before
   assert code == case.code
-  assert says in message
+  assert expected in message
   lines = [line for line in message.splitlines() if line.strip()]
-  # A stage that has begun, or what TensorFlow says on starting, is no error.
-  said = re.compile(r"\[ *\d+\.\d s\] |[IWE]\d{4} ")
-  own = [line for line in lines if line != HINT and not said.match(line)]
-  assert len(own) == 1
+  # Progress lines and TensorFlow's startup messages are not errors.
+  log_line = re.compile(r"\[ *\d+\.\d s\] |[IWE]\d{4} ")
+  errors = [line for line in lines if line != HINT and not log_line.match(line)]
+  assert len(errors) == 1

@@ -1,4 +1,4 @@
-"""What looks wrong and is not: docs/errors.md says so."""
+"""Unusual input that is valid: docs/errors.md."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def vocabulary(tmp_path_factory):
   return seqio.SentencePieceVocabulary(path, extra_ids=0)
 
 
-def test_blank_and_enormous_lines_are_inputs_like_any_other(tmp_path, vocabulary):
+def test_blank_and_enormous_lines_are_valid_inputs(tmp_path, vocabulary):
   source, target = tmp_path / "a.en", tmp_path / "a.de"
   enormous = "the old dog " * (1_200_000 // 12)
   source.write_text(f"a dog\n\n{enormous}\n \n")

@@ -1,4 +1,4 @@
-"""A device whose memory is full ends a command, and `generate`, with one sentence."""
+"""Full device memory ends a command, and `generate`, with one sentence."""
 
 import jax
 import pytest
@@ -28,10 +28,10 @@ def pair(tmp_path_factory):
 
 @pytest.fixture
 def ends_with(monkeypatch):
-  """Sets the error that a decode ends with."""
+  """Returns a function that sets the error of a decode."""
 
   def set_error(message):
-    def tuned(*given):
+    def tuned(*arguments):
       raise jax.errors.JaxRuntimeError(message)
 
     monkeypatch.setattr(tuning, "tuned", tuned)
@@ -47,7 +47,7 @@ def decode():
 
 
 @pytest.mark.parametrize("message", FULL)
-def test_generate_says_what_to_lower(ends_with, message):
+def test_generate_names_the_settings_to_lower(ends_with, message):
   ends_with(message)
   expected = r"memory is full: RESOURCE_EXHAUSTED: .*\. Lower batch_size or max_length"
   with pytest.raises(ValueError, match=expected) as error:
@@ -56,7 +56,7 @@ def test_generate_says_what_to_lower(ends_with, message):
   assert "\n" not in str(error.value)
 
 
-def test_another_error_of_a_device_stays(ends_with):
+def test_other_device_errors_are_not_changed(ends_with):
   ends_with(OTHER)
   with pytest.raises(jax.errors.JaxRuntimeError, match=OTHER):
     decode()
@@ -64,7 +64,7 @@ def test_another_error_of_a_device_stays(ends_with):
 
 @pytest.mark.skipif(not hasattr(t5x, "PROVIDER"), reason="upstream T5X's command")
 @pytest.mark.parametrize("message", [*FULL, OTHER])
-def test_the_command_says_what_to_lower(
+def test_the_command_names_the_settings_to_lower(
   pair, ends_with, message, unchecked, tmp_path, monkeypatch
 ):
   ends_with(message)

@@ -1,4 +1,4 @@
-"""Arbitrary files give a result or a ValueError; nothing else, and nothing wrong."""
+"""Arbitrary files give a correct result or a ValueError."""
 
 import contextlib
 import gzip
@@ -41,7 +41,7 @@ def fuzz(examples):
 
 
 def assert_read_or_refused(read, path):
-  """Returns what `read` gives, None where it refuses with the path in its message."""
+  """Returns the result of `read`, or None after a ValueError that names the path."""
   try:
     return read()
   except ValueError as error:
@@ -50,7 +50,7 @@ def assert_read_or_refused(read, path):
   return None
 
 
-# ---- Text. ----
+# ---- Text ----
 
 PIECES = [b"\n", b"\r\n", b",", b'"', b"{", b"}", b"[", b"\x00", b"\xff", b"0" * 5000]
 PIECES += [b"\xef\xbb\xbf", b'{"en": "a"}\n', b"en,de\n", b'{"en": "\\ud800"}']
@@ -77,12 +77,12 @@ def test_text_is_read_or_refused_by_its_path(tmp_path, data, name, packing):
   assert rows is None or all(isinstance(row["en"], str) for row in rows)
 
 
-# ---- Checkpoints. ----
+# ---- Checkpoints ----
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-  """A checkpoint, how to restore it, and its parameters."""
+  """Returns a checkpoint, the path of a copy, and a function that restores a path."""
   root = tmp_path_factory.mktemp("saved")
   arrays = np.random.default_rng(0).normal(size=(12, 12)).astype(np.float32)
   params = flax.core.freeze({"wi": {"kernel": arrays}, "scale": arrays[0]})
@@ -98,19 +98,19 @@ def saved(tmp_path_factory):
 
 
 ARRAY = "target.wi.kernel"
-# As one file may look whose bytes are read as other numbers.
+# Changes of metadata that reinterpret a file's bytes as different numbers.
 TRAPS = [(b'"order":"C"', b'"order":"F"'), (b"<f4", b">f4"), (b"<f4", b"<i4")]
 TRAPS += [(b"12,12", b"24,6"), (b"12,12", b"6,12"), (b'"."', b'"/"')]
 FLIP = st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255))
 CHANGES = st.lists(FLIP, min_size=1, max_size=2)
 
 
-def changed(data, flips, kept):
-  """Returns the bytes with some flipped, and cut to a part of them."""
+def changed(data, flips, fraction):
+  """Flips some bits of the bytes and cuts the bytes to a fraction."""
   data = bytearray(data)
   for place, mask in flips:
     data[int(place * len(data))] ^= mask
-  return bytes(data[: int(kept * len(data)) or None])
+  return bytes(data[: int(fraction * len(data)) or None])
 
 
 @runtime_only
@@ -118,31 +118,31 @@ def changed(data, flips, kept):
 @given(
   file=st.sampled_from(["checkpoint", f"{ARRAY}/.zarray", f"{ARRAY}/0.0"]),
   flips=CHANGES,
-  kept=st.just(1.0) | st.floats(0.01, 1),
+  fraction=st.just(1.0) | st.floats(0.01, 1),
 )
-def test_a_changed_checkpoint_is_refused_or_restores_the_same(saved, file, flips, kept):
-  assert_same_or_refused(saved, file, lambda data: changed(data, flips, kept))
+def test_a_changed_checkpoint_is_refused_or_unchanged(saved, file, flips, fraction):
+  assert_same_or_refused(saved, file, lambda data: changed(data, flips, fraction))
 
 
 @runtime_only
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap[1].decode())
-def test_metadata_of_other_numbers_is_refused(saved, trap):
+def test_metadata_that_change_the_numbers_are_refused(saved, trap):
   assert assert_same_or_refused(saved, f"{ARRAY}/.zarray", lambda x: x.replace(*trap))
 
 
 def assert_same_or_refused(saved, file, change):
-  """Returns whether the checkpoint with one file changed is refused."""
+  """Returns whether the checkpoint with a changed file is refused."""
   whole, path, restore = saved
   before = (whole / file).read_bytes()
   (path / file).write_bytes(change(before))
   try:
     assert_read_or_refused(lambda: Checkpoint.open(str(path)).shapes, path)
-    found = assert_read_or_refused(lambda: restore(path), path)
+    restored = assert_read_or_refused(lambda: restore(path), path)
   finally:
     (path / file).write_bytes(before)
-  if found is None:
+  if restored is None:
     return True
-  jax.tree.map(np.testing.assert_array_equal, found, restore(whole))
+  jax.tree.map(np.testing.assert_array_equal, restored, restore(whole))
   return False
 
 
@@ -154,13 +154,13 @@ def assert_same_or_refused(saved, file, change):
   ),
   st.integers(-1, 4),
 )
-def test_a_table_of_n_grams_of_any_shape_is_one_or_refused(shapes, order):
+def test_n_gram_tables_of_any_shape_are_read_or_refused(shapes, order):
   with contextlib.suppress(ValueError):
     config = ngram.config_from_shapes(shapes, order)
     assert config.vocab_size == shapes["unigram"][0]
 
 
-# ---- gin. ----
+# ---- gin ----
 
 WORDS = (
   "GAMMA gin.macro utils.DatasetConfig import include from 5 = @ % ( ) [ { ' : # \\"
@@ -176,7 +176,7 @@ def test_any_gin_ends_with_one_line(tmp_path, monkeypatch, text, name, value, us
   monkeypatch.chdir(runs.ROOT)
   file = tmp_path / "fuzz.gin"
   file.write_text(text, encoding="utf-8")
-  # Neither is a whole configuration: MODEL, if nothing else, has no value.
+  # Neither configuration is complete: MODEL has no value.
   arguments = (
     [f"--gin_file={file}"]
     if use_file
@@ -189,7 +189,7 @@ def test_any_gin_ends_with_one_line(tmp_path, monkeypatch, text, name, value, us
   assert hint in ([], ["(--verbosity=1 shows where this was raised.)"])
 
 
-# ---- Vocabularies and JSON. ----
+# ---- Vocabularies and JSON ----
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +231,7 @@ def test_any_summary_is_compared_or_refused(tmp_path, text):
 @fuzz(100)
 @given(text=CONTENTS)
 def test_any_settings_of_chunks_are_compared_or_refused(tmp_path, text):
-  from t5x import inference_chunks  # Upstream T5X has none.
+  from t5x import inference_chunks  # Upstream T5X has no such module.
 
   files = inference_chunks.ChunkFiles(str(tmp_path), "task", "jsonl", {"split": "test"})
   files.write(0, lambda path: pathlib.Path(path).write_text("{}\n"))

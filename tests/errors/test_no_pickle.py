@@ -1,4 +1,4 @@
-"""Checkpoints and vocabularies are data: reading them runs no code."""
+"""Reading checkpoints and vocabularies runs no code."""
 
 import ast
 import pathlib
@@ -16,27 +16,27 @@ FOLDERS = ("specdec_t5x", "t5x_runtime", "scripts")
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 MODULES |= {"yaml", "runpy", "code"}
 BUILTINS = {"eval", "exec", "compile", "__import__"}
-# Functions of libraries that unpickle what they read.
+# Functions of libraries that unpickle files.
 LOADERS = {("torch", "load"), ("pd", "read_pickle"), ("pandas", "read_pickle")}
 
 
 def findings(tree) -> list[str]:
-  """Returns what in a module could run code that it reads."""
-  found = []
+  """Returns the names in a module that could run code from a file."""
+  names = []
   for node in ast.walk(tree):
     if isinstance(node, ast.Import):
-      found += [x.name for x in node.names if x.name.split(".")[0] in MODULES]
+      names += [x.name for x in node.names if x.name.split(".")[0] in MODULES]
     elif isinstance(node, ast.ImportFrom):
-      found += [node.module] if (node.module or "").split(".")[0] in MODULES else []
+      names += [node.module] if (node.module or "").split(".")[0] in MODULES else []
     elif isinstance(node, ast.Call):
       function = node.func
       if isinstance(function, ast.Name) and function.id in BUILTINS:
-        found.append(function.id)
+        names.append(function.id)
       if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
         name = function.value.id, function.attr
-        found += [".".join(name)] if name in LOADERS else []
-      found += [k.arg for k in node.keywords if k.arg == "allow_pickle" and not _no(k)]
-  return found
+        names += [".".join(name)] if name in LOADERS else []
+      names += [k.arg for k in node.keywords if k.arg == "allow_pickle" and not _no(k)]
+  return names
 
 
 def _no(keyword) -> bool:
@@ -61,12 +61,12 @@ def test_no_module_unpickles_or_evaluates(folder):
     "np.load(path, allow_pickle=True)",
   ],
 )
-def test_the_walk_finds_what_it_looks_for(source):
+def test_findings_reports_every_kind(source):
   assert findings(ast.parse(source))
 
 
 class Malicious:
-  """Leaves a file where it is unpickled."""
+  """Leaves a file behind after unpickling."""
 
   def __init__(self, path):
     self._path = path
@@ -76,7 +76,7 @@ class Malicious:
 
 
 def objects(path) -> bytes:
-  """An array of objects as flax writes arrays: shape, dtype, bytes (a pickle)."""
+  """Returns an array of objects in Flax's format: shape, dtype, bytes (a pickle)."""
   data = np.array([Malicious(path)], dtype=object).dumps()
   return msgpack.packb(((1,), "object", data))
 
@@ -95,7 +95,8 @@ def test_an_index_of_python_objects_is_refused(tmp_path, code):
 
 @pytest.mark.parametrize("code", [1, 3])
 def test_a_flax_file_of_python_objects_is_refused(tmp_path, code):
-  folder, trace = folders.write(tmp_path / "theirs"), tmp_path / "trace"
+  folder = folders.write(tmp_path / "theirs")
+  trace = tmp_path / "trace"
   (folder / folders.WEIGHTS).unlink()
   leaf = msgpack.ExtType(code, objects(trace))
   contents = msgpack.packb({"shared": {"embedding": leaf}})

@@ -1,4 +1,4 @@
-"""A tiny copy task over files, and a tiny network for it."""
+"""Fixtures: a tiny copy task over files, and a tiny network for the task."""
 
 import functools
 import itertools
@@ -35,29 +35,29 @@ NETWORK = T5Config(
 
 
 def lines(directory):
-  """What a run has measured."""
+  """Returns a run's measurements."""
   return [json.loads(x) for x in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
 def logged(directory, name):
-  """The values that a run has measured of this name."""
+  """Returns a run's measured values with a name."""
   return [line[name] for line in lines(directory) if name in line]
 
 
 def assert_same(one, other):
-  """Equal to the bit, leaf for leaf."""
+  """Checks that two trees have equal leaves bit for bit."""
   assert jax.tree.structure(one) == jax.tree.structure(other)
   jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 def shapes_of(network):
-  """The shapes of a network's variables."""
+  """Returns the shapes of a network's variables."""
   return jax.eval_shape(lambda key: initial_variables(network, key), jax.random.key(0))
 
 
 @functools.cache
 def params_of(network, seed=0, factor=1.0):
-  """Parameters at random, times a factor, drawn once and without compiled programs."""
+  """Draws random parameters times a factor, cached and without compiled programs."""
   normal = np.random.default_rng(seed).normal
 
   def draw(path, x):
@@ -66,19 +66,19 @@ def params_of(network, seed=0, factor=1.0):
     return jnp.asarray(factor * drawn, x.dtype)
 
   shapes = flax.core.unfreeze(shapes_of(network)["params"])
-  with jax.ensure_compile_time_eval():  # Who is being traced gets arrays, too.
+  with jax.ensure_compile_time_eval():  # A traced caller gets arrays as well.
     return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
 def saved(network, directory, params=None):
-  """The path of a checkpoint: of what training begins with, if of nothing else."""
+  """Saves parameters, by default initial ones, and returns the checkpoint's path."""
   params = params or state.initial_params(network, 0)
   T5XParameters(network, str(directory)).save(1, params)
   return str(directory / "checkpoint_1")
 
 
 def drafted(copy_files, target, draft, **settings):
-  """What a target says of three sentences, by a draft; both are checkpoints."""
+  """Returns the outputs for three sentences of a target and a draft checkpoint."""
   models = [specdec_t5x.load_model(str(path)) for path in (target, draft)]
   path = copy_files[0].sentencepiece_model_file
   settings = {"max_length": 12, "batch_size": 3, "policy": "fixed", **settings}
@@ -86,8 +86,9 @@ def drafted(copy_files, target, draft, **settings):
 
 
 def assert_apart(network, packed, rtol=2e-4):
-  """Each token of packed batches has the loss that its example has alone."""
-  params, count = params_of(network), 0
+  """Checks that a packed token has the loss that the example has alone."""
+  params = params_of(network)
+  count = 0
 
   @jax.jit
   def per_token(batch):
@@ -95,13 +96,14 @@ def assert_apart(network, packed, rtol=2e-4):
     return losses.cross_entropy(logits, batch["decoder_target_tokens"])
 
   for batch in packed:
-    together, segments = np.asarray(per_token(batch)), batch["decoder_segment_ids"]
+    together = np.asarray(per_token(batch))
+    segments = batch["decoder_segment_ids"]
     for row, segment in itertools.product(range(len(segments)), range(1, 20)):
       single = {name: np.zeros_like(values[:1]) for name, values in batch.items()}
       for name, values in batch.items():
         here = batch[f"{name.split('_')[0]}_segment_ids"][row] == segment
-        kept = values[row, here]
-        single[name][0, : kept.size] = np.sign(kept) if "segment" in name else kept
+        part = values[row, here]
+        single[name][0, : part.size] = np.sign(part) if "segment" in name else part
       here = segments[row] == segment
       if here.any():
         alone = np.asarray(per_token(single))[0, : here.sum()]
@@ -112,7 +114,7 @@ def assert_apart(network, packed, rtol=2e-4):
 
 @pytest.fixture
 def bound(monkeypatch):
-  """A function: what a configuration and bindings would train; nothing is trained."""
+  """Returns a function from configurations to a trainer; nothing is trained."""
   trained = []
   monkeypatch.setattr(jobs, "initial_params", params_of)
 
@@ -123,12 +125,12 @@ def bound(monkeypatch):
   monkeypatch.setattr(compare, "_measured", lambda *_: {})
 
   def trainer_of(*configs, **bindings):
-    given = [f"{name} = {value!r}" for name, value in bindings.items()]
+    assignments = [f"{name} = {value!r}" for name, value in bindings.items()]
     try:
       files = [f"configs/train/{config}.gin" for config in configs]
-      gin.parse_config_files_and_bindings(files, given)
-      of_heads = "heads" in configs
-      gin.get_configurable(compare.train_heads if of_heads else jobs.train)()
+      gin.parse_config_files_and_bindings(files, assignments)
+      is_heads = "heads" in configs
+      gin.get_configurable(compare.train_heads if is_heads else jobs.train)()
       return trained[-1]
     finally:
       gin.clear_config()
@@ -138,7 +140,7 @@ def bound(monkeypatch):
 
 @pytest.fixture
 def translations(tmp_path, copy_files):
-  """Bindings of a user's own files."""
+  """Returns bindings of a user's files."""
   for language in ("en", "de"):
     (tmp_path / language).write_text("\n".join(tiny.sentences(30)) + "\n")
   files = (str(tmp_path / "en"), str(tmp_path / "de"))
@@ -152,10 +154,11 @@ def translations(tmp_path, copy_files):
 
 @pytest.fixture(scope="session")
 def copy_files(tmp_path_factory):
-  """(vocabulary, {split: JSONL file}); the targets repeat the inputs."""
+  """Returns the vocabulary and a JSONL file per split; targets repeat inputs."""
   root = tmp_path_factory.mktemp("copy")
   files = {}
-  # Enough for one epoch a test: each epoch builds its dataset, in about a second.
+  # Enough examples for an epoch per test: an epoch builds the dataset in about a
+  # second.
   for split, count, seed in (("train", 1500, 0), ("few", 60, 2), ("validation", 12, 1)):
     lines = [json.dumps({"x": s, "y": s}) for s in tiny.sentences(count, seed)]
     files[split] = str(root / f"{split}.jsonl")

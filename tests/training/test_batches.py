@@ -1,4 +1,4 @@
-"""Packed batches: nothing is lost or repeated, and packing keeps examples apart."""
+"""Packed batches lose and repeat no example, and packing keeps examples apart."""
 
 import dataclasses
 
@@ -12,39 +12,39 @@ from tests.training.conftest import NETWORK, assert_apart
 
 @pytest.fixture(scope="module")
 def few(data):
-  """The task with 60 examples, in about 8 packed rows an epoch."""
+  """Returns the task with 60 examples, about 8 packed rows per epoch."""
   return dataclasses.replace(data, split="few", batch_size=1)
 
 
 @pytest.fixture(scope="module")
 def straight(few):
-  """The rows of two epochs, each with the position after it."""
-  found = []
+  """Returns the rows of two epochs with the position after every row."""
+  collected = []
   for row, position in batches.train_batches(few):
-    found.append((row, position))
-    if len(examples(row for row, _ in found)) == 120:
-      return found
+    collected.append((row, position))
+    if len(examples(row for row, _ in collected)) == 120:
+      return collected
 
 
 @pytest.fixture(scope="module")
 def validation(data):
-  """The packed batches of the validation split, the last one not full."""
+  """Returns the packed batches of the validation split; the last batch is not full."""
   data = dataclasses.replace(data, batch_size=3)
   return list(batches.validation_batches(data, limit=100))
 
 
 def examples(rows):
-  """The target tokens of each packed example, in order."""
-  found = []
+  """Returns the target tokens of the packed examples in order."""
+  collected = []
   for row in rows:
     tokens, segments = row["decoder_target_tokens"], row["decoder_segment_ids"]
     for segment in range(1, segments.max() + 1):
-      found.append(tuple(tokens[segments == segment].tolist()))
-  return found
+      collected.append(tuple(tokens[segments == segment].tolist()))
+  return collected
 
 
-def test_a_saved_position_goes_on_where_it_was(few, straight):
-  """By twos, of which one has the last row of an epoch and the first of the next."""
+def test_training_resumes_from_a_saved_position(few, straight):
+  """A batch of two rows has the last row of an epoch and the first row of the next."""
   last = max(i for i, (_, position) in enumerate(straight) if position.epoch == 0)
   by_twos = dataclasses.replace(few, batch_size=2)
   resumed = batches.train_batches(by_twos, straight[last - 3][1])
@@ -58,7 +58,7 @@ def test_a_saved_position_goes_on_where_it_was(few, straight):
   assert position.epoch == 1
 
 
-def test_an_epoch_holds_every_example_once_in_an_order_by_the_seed(few, straight):
+def test_an_epoch_has_every_example_once_in_an_order_by_the_seed(few, straight):
   first, second = (
     examples(row for row, position in straight if position.epoch == epoch)
     for epoch in (0, 1)

@@ -1,4 +1,4 @@
-"""The model that T5X's trainer trains: what it minimises, and of what."""
+"""The model for T5X's trainer: the loss and the trained parameters."""
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,16 @@ VOCABULARY = seqio.PassThroughVocabulary(tiny.VOCAB_SIZE)
 
 
 def make(decoder=None):
-  args = decoder or tiny.decoder(target=tiny.DRAFT), VOCABULARY, VOCABULARY, GREEDY
-  return DistillationModel(*args, optimizer_def="of the draft")
+  decoder = decoder or tiny.decoder(target=tiny.DRAFT)
+  return DistillationModel(
+    decoder, VOCABULARY, VOCABULARY, GREEDY, optimizer_def="of the draft"
+  )
 
 
 @pytest.mark.slow
-def test_the_draft_alone_learns_the_targets_distributions(monkeypatch):
+def test_only_the_draft_learns_the_target_s_distributions(monkeypatch):
   model = make()
-  # T5X's, which the runtime lacks; of its arguments the loss is what is tested.
+  # The runtime lacks T5X's method. The stub returns the method's arguments.
   monkeypatch.setattr(model, "_compute_metrics", lambda **given: given, raising=False)
   networks = model.decoder.networks
   params = {name: params_of(networks[name], x) for x, name in enumerate(networks)}
@@ -34,16 +36,16 @@ def test_the_draft_alone_learns_the_targets_distributions(monkeypatch):
     "decoder_target_tokens": tokens,
     "decoder_loss_weights": weights,
   }
-  given = list(batch.values())[:3]
+  tokens = list(batch.values())[:3]
 
   @jax.jit
   def run(params):
-    found = jax.value_and_grad(model.loss_fn, has_aux=True)(params, batch, None)
+    result = jax.value_and_grad(model.loss_fn, has_aux=True)(params, batch, None)
     logits = {
-      name: network.apply({"params": params[name]}, *given, enable_dropout=False)
+      name: network.apply({"params": params[name]}, *tokens, enable_dropout=False)
       for name, network in networks.items()
     }
-    return found, logits
+    return result, logits
 
   ((loss, metrics), grads), logits = run(params)
   p, q = (np.array(jax.nn.softmax(logits[name])) for name in ("target", "draft"))
@@ -57,13 +59,13 @@ def test_the_draft_alone_learns_the_targets_distributions(monkeypatch):
   assert largest(grads["target"]) == 0 < largest(grads["draft"])
 
 
-def test_what_learns_is_the_draft():
+def test_the_optimizer_has_only_the_draft_s_parameters():
   params = {"target": {"kernel": 1}, "draft": {"kernel": 2}}
   assert list(of_draft().iterate(params)) == [2]
   assert make().optimizer_def == "of the draft"
 
 
-def test_models_that_do_not_learn_say_so():
+def test_models_without_a_trainable_draft_are_refused():
   with pytest.raises(ValueError, match=r"networks .'target'.* trained by python -m"):
     make(tiny.decoder(draft=None, drafter="copy", gamma=3))
   with pytest.raises(ValueError, match=r"t5x_distill.gin.* use specdec_t5x.generate"):

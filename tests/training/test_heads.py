@@ -1,4 +1,4 @@
-"""Training of heads: what they learn from, and what they are worth then."""
+"""Training of heads: training tokens, losses and complete runs."""
 
 import shutil
 
@@ -28,7 +28,7 @@ STEPS = 12
 
 
 def heads(kind="hydra", **knobs):
-  """Two heads of a kind, parallel ones or EAGLE's too."""
+  """Returns two heads of a kind; parallel and EAGLE heads follow the target's sizes."""
   if kind in ("parallel", "eagle"):
     return network_for(HeadsConfig.of(NETWORK, 2, kind=kind, **knobs))
   return network_for(HeadsConfig(kind, 2, NETWORK.emb_dim, hidden_dim=16, **knobs))
@@ -36,21 +36,24 @@ def heads(kind="hydra", **knobs):
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
-  """The path of a target's checkpoint."""
+  """Returns the path of a target's checkpoint."""
   return saved(TARGET, tmp_path_factory.mktemp("target"), params_of(TARGET))
 
 
 def run(data, target, directory, steps=STEPS, network=None, mode="heads", **loop):
   loop = Loop(steps, log_period=0, **{"validation_period": STEPS // 2, **loop})
-  known = network or heads(), data, FAST, loop, str(directory)
-  return jobs.train(*known, mode=mode, target_checkpoint=target)
+  network = network or heads()
+  folder = str(directory)
+  return jobs.train(
+    network, data, FAST, loop, folder, mode=mode, target_checkpoint=target
+  )
 
 
-# ---- What is learned. ----
+# ---- Losses ----
 
 
 def batch():
-  """Two packed rows: examples of 3 and 2 tokens, and one of 4; a row is padded."""
+  """Returns two packed rows: examples of 3 and 2 tokens, and 4 tokens with padding."""
   return {
     "encoder_input_tokens": jnp.array([[5, 6, 1, 7, 1], [8, 9, 1, 0, 0]]),
     "encoder_segment_ids": jnp.array([[1, 1, 1, 2, 2], [1, 1, 1, 0, 0]]),
@@ -61,30 +64,35 @@ def batch():
   }
 
 
-def test_a_head_learns_only_from_tokens_of_its_own_example():
+def test_heads_learn_only_from_tokens_of_the_same_example():
   counts = [training.has_token(batch(), i).astype(int).tolist() for i in (1, 2)]
   assert counts[0] == [[1, 1, 0, 1, 0], [1, 1, 1, 0, 0]]
   assert counts[1] == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0]]
 
 
 def unrolled(network, params):
-  """The features of the batch, and what each of the heads drafts from them."""
-  known = params_of(TARGET)
-  features = forward(TARGET, known, batch(), method="features")
-  given = network, params, TARGET, known, features, batch()
-  return features, list(training.drafted_ahead(*given))
+  """Returns the features of the batch and the heads' logits."""
+  target_params = params_of(TARGET)
+  features = forward(TARGET, target_params, batch(), method="features")
+  logits = training.drafted_ahead(
+    network, params, TARGET, target_params, features, batch()
+  )
+  return features, list(logits)
 
 
 @pytest.mark.slow
-def test_d_pace_weighs_heads_by_what_drafts_gain():
-  network, known = heads("medusa"), params_of(TARGET)
+def test_d_pace_weights_heads_by_the_gain_of_drafts():
+  network = heads("medusa")
+  target_params = params_of(TARGET)
   objective = training.HeadDistillation(TARGET, "d_pace", "negative_log_alpha")
 
   @jax.jit
   def judged(params):
     features, drafts = unrolled(network, params)
-    teacher = logits_fn(TARGET, known)(features)
-    probs, counts, values = [], [], []
+    teacher = logits_fn(TARGET, target_params)(features)
+    probs = []
+    counts = []
+    values = []
     for i, logits in enumerate(drafts, 1):
       token = ahead(batch()["decoder_target_tokens"], i)[..., None]
       probs.append(jnp.take_along_axis(jax.nn.softmax(logits), token, -1)[..., 0])
@@ -93,22 +101,22 @@ def test_d_pace_weighs_heads_by_what_drafts_gain():
     counts = jnp.stack(counts)
     weights = losses.d_pace(jnp.stack(probs), counts)
     expected = jnp.where(counts, weights * jnp.stack(values), 0).sum(axis=0)
-    return objective(network, params, batch(), known).losses, expected
+    return objective(network, params, batch(), target_params).losses, expected
 
-  found, expected = judged(params_of(network, 1))
-  np.testing.assert_allclose(found, expected, atol=1e-4)
+  outputs, expected = judged(params_of(network, 1))
+  np.testing.assert_allclose(outputs, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["hydra", "blockwise"])
 def test_the_loss_is_the_distance_to_the_target_s_distributions_ahead(kind):
-  """Against a loop over positions, with heads that are the target's own distribution so
-  far."""
-  network, known = heads(kind), params_of(TARGET)
-  # Of zeros each head repeats the target's distribution of the next token.
+  """The expected loss is computed by a loop over positions."""
+  network = heads(kind)
+  target_params = params_of(TARGET)
+  # Heads with zero parameters repeat the target's distribution of the next token.
   params = jax.tree.map(jnp.zeros_like, params_of(network))
   objective = training.HeadDistillation(TARGET, decay=0.5)
-  judged = jax.jit(lambda b: objective(network, params, b, known))(batch())
-  logits = jax.jit(lambda b: forward(TARGET, known, b))(batch())
+  judged = jax.jit(lambda b: objective(network, params, b, target_params))(batch())
+  logits = jax.jit(lambda b: forward(TARGET, target_params, b))(batch())
   log_p = np.asarray(jax.nn.log_softmax(logits, axis=-1), float)
   expected, hits = np.zeros((2, 5)), np.zeros((2, 5), bool)
   for i in (1, 2):
@@ -122,8 +130,8 @@ def test_the_loss_is_the_distance_to_the_target_s_distributions_ahead(kind):
 
 
 @pytest.mark.parametrize("kind", ["medusa", "parallel"])
-def test_the_bias_is_of_the_token_before_the_one_that_is_drafted(kind):
-  """Under teacher forcing, where both are in the same batch."""
+def test_the_bias_depends_on_the_token_before_the_drafted_token(kind):
+  """Under teacher forcing, both tokens are in the batch."""
   network = heads(kind, rank=3, vocab_size=NETWORK.vocab_size)
   params = params_of(network, 1)
   kernel = params["markov_logits"]["kernel"]
@@ -132,45 +140,43 @@ def test_the_bias_is_of_the_token_before_the_one_that_is_drafted(kind):
   def logits(kernel):
     return unrolled(network, {**params, "markov_logits": {"kernel": kernel}})[1]
 
-  gained = [a - b for a, b in zip(logits(kernel), logits(0 * kernel), strict=True)]
-  of_token = np.asarray(params["markov_tokens"]) @ np.asarray(kernel)
+  biases = [a - b for a, b in zip(logits(kernel), logits(0 * kernel), strict=True)]
+  token_biases = np.asarray(params["markov_tokens"]) @ np.asarray(kernel)
   tokens = batch()["decoder_target_tokens"]
   for head in (1, 2):
     for row, at in zip(*np.nonzero(training.has_token(batch(), head)), strict=True):
-      expected = of_token[tokens[row, at + head - 1]]
-      np.testing.assert_allclose(gained[head - 1][row, at], expected, atol=1e-4)
+      expected = token_biases[tokens[row, at + head - 1]]
+      np.testing.assert_allclose(biases[head - 1][row, at], expected, atol=1e-4)
 
 
-def test_a_bias_begins_as_none_whose_rows_are_as_alike_as_the_embeddings():
-  known = params_of(TARGET)
+def test_an_initial_bias_is_zero_and_keeps_the_embeddings_cosines():
+  target_params = params_of(TARGET)
   network = heads("medusa", rank=512, vocab_size=NETWORK.vocab_size)
-  params = training.begun(network, initial_params(network, 1), known)
+  params = training.begun(network, initial_params(network, 1), target_params)
   assert not np.any(params["markov_logits"]["kernel"])
 
   def cosines(x):
     return np.asarray(x @ x.T) / np.outer(*[np.linalg.norm(x, axis=1)] * 2)
 
-  of_target = cosines(known["token_embedder"]["embedding"])
-  # A random projection keeps them, but for some 1 / sqrt(rank).
-  np.testing.assert_allclose(cosines(params["markov_tokens"]), of_target, atol=0.2)
+  target_cosines = cosines(target_params["token_embedder"]["embedding"])
+  # A random projection keeps the cosines up to about 1 / sqrt(rank).
+  np.testing.assert_allclose(cosines(params["markov_tokens"]), target_cosines, atol=0.2)
 
 
-# ---- Whole runs. ----
+# ---- Complete runs ----
 
 
 @pytest.mark.parametrize("kind", ["eagle", "shared_encoder"])
-def test_drafts_learn_and_draft_for_the_target(
-  data, target, copy_files, tmp_path, kind
-):
-  """By what their checkpoints hold: a draft on the target's encoder has none."""
+def test_drafts_learn_and_draft_for_targets(data, target, copy_files, tmp_path, kind):
+  """A draft on the target's encoder saves no encoder."""
   network = heads(kind) if kind == "eagle" else new_heads(target, kind, 4, 1)
   run(data, target, tmp_path, network=network)
   first, last = logged(tmp_path, "validation_loss")
   assert last < first
   path = str(tmp_path / f"checkpoint_{STEPS}")
   assert "encoder" not in specdec_t5x.load_model(path).params
-  found = drafted(copy_files, target, path)
-  assert sum(output.accepted for output in found) > 0
+  outputs = drafted(copy_files, target, path)
+  assert sum(output.accepted for output in outputs) > 0
 
 
 def test_heads_and_target_learn_together_and_resume_to_the_bit(data, target, tmp_path):
@@ -189,7 +195,7 @@ def test_heads_and_target_learn_together_and_resume_to_the_bit(data, target, tmp
   assert np.abs(learned - begun).max() > 0
 
 
-def test_what_does_not_go_together_is_refused(data, target, tmp_path):
+def test_conflicting_settings_are_refused(data, target, tmp_path):
   for settings, message in [
     ({"network": TARGET}, "Heads are trained with MODE = one of .*a Transformer"),
     ({"mode": "supervised", "target": None}, "Heads are trained with MODE"),
@@ -202,17 +208,17 @@ def test_what_does_not_go_together_is_refused(data, target, tmp_path):
       "encoder with 'heads'",
     ),
   ]:
-    known = {"data": data, "target": target, "directory": tmp_path / "no", **settings}
+    arguments = {"data": data, "target": target, "directory": tmp_path / "no"}
     with pytest.raises(ValueError, match=message):
-      run(**known)
+      run(**arguments | settings)
   with pytest.raises(ValueError, match="whole number from 1 to 1"):
     new_heads(target, "shared_encoder", 4, 5)
 
 
-def test_each_kind_is_trained_once_and_compared(
+def test_kinds_are_trained_and_compared(
   target, translations, tmp_path, capsys, request
 ):
-  """Again, all but the comparison is there already."""
+  """The second run only repeats the comparison."""
   request.addfinalizer(gin.clear_config)
   names = {
     **translations,
@@ -223,10 +229,10 @@ def test_each_kind_is_trained_once_and_compared(
     "TASK_FEATURE_LENGTHS": {"inputs": 24, "targets": 12},
     "tasks.translation_from_files.name": "of_several",
   }
-  given = [f"{name} = {value!r}" for name, value in names.items()]
+  assignments = [f"{name} = {value!r}" for name, value in names.items()]
   tables = []
   for _ in range(2):
-    train.run("heads", ["configs/train/heads.gin"], given)
+    train.run("heads", ["configs/train/heads.gin"], assignments)
     tables.append(capsys.readouterr().out.splitlines()[-3:])
   assert tables[0] == tables[1]
   kinds = [line.split()[0] for line in tables[0]]
@@ -241,9 +247,7 @@ def test_each_kind_is_trained_once_and_compared(
 
 
 @pytest.mark.parametrize("kind", ["parallel", "medusa"])
-def test_the_configuration_trains_heads_from_the_users_files(
-  kind, target, bound, translations
-):
+def test_the_configuration_trains_heads_on_files(kind, target, bound, translations):
   bound = bound(
     "heads",
     **translations,

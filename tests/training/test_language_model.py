@@ -1,4 +1,4 @@
-"""Training decoder-only networks: whole texts, packed, learned and distilled."""
+"""Training of decoder-only networks on packed complete texts, and distillation."""
 
 import dataclasses
 import itertools
@@ -26,20 +26,20 @@ FAST = Optimizer(Schedule("constant", 0.003, 5), "adamw")
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-  """(vocabulary's path, {split: text file})."""
+  """Returns the vocabulary's path and the text files by split."""
   root = tmp_path_factory.mktemp("texts")
-  found = {}
+  text_files = {}
   for split, count, seed in (("train", 400, 0), ("validation", 12, 1)):
-    found[split] = str(root / f"{split}.txt")
+    text_files[split] = str(root / f"{split}.txt")
     (root / f"{split}.txt").write_text("\n".join(tiny.sentences(count, seed)) + "\n")
-  return tiny.train_vocabulary(root), found
+  return tiny.train_vocabulary(root), text_files
 
 
 @pytest.fixture(scope="module")
 def task_data(files):
-  """Texts with prompts of one word: training joins the two again."""
+  """Returns texts with prompts of one word; training joins prompt and continuation."""
   vocabulary = seqio.SentencePieceVocabulary(files[0], extra_ids=0)
-  # Files of their own each time.
+  # The name is unique for the folder.
   name = f"training_{pathlib.Path(files[0]).parent.name}"
   language_modeling.language_modeling_from_files(
     name, files[1], vocabulary, prompt_words=1
@@ -52,23 +52,23 @@ def run(data, directory, steps, network=GPT, loop=None, **kwargs):
   return jobs.train(network_for(network), data, FAST, loop, str(directory), **kwargs)
 
 
-def test_whole_texts_are_packed_and_all_tokens_learned(files, task_data):
+def test_complete_texts_are_packed_with_loss_on_every_token(files, task_data):
   packed = list(batches.validation_batches(task_data, limit=100))
   assert set(packed[0]) == set(batches.DECODER_FEATURES)
-  found = []
+  rows = []
   for batch, n in itertools.product(packed, range(2)):
     row = {name: values[n] for name, values in batch.items()}
     tokens, segments = row["decoder_target_tokens"], row["decoder_segment_ids"]
     assert np.array_equal(row["decoder_loss_weights"], tokens > 0)
     for segment in range(1, segments.max() + 1):
       (here,) = np.nonzero(segments == segment)
-      found.append(tokens[here].tolist())
-      # The start token, then the text: nothing of the text before.
-      assert row["decoder_input_tokens"][here].tolist() == [0, *found[-1][:-1]]
+      rows.append(tokens[here].tolist())
+      # The start token and then the text, without tokens of the previous text.
+      assert row["decoder_input_tokens"][here].tolist() == [0, *rows[-1][:-1]]
   vocabulary = seqio.SentencePieceVocabulary(files[0], extra_ids=0)
   with open(files[1]["validation"], encoding="utf-8") as file:
     texts = [line.strip() for line in file]
-  assert sorted(found) == sorted([*vocabulary.encode(text), 1] for text in texts)
+  assert sorted(rows) == sorted([*vocabulary.encode(text), 1] for text in texts)
 
 
 def test_packing_keeps_texts_apart(task_data):
@@ -77,7 +77,7 @@ def test_packing_keeps_texts_apart(task_data):
   assert assert_apart(network_for(GPT), packed) == 12
 
 
-def test_it_learns_and_is_distilled(task_data, tmp_path):
+def test_a_decoder_only_network_learns_and_is_distilled(task_data, tmp_path):
   run(task_data, tmp_path / "a", 16, loop={"validation_period": 8})
   loss = logged(tmp_path / "a", "loss")
   assert loss[-1] < 0.9 * loss[0]
@@ -88,7 +88,7 @@ def test_it_learns_and_is_distilled(task_data, tmp_path):
     task_data,
     tmp_path / "itself",
     1,
-    # At no distance from itself, so the target's checkpoint is what was trained.
+    # The student starts as the target, so the checkpoint has the trained parameters.
     network=dataclasses.replace(GPT, dropout_rate=0.0),
     mode="distill_tokens",
     target_checkpoint=target,
@@ -97,7 +97,7 @@ def test_it_learns_and_is_distilled(task_data, tmp_path):
   assert abs(logged(tmp_path / "itself", "loss")[0]) < 1e-6
 
 
-def test_what_does_not_fit_is_refused(task_data, data, tmp_path):
+def test_unsuitable_data_and_settings_are_refused(task_data, data, tmp_path):
   with pytest.raises(
     ValueError, match=r"of a GptTransformer must give .*'targets', got"
   ):
@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_refused(task_data, data, tmp_path):
     jobs.decode_task(task_data, target, str(tmp_path / "x.jsonl"))
 
 
-def test_the_configuration_trains_on_the_users_text(files, tmp_path, bound):
+def test_the_configuration_trains_on_the_user_s_text(files, tmp_path, bound):
   vocabulary, texts = files
   bound = bound(
     "small_lm",

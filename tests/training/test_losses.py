@@ -1,4 +1,4 @@
-"""The losses against NumPy in float64, and the identities between them."""
+"""The losses against NumPy in float64, and identities between losses."""
 
 import jax
 import jax.numpy as jnp
@@ -32,66 +32,72 @@ EXPECTED["adaptive"] = (
 
 @jax.jit
 def judged(draft):
-  """Each loss of drafts' logits, and its gradients by the target's and by theirs."""
-  logits, found = (jnp.asarray(TARGET_LOGITS), draft), {}
+  """Returns losses with gradients by target logits and draft logits."""
+  target = jnp.asarray(TARGET_LOGITS)
+  results = {}
   for name in EXPECTED:
     loss = losses.get_distillation_loss(name)
 
     def total(p, q, loss=loss):
       return loss(p, q).sum()
 
-    found[name] = loss(*logits), *jax.grad(total, argnums=(0, 1))(*logits)
-  return found
+    results[name] = loss(target, draft), *jax.grad(total, argnums=(0, 1))(target, draft)
+  return results
 
 
-def test_distillation_losses_are_the_formulas_and_do_not_flow_to_the_target():
+def test_distillation_losses_match_the_formulas_without_target_gradients():
   assert EXPECTED.keys() == losses.DISTILLATION_LOSSES.keys()
-  for name, (values, of_target, _) in judged(DRAFT_LOGITS).items():
+  for name, (values, target_gradient, _) in judged(DRAFT_LOGITS).items():
     np.testing.assert_allclose(values, EXPECTED[name], atol=1e-5)
     assert values.shape == (3, 5)
     assert (values > 0).all()
-    assert not np.any(of_target)
+    assert not np.any(target_gradient)
 
 
 def test_distillation_losses_and_the_gradients_of_kl_vanish_at_equality():
-  """A distribution does not change where a constant is added to all of its logits."""
-  found = judged(TARGET_LOGITS + 3.0)
-  for values, _, _ in found.values():
+  """A constant added to the logits does not change a distribution."""
+  results = judged(TARGET_LOGITS + 3.0)
+  for values, _, _ in results.values():
     np.testing.assert_allclose(values.sum(), 0, atol=1e-5)
-  # The others have a kink there: rounding decides each sign of their subgradients.
+  # The remaining losses have a kink at equality: rounding decides the subgradients'
+  # signs.
   for name in ("forward_kl", "reverse_kl"):
-    np.testing.assert_allclose(found[name][-1], 0, atol=1e-5)
+    np.testing.assert_allclose(results[name][-1], 0, atol=1e-5)
 
 
-def test_the_share_of_kl_is_held_constant():
-  gradients = {name: found[-1] for name, found in judged(DRAFT_LOGITS).items()}
-  of_kl, of_tv = gradients["forward_kl"], gradients["total_variation"]
-  expected = SHARE[..., None] * of_kl + (1 - SHARE[..., None]) * of_tv
+def test_the_share_of_kl_has_no_gradient():
+  gradients = {name: results[-1] for name, results in judged(DRAFT_LOGITS).items()}
+  kl_gradient, tv_gradient = gradients["forward_kl"], gradients["total_variation"]
+  expected = SHARE[..., None] * kl_gradient + (1 - SHARE[..., None]) * tv_gradient
   np.testing.assert_allclose(gradients["adaptive"], expected, atol=1e-6)
 
 
-def test_minus_log_alpha_goes_where_total_variation_goes_by_steps_over_alpha():
-  """Also where alpha is so small that total variation stands still."""
+def test_the_gradient_of_minus_log_alpha_does_not_vanish_at_small_alpha():
+  """The gradient of -log(alpha) is the gradient of total variation over alpha.
+
+  The gradient is thus large even if alpha is so small that total variation's vanishes.
+  """
   target, draft = jnp.array([0.0, 30.0]), jnp.array([30.0, 0.0])
 
-  def of(loss):
+  def gradient(loss):
     return jax.grad(lambda q: loss(target, q))(draft)
 
-  assert np.abs(of(losses.total_variation)).max() < 1e-12
-  np.testing.assert_allclose(of(losses.negative_log_alpha)[1], -0.5, atol=1e-4)
+  assert np.abs(gradient(losses.total_variation)).max() < 1e-12
+  np.testing.assert_allclose(gradient(losses.negative_log_alpha)[1], -0.5, atol=1e-4)
 
 
-def test_d_pace_s_weights_are_the_sums_of_what_is_reached():
-  """By hand: 3/4 and 5/8 of it are reached; then the example is over."""
+def test_d_pace_s_weights_are_sums_of_reach_probabilities():
+  """By hand: drafts reach 3/4 and then 5/8 of 3/4, and the example ends."""
   probs = jnp.array([[0.5, 0.5], [0.25, 0.9], [1.0, 0.9]])
   counts = jnp.array([[1, 1], [1, 0], [1, 0]], bool)
-  first, second = 0.75, 0.75 * 0.625
+  first = 0.75
+  second = 0.75 * 0.625
   expected = [[first + 2 * second, first], [2 * second, 0], [second, 0]]
   np.testing.assert_allclose(losses.d_pace(probs, counts), expected, rtol=1e-6)
   assert not np.any(jax.grad(lambda q: losses.d_pace(q, counts).sum())(probs))
 
 
-def test_a_token_without_mass_makes_no_nan():
+def test_a_token_without_mass_gives_no_nan():
   target, draft = jnp.asarray([0.0, -jnp.inf, 1.0]), jnp.asarray([0.0, 2.0, 1.0])
   p, q = distribution(np.asarray(target)), distribution(np.asarray(draft))
   expected = sum(p[x] * np.log(p[x] / q[x]) for x in (0, 2))
@@ -100,7 +106,7 @@ def test_a_token_without_mass_makes_no_nan():
 
 
 @pytest.mark.parametrize(("s", "z"), [(0.0, 0.0), (0.1, 1e-2)])
-def test_cross_entropy_is_minus_log_probability_and_the_terms_that_are_asked_for(s, z):
+def test_cross_entropy_has_label_smoothing_and_z_loss(s, z):
   label = np.full((3, 5, 7), s / 6)
   np.put_along_axis(label, TOKENS[..., None], 1 - s, -1)
   log_total = np.log(np.exp(DRAFT_LOGITS).sum(-1))
@@ -110,7 +116,7 @@ def test_cross_entropy_is_minus_log_probability_and_the_terms_that_are_asked_for
   np.testing.assert_allclose(values, expected, atol=1e-5)
 
 
-def test_the_weighted_mean_ignores_what_has_no_weight():
+def test_the_weighted_mean_ignores_values_without_weight():
   values = jnp.asarray([1.0, jnp.inf, 4.0])
   assert losses.weighted_mean(values, jnp.asarray([1, 0, 2])) == 3.0
   assert losses.weighted_mean(values, jnp.zeros(3)) == 0.0

@@ -1,4 +1,4 @@
-"""Counting n-grams, and the distribution that the table then has."""
+"""Counting of n-grams, and the distributions of the table."""
 
 import collections
 
@@ -18,7 +18,7 @@ SIZE = 7
 
 
 def oracle(texts, order, width, context):
-  """q(x | context) by counting in dictionaries: the formula of network/ngram.py."""
+  """Counts q(x | context) in dictionaries by the formula of network/ngram.py."""
   counts = collections.Counter(token for text in texts for token in text)
   distribution = np.array([counts[x] / counts.total() for x in range(SIZE)])
   for length in range(1, min(order - 1, len(context)) + 1):
@@ -30,8 +30,8 @@ def oracle(texts, order, width, context):
           after[padded[end]] += 1
     if not after:
       continue
-    kept = sorted(after.items(), key=lambda item: (-item[1], item[0]))[:width]
-    probs = {x: (count - 0.5) / after.total() for x, count in kept}
+    commonest = sorted(after.items(), key=lambda item: (-item[1], item[0]))[:width]
+    probs = {x: (count - 0.5) / after.total() for x, count in commonest}
     distribution *= 1 - sum(probs.values())
     for x, mass in probs.items():
       distribution[x] += mass
@@ -39,7 +39,7 @@ def oracle(texts, order, width, context):
 
 
 def distributions(table, params, tokens):
-  """The distribution after each of the tokens, by the network."""
+  """Returns the network's distribution after every token."""
   distribution = jax.jit(lambda params: table.apply({"params": params}, *[tokens] * 3))
   return np.exp(distribution(params))
 
@@ -47,7 +47,7 @@ def distributions(table, params, tokens):
 @pytest.mark.parametrize(("order", "width"), [(1, 1), (2, 2), (3, 6), (5, 2)])
 def test_the_table_has_the_interpolated_distribution(order, width):
   table, params = estimate(TEXTS, SIZE, order, width)
-  # Contexts that were counted, parts of which were, and that never were.
+  # Contexts that were counted, were counted in part, and were never counted.
   contexts = [(0, 2, 3, 2, 4), (0, 3, 2, 3, 2), (0, 6, 2, 6, 6), (0, 2, 3, 5, 5)]
   found = distributions(table, params, jnp.array(contexts))
   expected = [
@@ -58,34 +58,35 @@ def test_the_table_has_the_interpolated_distribution(order, width):
   np.testing.assert_allclose(found.sum(axis=-1), 1, atol=1e-6)
 
 
-def test_a_lower_order_of_the_same_table_is_the_table_of_that_order():
+def test_a_table_read_at_a_lower_order_equals_the_table_of_the_lower_order():
   _, params = estimate(TEXTS, SIZE, 4, 6)
   sizes = tuple(params[f"contexts_{i}"]["hashes"].size for i in range(3))
   bigrams = NgramTable(NgramConfig(SIZE, sizes, 6, order=2))
-  alone, its = estimate(TEXTS, SIZE, 2, 6)
+  alone, alone_params = estimate(TEXTS, SIZE, 2, 6)
   tokens = jnp.array([[0, 2, 3, 2, 5]])
   np.testing.assert_array_equal(
-    distributions(bigrams, params, tokens), distributions(alone, its, tokens)
+    distributions(bigrams, params, tokens), distributions(alone, alone_params, tokens)
   )
-  # Longer contexts than are looked up are parameters too.
+  # Contexts longer than the looked-up contexts are also parameters.
   made = jax.eval_shape(lambda: initial_variables(bigrams, jax.random.key(0)))
   assert jax.tree.structure(made["params"]) == jax.tree.structure(params)
 
 
-def test_only_the_commonest_contexts_are_kept():
+def test_only_the_most_common_contexts_are_kept():
   _, params = estimate(TEXTS, SIZE, 2, 4, max_contexts=3)
-  commonest = context_hash(np.array([[2], [0], [3]]))  # 5, 4 and 4 times; others once.
+  # Counts of 5, 4 and 4; the remaining contexts occur once.
+  commonest = context_hash(np.array([[2], [0], [3]]))
   np.testing.assert_array_equal(params["contexts_0"]["hashes"], np.sort(commonest))
 
 
 def test_chunks_do_not_change_the_counts(monkeypatch):
-  _, whole = estimate(TEXTS * 3, SIZE, 3, 4)
+  _, one_chunk = estimate(TEXTS * 3, SIZE, 3, 4)
   monkeypatch.setattr("specdec_t5x.training.ngrams._CHUNK", 2)
   _, parts = estimate(TEXTS * 3, SIZE, 3, 4)
-  jax.tree.map(np.testing.assert_array_equal, parts, whole)
+  jax.tree.map(np.testing.assert_array_equal, parts, one_chunk)
 
 
-def test_blocks_after_rollbacks_and_ragged_rows_give_the_distribution_of_the_whole():
+def test_blocks_after_rollbacks_and_ragged_rows_match_a_single_pass():
   table, params = estimate(TEXTS, SIZE, 3, 4)
   rows = jnp.array([[0, 2, 3, 2, 4], [0, 3, 2, 3, 5]])
   expected = distributions(table, params, rows)
@@ -99,25 +100,26 @@ def test_blocks_after_rollbacks_and_ragged_rows_give_the_distribution_of_the_who
 
 
 def test_nodes_of_a_tree_have_the_distributions_of_their_paths():
-  """The tree is drafted level by level, from two rows that know 2 and 1 tokens."""
+  """The tree is drafted level by level, from two rows with 2 tokens and 1 token."""
   table, params = estimate(TEXTS, SIZE, 4, 4)
-  known = jnp.array([[0, 2], [0, 6]])
+  prefixes = jnp.array([[0, 2], [0, 6]])
   drafted = np.array([[3, 5, 2, 4, 2], [2, 3, 4, 3, 5]])
   shape = tree.Tree((0, 0, 1, 1, 2))
   extend, cache = networks.start(table, params, jnp.ones((2, 3), jnp.int32), 9)
-  _, _, cache = extend(cache, known)
+  _, _, cache = extend(cache, prefixes)
   cache = cache.at(jnp.array([2, 1]))
-  lengths, found = cache.index, []
+  lengths = cache.index
+  found = []
   for level in (np.array([1, 2]), np.array([3, 4, 5])):
     last = level[-1] + 1
     positions = lengths[:, None] + shape.depths[1:last] - 1
-    sees = np.broadcast_to(shape.sees[level, 1:last], (2, level.size, last - 1))
-    logits, _, cache = extend(cache, drafted[:, level - 1], positions, sees)
+    visible = np.broadcast_to(shape.sees[level, 1:last], (2, level.size, last - 1))
+    logits, _, cache = extend(cache, drafted[:, level - 1], positions, visible)
     found.append(np.exp(logits))
   found = np.concatenate(found, axis=1)
   for row, node in np.ndindex(2, shape.size):
     path = np.flatnonzero(shape.sees[node + 1, 1:])
-    tokens = [*known[row, : lengths[row]].tolist(), *drafted[row, path].tolist()]
+    tokens = [*prefixes[row, : lengths[row]].tolist(), *drafted[row, path].tolist()]
     expected = oracle(TEXTS, 4, 4, tuple(tokens))
     np.testing.assert_allclose(found[row, node], expected, atol=1e-6)
 

@@ -11,12 +11,12 @@ from specdec_t5x.training.optimizers import Optimizer, Schedule
 @pytest.mark.parametrize(
   ("schedule", "expected"),
   [
-    # Warm-up is linear, the decay an inverse square root.
+    # Linear warmup, then an inverse square root.
     (
       Schedule("inverse_sqrt", peak=0.1, warmup_steps=4),
       {1: 0.025, 2: 0.05, 3: 0.075, 4: 0.1, 16: 0.05, 400: 0.01},
     ),
-    # It ends at its final fraction.
+    # The cosine ends at the final fraction.
     (
       Schedule("cosine", 2.0, warmup_steps=10, decay_steps=110, final_fraction=0.1),
       {5: 1.0, 10: 2.0, 60: 1.1, 110: 0.2, 500: 0.2},
@@ -25,8 +25,8 @@ from specdec_t5x.training.optimizers import Optimizer, Schedule
   ],
 )
 def test_rates_by_hand(schedule, expected):
-  found = [schedule(step - 1) for step in expected]  # Step t, counted from 1.
-  np.testing.assert_allclose(found, list(expected.values()), 1e-6)
+  rates = [schedule(step - 1) for step in expected]  # Step t, counted from 1.
+  np.testing.assert_allclose(rates, list(expected.values()), 1e-6)
 
 
 def test_only_cosine_depends_on_the_last_step():
@@ -34,7 +34,7 @@ def test_only_cosine_depends_on_the_last_step():
   assert Schedule("cosine", decay_steps=1100) != Schedule("cosine", decay_steps=1200)
 
 
-def test_adafactor_takes_t5s_step():
+def test_adafactor_s_first_step_matches_t5_s():
   """The first step in closed form: beta_1 = 0, so V is the squared gradient."""
   rng = np.random.default_rng(0)
   weights, gradient = rng.normal(size=(2, 130, 128))
@@ -61,7 +61,8 @@ def test_both_optimizers_descend(name):
     return float(jnp.square(x - 1).sum())
 
   params = jnp.asarray([3.0, -2.0])
-  state, before = optimizer.init(params), loss(params)
+  state = optimizer.init(params)
+  before = loss(params)
   for _ in range(100):
     updates, state = optimizer.update(2 * (params - 1), state, params)
     params = optax.apply_updates(params, updates)

@@ -1,15 +1,16 @@
-"""What a run says of the time that it still takes."""
+"""Progress lines of a run with the remaining time."""
 
 import doctest
 
 from specdec_t5x.training import progress
 
 
-def test_the_rest_is_estimated_from_the_steps_so_far():
-  now, lines = [0.0], []
+def test_the_remaining_time_is_estimated_from_past_steps():
+  now = [0.0]
+  lines = []
   with progress.Progress(100, 0, lambda: now[0], lines.append) as bar:
     for step in range(1, 31):
-      now[0] += 60.0 if step == 1 else 2.0  # The first one compiles.
+      now[0] += 60.0 if step == 1 else 2.0  # The first step compiles.
       if step == 9:
         bar.show({"loss": 1.25})
       bar.after(step)
@@ -18,8 +19,9 @@ def test_the_rest_is_estimated_from_the_steps_so_far():
   assert lines[2] == "      step 17 of 100, loss 1.250, 2 min 50 s left"
 
 
-def test_a_run_that_goes_on_counts_its_own_steps():
-  now, lines = [0.0], []
+def test_a_resumed_run_estimates_from_its_new_steps():
+  now = [0.0]
+  lines = []
   with progress.Progress(100, 90, lambda: now[0], lines.append) as bar:
     for step in (91, 92, 93):
       now[0] += 20.0

@@ -1,4 +1,4 @@
-"""Settings out of their range are refused, with the name and the value."""
+"""Settings out of range are refused with the name and the value."""
 
 import pytest
 
@@ -57,6 +57,6 @@ def keeping(kept):
     (keeping, (64,), "KEPT must be a whole number from 1 to 63"),
   ],
 )
-def test_settings_out_of_their_range_are_refused(make, arguments, message):
+def test_settings_out_of_range_are_refused(make, arguments, message):
   with pytest.raises(ValueError, match=message):
     make(*arguments)

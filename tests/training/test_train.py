@@ -1,4 +1,4 @@
-"""Training runs: they learn, they resume to the bit, and their checkpoints decode."""
+"""Training runs learn, resume bit for bit, and write checkpoints that decode."""
 
 import dataclasses
 import json
@@ -37,8 +37,9 @@ def run(data, directory, steps, network=NETWORK, loop=None, **kwargs):
 
 @pytest.fixture(scope="module")
 def learned(data, tmp_path_factory):
-  """The directory of a run of the copy task with all measurements."""
-  directory, half = tmp_path_factory.mktemp("learned"), STEPS // 2
+  """Returns the folder of a run of the copy task with every measurement."""
+  directory = tmp_path_factory.mktemp("learned")
+  half = STEPS // 2
   loop = {"log_period": 4, "validation_period": half, "checkpoint_period": 0}
   loop |= {"metric_period": STEPS, "metric_examples": 6}
   run(data, directory, STEPS, loop=loop)
@@ -47,7 +48,7 @@ def learned(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def checkpoint(learned):
-  """The checkpoint that the run of the copy task leaves."""
+  """Returns the checkpoint of the run of the copy task."""
   return str(learned / f"checkpoint_{STEPS}")
 
 
@@ -64,12 +65,12 @@ def test_the_loss_falls_and_everything_is_logged(learned):
 def test_the_checkpoint_loads_and_decodes(checkpoint, copy_files):
   config = specdec_t5x.load_model(checkpoint).network.config
   assert dataclasses.replace(config, dropout_rate=0.1) == NETWORK
-  # A network that drafts for itself is accepted always.
-  found = drafted(copy_files, checkpoint, checkpoint, gamma=3)
-  assert all(o.accepted == o.drafted > 0 for o in found if len(o.tokens) > 1)
+  # A network that drafts for itself is always accepted.
+  outputs = drafted(copy_files, checkpoint, checkpoint, gamma=3)
+  assert all(o.accepted == o.drafted > 0 for o in outputs if len(o.tokens) > 1)
 
 
-def test_a_killed_run_goes_on_to_the_same_bits_from_its_last_whole_step(data, tmp_path):
+def test_a_killed_run_resumes_bit_for_bit_from_the_last_complete_step(data, tmp_path):
   store = T5XParameters(Transformer(NETWORK), str(tmp_path))
 
   def steps():
@@ -78,12 +79,13 @@ def test_a_killed_run_goes_on_to_the_same_bits_from_its_last_whole_step(data, tm
   def train():
     return run(data, tmp_path, 6, loop={"log_period": 1}, keep=2)
 
-  straight, losses = train(), logged(tmp_path, "loss")
+  straight = train()
+  losses = logged(tmp_path, "loss")
   left = {p.name for p in tmp_path.iterdir() if p.is_dir()}
   assert left == {"checkpoint_4", "optimizer_4", "checkpoint_6", "optimizer_6"}
   saved = specdec_t5x.load_model(str(tmp_path / "checkpoint_6")).params
   assert_same(straight.params, saved.unfreeze())
-  # As a kill between the two parts, and in the middle of either, leaves them.
+  # Leftovers of a kill between the two parts, and in the middle of a part.
   (tmp_path / "checkpoint_6").rename(tmp_path / "checkpoint_6.tmp-partial")
   (tmp_path / "optimizer_8.orbax-checkpoint-tmp-1").mkdir()
   (tmp_path / "optimizer_8").mkdir()
@@ -94,7 +96,7 @@ def test_a_killed_run_goes_on_to_the_same_bits_from_its_last_whole_step(data, tm
   assert logged(tmp_path, "loss") == losses
   assert len(losses) == 6
   assert steps() == [4, 6]
-  # Parameters that an earlier run left without their optimizer's state are replaced.
+  # Parameters without an optimizer state, left by an earlier run, are replaced.
   for child in (tmp_path / "optimizer_6").rglob("*"):
     if child.is_file():
       child.unlink()
@@ -102,7 +104,7 @@ def test_a_killed_run_goes_on_to_the_same_bits_from_its_last_whole_step(data, tm
   assert_same(straight.params, train().params)
 
 
-def test_token_distillation_nears_the_target(data, checkpoint, tmp_path):
+def test_token_distillation_approaches_the_target(data, checkpoint, tmp_path):
   run(
     data,
     tmp_path,
@@ -117,30 +119,31 @@ def test_token_distillation_nears_the_target(data, checkpoint, tmp_path):
   assert 0 < losses[-1] < 0.9 * losses[0]
 
 
-def test_sequence_distillation_data_are_the_targets_outputs(
+def test_sequence_distillation_data_are_the_target_s_outputs(
   data, checkpoint, copy_files, tmp_path, monkeypatch
 ):
-  """Also where the first run is killed, whose whole batches are kept."""
+  """The first run is killed, and finished batches are kept."""
   file = str(tmp_path / "decoded.jsonl")
 
   def decode(limit=11):
     return jobs.decode_task(data, checkpoint, file, "validation", limit=limit)
 
-  to_text, said = outputs.to_text, []
+  to_text = outputs.to_text
+  texts = []
 
-  def dying(*given):
-    said.append(to_text(*given))
-    if len(said) == 6:
+  def dying(*arguments):
+    texts.append(to_text(*arguments))
+    if len(texts) == 6:
       raise KeyboardInterrupt
-    return said[-1]
+    return texts[-1]
 
   monkeypatch.setattr(outputs, "to_text", dying)
   with pytest.raises(KeyboardInterrupt):
     decode()
   assert not pathlib.Path(file).exists()
-  assert sum(decode(2).values()) == 2  # What was kept is of more.
+  assert sum(decode(2).values()) == 2  # The kept batches have more rows.
   counts = decode()
-  assert len(said) < 8 + counts["written"]
+  assert len(texts) < 8 + counts["written"]
   assert counts["written"] + counts["unfinished"] == 11
   records = [json.loads(x) for x in pathlib.Path(file).read_text().splitlines()]
   assert len(records) == counts["written"] > 0
@@ -157,19 +160,19 @@ def test_sequence_distillation_data_are_the_targets_outputs(
 
 
 @pytest.mark.parametrize("ends", [[5], [1, 9, 7]])
-def test_sequence_distillation_ends_as_the_target_s_folder_says(
+def test_sequence_distillation_uses_the_end_ids_of_the_target_s_folder(
   ends, data, checkpoint, copy_files, tmp_path
 ):
   model = specdec_t5x.load_model(checkpoint)
-  theirs = tmp_path / "theirs"
-  export.write(str(theirs), model.network.config, model.params)
-  (theirs / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+  folder = tmp_path / "theirs"
+  export.write(str(folder), model.network.config, model.params)
+  (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
   file = tmp_path / "decoded.jsonl"
-  jobs.decode_task(data, str(theirs), str(file), "validation", limit=8)
+  jobs.decode_task(data, str(folder), str(file), "validation", limit=8)
   records = [json.loads(line) for line in file.read_text().splitlines()]
   outputs = specdec_t5x.generate(
     [record["inputs"] for record in records],
-    specdec_t5x.load_model(str(theirs)),
+    specdec_t5x.load_model(str(folder)),
     None,
     copy_files[0].sentencepiece_model_file,
     max_length=64,
@@ -177,9 +180,9 @@ def test_sequence_distillation_ends_as_the_target_s_folder_says(
   assert records
   assert [record["targets"] for record in records] == [x.text for x in outputs]
   assert all(output.tokens[-1] in ends for output in outputs)
-  (theirs / "generation_config.json").write_text(json.dumps({"min_length": 3}))
+  (folder / "generation_config.json").write_text(json.dumps({"min_length": 3}))
   with pytest.raises(ValueError, match="sets min_length=3"):
-    jobs.decode_task(data, str(theirs), str(file), "validation", limit=8)
+    jobs.decode_task(data, str(folder), str(file), "validation", limit=8)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +199,7 @@ def test_bad_settings_are_refused(data, tmp_path, settings, message):
     run(data, tmp_path, **{"steps": 1, **settings})
 
 
-def test_an_output_directory_belongs_to_one_run(data, learned, tmp_path):
+def test_an_output_folder_of_a_different_run_is_refused(data, learned, tmp_path):
   with pytest.raises(ValueError, match=r"other settings \(seed differ\)"):
     run(data, learned, STEPS + 1, seed=5)
   (tmp_path / "file").write_text("")
@@ -208,7 +211,7 @@ def test_an_output_directory_belongs_to_one_run(data, learned, tmp_path):
     run(data, tmp_path / "alone", 1)
 
 
-def test_the_configuration_trains_from_the_users_files(bound, translations):
+def test_the_configuration_trains_from_the_user_s_files(bound, translations):
   bound = bound(
     "small_draft",
     **translations,

@@ -1,4 +1,4 @@
-"""Small folders with vocabularies of each kind, and odd texts."""
+"""Small folders with vocabularies of every kind, and odd texts."""
 
 import json
 import pathlib
@@ -15,12 +15,12 @@ from tests.t5x_bridge import tiny
 
 TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 SENTENCES = [*tiny.sentences(300), "Zürich, ½ of ﬁve", "naïve café: 3 €!"]
-# Texts that vocabularies differ on, and parts to make more of.
+# Texts that vocabularies treat differently, also parts of longer texts.
 ODD = json.loads(pathlib.Path(__file__).with_name("odd.json").read_text())
 
 
 def odd_texts(count: int = 200) -> list[str]:
-  """Returns texts that vocabularies differ on, the first of `ODD`, the others mixed."""
+  """Returns texts that vocabularies treat differently: `ODD`, then random mixtures."""
   draw = np.random.default_rng(0)
   words = [*ODD, *tiny.WORDS]
   mixed = [
@@ -35,15 +35,15 @@ def write_json(path: pathlib.Path, contents) -> None:
 
 
 def trained(folder: pathlib.Path, name: str = "spiece.model", **settings):
-  """Writes a SentencePiece model, and returns its processor."""
+  """Writes a SentencePiece model and returns the processor."""
   folder.mkdir(parents=True, exist_ok=True)
-  usual = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "vocab_size": 60}
-  usual["hard_vocab_limit"] = False
+  defaults = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "vocab_size": 60}
+  defaults["hard_vocab_limit"] = False
   sentencepiece.SentencePieceTrainer.train(
     sentence_iterator=iter(SENTENCES),
     model_prefix=str(folder / "made"),
     minloglevel=2,
-    **usual | settings,
+    **defaults | settings,
   )
   (folder / "made.model").rename(folder / name)
   (folder / "made.vocab").unlink()
@@ -51,32 +51,32 @@ def trained(folder: pathlib.Path, name: str = "spiece.model", **settings):
 
 
 def t5(folder):
-  """T5's own vocabulary."""
+  """Writes T5's vocabulary."""
   folder.mkdir()
   shutil.copyfile(real_data.path("t5_spiece", "spiece.model"), folder / "spiece.model")
   return sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
 
 
 def mt5(folder):
-  """A model with sentinels among its pieces, as mT5's."""
+  """Writes a model with sentinels among the pieces, like mT5's."""
   names = [f"▁<extra_id_{number}>" for number in range(5, -1, -1)]
   return trained(folder, user_defined_symbols=names, vocab_size=80)
 
 
 def gemma(folder):
-  """A BPE model that changes no space, as Gemma's."""
-  write = {"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3, "vocab_size": 320}
-  write["hard_vocab_limit"] = True
-  named = {"eos_piece": "<eos>", "bos_piece": "<bos>", "byte_fallback": True}
-  as_it_is = {"add_dummy_prefix": False, "remove_extra_whitespaces": False}
+  """Writes a BPE model that changes no space, like Gemma's."""
+  ids = {"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3, "vocab_size": 320}
+  ids["hard_vocab_limit"] = True
+  special_tokens = {"eos_piece": "<eos>", "bos_piece": "<bos>", "byte_fallback": True}
+  unchanged = {"add_dummy_prefix": False, "remove_extra_whitespaces": False}
   made = trained(
     folder,
     "tokenizer.model",
     model_type="bpe",
     normalization_rule_name="identity",
-    **write,
-    **named,
-    **as_it_is,
+    **ids,
+    **special_tokens,
+    **unchanged,
   )
   write_json(folder / SETTINGS, {"tokenizer_class": "GemmaTokenizer"})
   return made
@@ -89,7 +89,7 @@ def saved(folder, made: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 
 
 def words(*names: str) -> tokenizers.Tokenizer:
-  """Returns a tokenizer of whole words, which has no end of sequence."""
+  """Returns a tokenizer of whole words, without an end of sequence."""
   ids = {name: token for token, name in enumerate(["<unk>", *names])}
   made = tokenizers.Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
   made.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -97,17 +97,19 @@ def words(*names: str) -> tokenizers.Tokenizer:
 
 
 def template(made, single: str) -> None:
-  """Sets the tokens around a text, as `$A </s>`."""
-  named = [(word, made.token_to_id(word)) for word in single.split() if word != "$A"]
+  """Sets the tokens around a text, such as `$A </s>`."""
+  special_tokens = [
+    (word, made.token_to_id(word)) for word in single.split() if word != "$A"
+  ]
   made.post_processor = processors.TemplateProcessing(
-    single=single, special_tokens=named
+    single=single, special_tokens=special_tokens
   )
 
 
 def unigram(
   folder, prepend_scheme="always", replace=None, single="$A </s>", spaces=True
 ):
-  """A tokenizer.json as T5's, with one thing or another changed."""
+  """Writes a tokenizer.json like T5's, with optional changes."""
   special = ["<pad>", "</s>", "<unk>"]
   made = tokenizers.Tokenizer(models.Unigram())
   steps = [] if replace is None else [normalizers.Replace(*replace)]
@@ -129,7 +131,7 @@ def unigram(
 
 
 def byte_level(folder):
-  """A BPE tokenizer of bytes, as CodeT5's."""
+  """Writes a BPE tokenizer of bytes, like CodeT5's."""
   special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
   made = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
   made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -149,7 +151,7 @@ def byte_level(folder):
 
 
 def word_piece(folder):
-  """A WordPiece tokenizer, as of a T5 with BERT's vocabulary."""
+  """Writes a WordPiece tokenizer, like the tokenizer of a T5 with BERT's vocabulary."""
   special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
   made = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
   made.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -162,8 +164,8 @@ def word_piece(folder):
     ),
   )
   template(made, "[CLS] $A [SEP]")
-  named = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
-  write_json_settings(folder, **named, eos_token={"content": "[SEP]"})
+  special_tokens = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
+  write_json_settings(folder, **special_tokens, eos_token={"content": "[SEP]"})
   return saved(folder, made)
 
 

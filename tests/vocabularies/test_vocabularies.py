@@ -1,4 +1,4 @@
-"""Vocabularies give the tokens and texts of the libraries that others read them by."""
+"""Vocabularies give the tokens and texts of the reference libraries."""
 
 import json
 
@@ -15,19 +15,17 @@ TEXTS = made.odd_texts()
 SPACES = made.normalizers.Replace.__name__ and (" {2,}", " ")  # noqa: RUF100
 
 
-def of_both(folder):
-  """Returns the vocabulary of Python's entry point, after comparing gin's with it."""
-  python, gin = (
-    open_vocabulary(folder),
-    vocabularies.sentencepiece_vocabulary(str(folder), None),
-  )
+def open_both(folder):
+  """Returns Python's vocabulary after a comparison with gin's vocabulary."""
+  python = open_vocabulary(folder)
+  gin = vocabularies.sentencepiece_vocabulary(str(folder), None)
   assert python == gin
   assert hash(python) == hash(gin)
   for text in TEXTS[:60]:
     tokens = python.encode(text)
     assert gin.encode_tf(text).numpy().tolist() == tokens
     row = np.array([tokens, tokens], np.int32)
-    texts = [found.decode() for found in gin.decode_tf(row).numpy().tolist()]
+    texts = [text.decode() for text in gin.decode_tf(row).numpy().tolist()]
     assert texts == [python.decode(tokens)] * 2
   return python
 
@@ -36,13 +34,13 @@ SENTENCEPIECE = {"T5": made.t5, "mT5": made.mt5, "Gemma": made.gemma}
 
 
 @pytest.mark.parametrize("kind", SENTENCEPIECE)
-def test_pieces_are_sentencepieces(kind, tmp_path):
+def test_tokens_equal_sentencepiece_s(kind, tmp_path):
   expected = SENTENCEPIECE[kind](tmp_path / "folder")
-  found = of_both(tmp_path / "folder")
+  vocabulary = open_both(tmp_path / "folder")
   for text in TEXTS:
     tokens = expected.encode(text)
-    assert found.encode(text) == tokens
-    assert found.decode(tokens) == expected.decode(tokens)
+    assert vocabulary.encode(text) == tokens
+    assert vocabulary.decode(tokens) == expected.decode(tokens)
 
 
 TOKENIZERS = {
@@ -59,28 +57,30 @@ TOKENIZERS = {
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_a_tokenizer_json_is_read_by_tokenizers(kind, tmp_path):
+def test_a_tokenizer_json_gives_the_tokens_of_tokenizers(kind, tmp_path):
   expected = TOKENIZERS[kind](tmp_path / "folder")
-  found = of_both(tmp_path / "folder")
+  vocabulary = open_both(tmp_path / "folder")
   for text in TEXTS:
     tokens = expected.encode(text, add_special_tokens=False).ids
-    assert found.encode(text) == tokens
-    assert framed(found, tokens) == expected.encode(text).ids
-    shown = [token for token in tokens if token not in found.hidden]
+    assert vocabulary.encode(text) == tokens
+    assert framed(vocabulary, tokens) == expected.encode(text).ids
+    shown = [token for token in tokens if token not in vocabulary.hidden]
     if shown == tokens:
-      assert found.decode(tokens) == expected.decode(tokens, skip_special_tokens=False)
-  assert found.vocab_size == expected.get_vocab_size()
+      assert vocabulary.decode(tokens) == expected.decode(
+        tokens, skip_special_tokens=False
+      )
+  assert vocabulary.vocab_size == expected.get_vocab_size()
 
 
-def test_bytes_are_byt5s(tmp_path):
+def test_bytes_equal_byt5_s(tmp_path):
   made.write_json_settings(tmp_path, tokenizer_class="ByT5Tokenizer", extra_ids=125)
-  found = of_both(tmp_path)
+  vocabulary = open_both(tmp_path)
   for text in TEXTS:
     tokens = [3 + byte for byte in text.encode()]
-    assert found.encode(text) == tokens
-    assert found.decode([*tokens, 1, 0]) == text
-  assert found.encode("a <extra_id_0>b<extra_id_124>") == [100, 35, 259, 101, 383]
-  assert found.vocab_size == 384
+    assert vocabulary.encode(text) == tokens
+    assert vocabulary.decode([*tokens, 1, 0]) == text
+  assert vocabulary.encode("a <extra_id_0>b<extra_id_124>") == [100, 35, 259, 101, 383]
+  assert vocabulary.vocab_size == 384
   made.write_json(tmp_path / "config.json", {"vocab_size": 264})
   assert open_vocabulary(tmp_path).vocab_size == 264
 
@@ -94,53 +94,51 @@ def test_bytes_are_byt5s(tmp_path):
     ("</s> $A <unk>", ([1], [2])),
   ],
 )
-def test_inputs_are_framed_as_the_post_processor_says(single, expected, tmp_path):
+def test_inputs_are_framed_by_the_post_processor(single, expected, tmp_path):
   made.unigram(tmp_path / "folder", single=single)
-  found = open_vocabulary(tmp_path / "folder")
-  assert [list(found.prefix), list(found.suffix)] == [*map(list, expected)]
+  vocabulary = open_vocabulary(tmp_path / "folder")
+  assert [list(vocabulary.prefix), list(vocabulary.suffix)] == [*map(list, expected)]
 
 
-def test_gemmas_inputs_have_a_beginning_and_no_end(tmp_path):
+def test_gemma_s_inputs_have_bos_and_no_eos(tmp_path):
   made.gemma(tmp_path / "folder")
-  found = open_vocabulary(tmp_path / "folder")
-  assert framed(found, [9, 8]) == [2, 9, 8]
+  vocabulary = open_vocabulary(tmp_path / "folder")
+  assert framed(vocabulary, [9, 8]) == [2, 9, 8]
   made.write_json_settings(tmp_path / "folder", add_bos_token=False)
   assert framed(open_vocabulary(tmp_path / "folder"), [9, 8]) == [9, 8, 1]
 
 
 def test_sentinels_are_tokens_of_both_entry_points(tmp_path):
-  """The page of T5's paper: 32099 is <extra_id_0>."""
+  """An example from T5's documentation: 32099 is <extra_id_0>."""
   made.t5(tmp_path / "folder")
-  text, tokens = (
-    "The <extra_id_0> walks in <extra_id_1> park",
-    [*(37, 32099, 10681, 16, 32098, 2447)],
-  )
+  text = "The <extra_id_0> walks in <extra_id_1> park"
+  tokens = [*(37, 32099, 10681, 16, 32098, 2447)]
   file = str(tmp_path / "folder" / "spiece.model")
-  for found in (
-    of_both(tmp_path / "folder"),
+  for vocabulary in (
+    open_both(tmp_path / "folder"),
     open_vocabulary(file, vocab_size=32128),
     vocabularies.sentencepiece_vocabulary(file, 100),
   ):
-    assert found.encode(text) == tokens
-    # transformers writes no space in front of an added token.
-    assert found.decode([*tokens, 1]).replace(" <", "<") == text.replace(" <", "<")
-    assert found.vocab_size == 32100
+    assert vocabulary.encode(text) == tokens
+    # transformers writes no space before an added token.
+    assert vocabulary.decode([*tokens, 1]).replace(" <", "<") == text.replace(" <", "<")
+    assert vocabulary.vocab_size == 32100
 
 
-def test_mt5s_own_sentinels_stay_as_they_are(tmp_path):
+def test_mt5_s_sentinels_are_unchanged(tmp_path):
   expected = made.mt5(tmp_path / "folder")
   file = str(tmp_path / "folder" / "spiece.model")
-  for found in (
-    of_both(tmp_path / "folder"),
+  for vocabulary in (
+    open_both(tmp_path / "folder"),
     open_vocabulary(file, vocab_size=128),
     vocabularies.sentencepiece_vocabulary(file, 100),
   ):
-    assert found.vocab_size == expected.vocab_size()
+    assert vocabulary.vocab_size == expected.vocab_size()
     for text in ("a <extra_id_0> cat", "<extra_id_5>", "x<extra_id_1>"):
-      assert found.encode(text) == expected.encode(text)
+      assert vocabulary.encode(text) == expected.encode(text)
 
 
-# Flags of a token {, and what a text becomes: SentencePiece's own tokens of its parts.
+# Flags of the token {, and the parts of a text that SentencePiece tokenizes.
 STRIPPED = {
   "as it is": ({}, ["a ", "{", " e"]),
   "left": ({"lstrip": True}, ["a", "{", " e"]),
@@ -151,61 +149,63 @@ STRIPPED = {
 
 @pytest.mark.parametrize("how", STRIPPED)
 @pytest.mark.parametrize("normalized", [False, True])
-def test_added_tokens_are_read_and_written(how, normalized, tmp_path):
+def test_added_tokens_are_encoded_and_decoded(how, normalized, tmp_path):
   flags, parts = STRIPPED[how]
   flags = flags | {"normalized": normalized, "special": False}
   expected = made.trained(tmp_path)
   added = {60: "{", 61: "}", 63: "\n" if not normalized else "@@"}
   listed = {str(token): {"content": text, **flags} for token, text in added.items()}
   made.write_json_settings(tmp_path, extra_ids=0, added_tokens_decoder=listed)
-  found = of_both(tmp_path)
+  vocabulary = open_both(tmp_path)
   ids = {text: token for token, text in added.items()}
   tokens = [
     token
     for part in parts
     for token in ([ids[part]] if part in ids else expected.encode(part))
   ]
-  assert found.encode("a { e") == tokens
-  assert found.decode(tokens).replace(" ", "") == "a{e"
+  assert vocabulary.encode("a { e") == tokens
+  assert vocabulary.decode(tokens).replace(" ", "") == "a{e"
   last = added[63]
-  assert found.encode(f"{last} e") == [63, *expected.encode("e")]
-  assert found.decode([63, 60, 61]) == f"{last}{{}}"
-  assert found.vocab_size == 64
-  # Compatibility characters are what is added where texts are normalised.
-  assert (60 in found.encode("a \uff5b e")) == normalized
+  assert vocabulary.encode(f"{last} e") == [63, *expected.encode("e")]
+  assert vocabulary.decode([63, 60, 61]) == f"{last}{{}}"
+  assert vocabulary.vocab_size == 64
+  # Compatibility characters become the token if texts are normalized.
+  assert (60 in vocabulary.encode("a \uff5b e")) == normalized
 
 
 def test_added_tokens_of_the_older_file_and_of_tokenizer_json(tmp_path):
   expected = made.trained(tmp_path / "old")
   made.write_json(tmp_path / "old" / "added_tokens.json", {"{": 161, "}": 160})
   made.write_json(tmp_path / "old" / "config.json", {"vocab_size": 162})
-  found = of_both(tmp_path / "old")
-  assert found.encode("{a}") == [161, *expected.encode("a"), 160]
+  vocabulary = open_both(tmp_path / "old")
+  assert vocabulary.encode("{a}") == [161, *expected.encode("a"), 160]
   last = expected.vocab_size() + 99
-  assert found.encode("<extra_id_0>") == [last]
+  assert vocabulary.encode("<extra_id_0>") == [last]
   tokenizer = made.unigram(tmp_path / "new")
   tokenizer.add_tokens(["{", made.tokenizers.AddedToken("\n", normalized=False)])
   tokenizer.save(str(tmp_path / "new" / made.TOKENIZER))
-  found = of_both(tmp_path / "new")
+  vocabulary = open_both(tmp_path / "new")
   for text in ("{\n a", "a{b", "\n", "x <extra_id_1> {"):
-    assert found.encode(text) == tokenizer.encode(text, add_special_tokens=False).ids
-    assert found.decode(found.encode(text)) == tokenizer.decode(
-      found.encode(text), skip_special_tokens=False
+    assert (
+      vocabulary.encode(text) == tokenizer.encode(text, add_special_tokens=False).ids
+    )
+    assert vocabulary.decode(vocabulary.encode(text)) == tokenizer.decode(
+      vocabulary.encode(text), skip_special_tokens=False
     )
 
 
 def test_a_text_ends_before_any_end_token(tmp_path):
   made.unigram(tmp_path)
   made.write_json(tmp_path / "generation_config.json", {"eos_token_id": [1, 9]})
-  found = open_vocabulary(tmp_path)
-  assert found.end_ids == (1, 9)
-  words = found.encode("the old man")
+  vocabulary = open_vocabulary(tmp_path)
+  assert vocabulary.end_ids == (1, 9)
+  words = vocabulary.encode("the old man")
   for end in (1, 9):
-    assert found.decode([*words, end, *words, 0, 0]) == "the old man"
+    assert vocabulary.decode([*words, end, *words, 0, 0]) == "the old man"
 
 
 BYTES = {"tokenizer_class": "ByT5Tokenizer"}
-# Files, by name, and what is said of them.
+# Files by name, and the message.
 DAMAGED = {
   "no vocabulary": ({}, "has no vocabulary: expected tokenizer.json"),
   "BERT's file": ({"vocab.txt": "[PAD]"}, "There is vocab.txt, .*save_pretrained"),
@@ -235,20 +235,20 @@ def test_a_folder_without_a_vocabulary_is_refused(how, tmp_path):
     open_vocabulary(tmp_path)
 
 
-def test_names_are_texts_whatever_the_vocabulary(tmp_path):
-  """By which tokens of two vocabularies are the same."""
+def test_token_names_are_texts_in_every_kind_of_vocabulary(tmp_path):
+  """Tokens of two vocabularies are matched by name."""
   made.byte_level(tmp_path / "bytes")
   made.word_piece(tmp_path / "words")
   made.unigram(tmp_path / "pieces")
   for kind in ("bytes", "words", "pieces"):
-    found = open_vocabulary(tmp_path / kind)
-    names = found.names()
-    assert len(names) == found.vocab_size
+    vocabulary = open_vocabulary(tmp_path / kind)
+    names = vocabulary.names()
+    assert len(names) == vocabulary.vocab_size
     words = [name for name in names if name and name.startswith("▁") and len(name) > 2]
     assert words
     for name in words:
-      assert found.decode([names.index(name)]).strip() == name[1:]
-    assert all(names[token] is None for token in found.hidden)
+      assert vocabulary.decode([names.index(name)]).strip() == name[1:]
+    assert all(names[token] is None for token in vocabulary.hidden)
   assert json.loads((tmp_path / "bytes" / made.TOKENIZER).read_text())
 
 
@@ -260,13 +260,13 @@ def without_post_processor(folder, **settings):
   return folder
 
 
-# Where the end of sequence, which is token 2, is named.
+# Places that name the end of sequence, token 2.
 ENDS = {
   "a text": ({"eos_token": "</s>"}, {}),
   "an object": ({"eos_token": {"content": "</s>", "lstrip": False}}, {}),
   "special_tokens_map.json": ({}, {"special_tokens_map.json": {"eos_token": "</s>"}}),
   "generation_config.json": ({}, {"generation_config.json": {"eos_token_id": [2, 5]}}),
-  "nowhere": ({}, {}),  # </s> is the usual one.
+  "nowhere": ({}, {}),  # </s> is the default.
 }
 
 
@@ -276,9 +276,9 @@ def test_without_a_post_processor_inputs_end_with_eos(how, tmp_path):
   without_post_processor(tmp_path, **settings)
   for name, contents in files.items():
     made.write_json(tmp_path / name, contents)
-  found = of_both(tmp_path)
-  assert (found.prefix, found.suffix, found.eos_id) == ((), (2,), 2)
-  assert found.end_ids == ((2, 5) if "generation_config.json" in files else (2,))
+  vocabulary = open_both(tmp_path)
+  assert (vocabulary.prefix, vocabulary.suffix, vocabulary.eos_id) == ((), (2,), 2)
+  assert vocabulary.end_ids == ((2, 5) if "generation_config.json" in files else (2,))
 
 
 @pytest.mark.parametrize(
@@ -292,34 +292,34 @@ def test_without_a_post_processor_inputs_end_with_eos(how, tmp_path):
     ("GPT2Tokenizer", ()),
   ],
 )
-def test_without_a_post_processor_t5s_classes_alone_add_eos(name, suffix, tmp_path):
-  """As transformers 5.24 does."""
-  found = open_vocabulary(without_post_processor(tmp_path, tokenizer_class=name))
-  assert (found.prefix, found.suffix) == ((), suffix)
+def test_without_a_post_processor_only_t5_s_classes_add_eos(name, suffix, tmp_path):
+  """transformers 5.24 does so."""
+  vocabulary = open_vocabulary(without_post_processor(tmp_path, tokenizer_class=name))
+  assert (vocabulary.prefix, vocabulary.suffix) == ((), suffix)
 
 
 @pytest.mark.parametrize("ends", [3, [4, 3], [17, 3, 9]])
-def test_an_end_that_the_tokenizers_files_do_not_name(ends, tmp_path):
+def test_an_end_that_only_the_generation_config_names(ends, tmp_path):
   made.word_piece(tmp_path)
   made.write_json_settings(tmp_path, cls_token="[CLS]")
   made.write_json(tmp_path / "generation_config.json", {"eos_token_id": ends})
-  found = of_both(tmp_path)
-  assert found.end_ids == tuple(ends if isinstance(ends, list) else [ends])
-  assert found.eos_id == found.end_ids[0]
-  assert (found.prefix, found.suffix) == ((2,), (3,))
+  vocabulary = open_both(tmp_path)
+  assert vocabulary.end_ids == tuple(ends if isinstance(ends, list) else [ends])
+  assert vocabulary.eos_id == vocabulary.end_ids[0]
+  assert (vocabulary.prefix, vocabulary.suffix) == ((2,), (3,))
 
 
 @pytest.mark.parametrize("single", ["<s> $A </s>", "$A </s>", "<s> <s> $A"])
 @pytest.mark.parametrize("words", [["b", "c"], ["0"], ["zz", "y"]])
-def test_frames_are_found_whatever_the_vocabulary_spells(single, words, tmp_path):
+def test_frames_are_found_for_any_words(single, words, tmp_path):
   ids = {token: number for number, token in enumerate(["<s>", "</s>", *words])}
   tokenizer = made.tokenizers.Tokenizer(made.models.BPE(ids, []))
   tokenizer.add_special_tokens(["<s>", "</s>"])
   made.template(tokenizer, single)
   made.saved(tmp_path, tokenizer)
-  found = open_vocabulary(tmp_path)
+  vocabulary = open_vocabulary(tmp_path)
   around = [[ids[name] for name in part.split()] for part in single.split("$A")]
-  assert [list(found.prefix), list(found.suffix)] == around
+  assert [list(vocabulary.prefix), list(vocabulary.suffix)] == around
 
 
 @pytest.mark.parametrize("gap", [1, 7, 300])
@@ -335,47 +335,51 @@ def test_ids_of_a_file_may_have_gaps(kind, gap, tmp_path):
   moved = max(ids, key=ids.get)
   ids[moved] = size + gap - 1
   made.write_json(tmp_path / made.TOKENIZER, contents)
-  found = open_vocabulary(tmp_path)
-  names = found.names()
-  assert found.vocab_size == len(names)
-  missing = [token for token in range(len(names)) if not found.piece(token)]
+  vocabulary = open_vocabulary(tmp_path)
+  names = vocabulary.names()
+  assert vocabulary.vocab_size == len(names)
+  missing = [token for token in range(len(names)) if not vocabulary.piece(token)]
   assert missing
   assert all(names[token] is None for token in missing)
-  assert found.decode(missing) == ""
+  assert vocabulary.decode(missing) == ""
 
 
 @pytest.mark.parametrize("token", [5, 17, 40])
 @pytest.mark.parametrize("name", ["added_tokens.json", made.SETTINGS])
-def test_an_added_token_may_take_the_place_of_a_piece(token, name, tmp_path):
+def test_an_added_token_may_replace_a_piece(token, name, tmp_path):
   expected = made.trained(tmp_path)
   listed = {"{": token} if name != made.SETTINGS else {}
-  made.write_json(tmp_path / "added_tokens.json", listed)  # Empty, too.
+  made.write_json(tmp_path / "added_tokens.json", listed)  # An empty file is valid.
   if name == made.SETTINGS:
     described = {str(token): {"content": "{"}, "1": {"content": "</s>"}}
     made.write_json_settings(tmp_path, added_tokens_decoder=described, extra_ids=0)
-  found = of_both(tmp_path)
-  assert found.encode("a{b") == [*expected.encode("a"), token, *expected.encode("b")]
-  assert found.decode([token]) == found.piece(token) == "{"
-  assert found.encode("</s>") == expected.encode("</s>")
+  vocabulary = open_both(tmp_path)
+  assert vocabulary.encode("a{b") == [
+    *expected.encode("a"),
+    token,
+    *expected.encode("b"),
+  ]
+  assert vocabulary.decode([token]) == vocabulary.piece(token) == "{"
+  assert vocabulary.encode("</s>") == expected.encode("</s>")
 
 
 @pytest.mark.parametrize("place", [0, 50, 99])
-def test_an_added_token_is_kept_where_a_sentinel_would_be(place, tmp_path):
+def test_an_added_token_replaces_a_sentinel(place, tmp_path):
   size = made.trained(tmp_path).vocab_size()
   made.write_json(tmp_path / "added_tokens.json", {"{": size + place})
-  found = of_both(tmp_path)
-  assert found.encode("{") == [size + place]
-  assert found.decode([size + place]) == "{"
-  assert found.vocab_size == size + 100
+  vocabulary = open_both(tmp_path)
+  assert vocabulary.encode("{") == [size + place]
+  assert vocabulary.decode([size + place]) == "{"
+  assert vocabulary.vocab_size == size + 100
 
 
-def test_tokenizer_json_comes_before_pieces(tmp_path):
+def test_tokenizer_json_takes_precedence_over_pieces(tmp_path):
   made.trained(tmp_path)
   expected = made.unigram(tmp_path)
-  found = of_both(tmp_path)
+  vocabulary = open_both(tmp_path)
   tokens = expected.encode("the old man", add_special_tokens=False).ids
-  assert found.encode("the old man") == tokens
-  assert open_vocabulary(tmp_path / made.TOKENIZER) == found
+  assert vocabulary.encode("the old man") == tokens
+  assert open_vocabulary(tmp_path / made.TOKENIZER) == vocabulary
 
 
 @pytest.mark.parametrize(
@@ -387,40 +391,40 @@ def test_tokenizer_json_comes_before_pieces(tmp_path):
     ({"add_bos_token": False, "add_eos_token": False}, ([], [1])),
   ],
 )
-def test_gemmas_frame_is_what_its_settings_ask_for(settings, around, tmp_path):
+def test_gemma_s_frame_follows_the_settings(settings, around, tmp_path):
   made.gemma(tmp_path)
   made.write_json_settings(tmp_path, tokenizer_class="GemmaTokenizer", **settings)
-  found = open_vocabulary(tmp_path)
-  assert ([*found.prefix], [*found.suffix]) == around
+  vocabulary = open_vocabulary(tmp_path)
+  assert ([*vocabulary.prefix], [*vocabulary.suffix]) == around
 
 
-def test_a_model_without_the_asked_beginning_is_refused(tmp_path):
+def test_a_model_without_the_requested_bos_is_refused(tmp_path):
   made.trained(tmp_path)
   made.write_json_settings(tmp_path, add_bos_token=True)
   with pytest.raises(ValueError, match=r"add_bos_token is true, and .*no beginning"):
     open_vocabulary(tmp_path)
 
 
-def test_a_model_without_an_end_takes_the_folders(tmp_path):
+def test_a_model_without_eos_takes_the_folder_s_ends(tmp_path):
   made.trained(tmp_path, eos_id=-1)
   made.write_json(tmp_path / "generation_config.json", {"eos_token_id": [7, 3]})
-  found = open_vocabulary(tmp_path)
-  assert (found.eos_id, found.end_ids, found.suffix) == (7, (7, 3), (7,))
+  vocabulary = open_vocabulary(tmp_path)
+  assert (vocabulary.eos_id, vocabulary.end_ids, vocabulary.suffix) == (7, (7, 3), (7,))
 
 
 @pytest.mark.parametrize("name", ["other.json", "no/tokenizer.json", "vocab.json"])
-def test_another_json_file_is_no_vocabulary(name, tmp_path):
+def test_other_json_files_are_refused(name, tmp_path):
   made.unigram(tmp_path)
   (tmp_path / "other.json").write_text("{}")
-  for read in (
+  for read_vocabulary in (
     open_vocabulary,
     lambda path: vocabularies.sentencepiece_vocabulary(str(path), None),
   ):
     with pytest.raises(ValueError, match="can't be read: expected a file tokenizer"):
-      read(tmp_path / name)
+      read_vocabulary(tmp_path / name)
 
 
-def test_vocabularies_of_one_folder_differ_by_their_sentinels(tmp_path):
+def test_vocabularies_with_different_sentinels_differ(tmp_path):
   made.trained(tmp_path)
   one, other = (open_vocabulary(tmp_path, extra_ids=count) for count in (0, 5))
   assert one != other
@@ -428,8 +432,8 @@ def test_vocabularies_of_one_folder_differ_by_their_sentinels(tmp_path):
 
 
 @pytest.mark.parametrize("ends", [[1, 9], [1, 200], [9, 1, 64]])
-def test_shared_tokens_know_ends_beyond_the_tokenizer(ends, tmp_path):
-  """A network has padding rows, one of which a folder may name as an end."""
+def test_token_tables_map_ends_beyond_the_tokenizer(ends, tmp_path):
+  """A folder may name a padding row of the network as an end."""
   made.unigram(tmp_path / "target")
   made.unigram(tmp_path / "draft")
   named = {"eos_token_id": ends}

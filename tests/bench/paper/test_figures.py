@@ -1,4 +1,4 @@
-"""Figures: drawn, with the points, and refused without matplotlib."""
+"""Figures of the paper: drawn, with measured points, and refused without matplotlib."""
 
 import importlib.util
 import json
@@ -31,7 +31,7 @@ def test_curves_with_points(name, measured, tmp_path, capsys):
   assert "measured: small" in capsys.readouterr().out
 
 
-def test_a_figure_is_drawn_alike_twice(tmp_path):
+def test_a_figure_is_deterministic(tmp_path):
   for name in ("a", "b"):
     assert curves.FIGURE_2.main(["--output", str(tmp_path / name)]) == 0
   one, other = ((tmp_path / name / "figure2.svg").read_bytes() for name in ("a", "b"))

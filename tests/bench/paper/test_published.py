@@ -1,4 +1,4 @@
-"""The paper's numbers: all there, and what follows from what."""
+"""The paper's numbers: complete, and consistent with the theory."""
 
 import collections
 import re
@@ -11,7 +11,7 @@ from specdec_t5x.bench.paper import published
 from tests.bench.conftest import ran
 
 NUMBERS = published.numbers()
-# Table 4's "expected" that the alpha and c beside it don't give.
+# Rows of table 4 with an "expected" that alpha and c of the row don't give.
 EXCEPTIONS = {
   ("ende", "T5-base", 1),
   ("ende", "T5-large", 1),
@@ -21,8 +21,8 @@ EXCEPTIONS = {
 
 @pytest.mark.parametrize("row", NUMBERS["tables_2_and_4"], ids=str)
 def test_table_4_follows_but_for_three_rows(row):
-  named = (row["task"], row["draft"], row["temperature"]) in EXCEPTIONS
-  assert published.follows(row) == (not named)
+  is_exception = (row["task"], row["draft"], row["temperature"]) in EXCEPTIONS
+  assert published.follows(row) == (not is_exception)
   assert published.theorem(row) == pytest.approx(row["expected"], abs=0.07)
 
 
@@ -34,7 +34,7 @@ def test_table_4_follows_from_some_alpha_and_c_that_round_to_the_printed(row):
   assert least - 0.05 <= row["expected"] <= most + 0.05
 
 
-def test_table_4_s_gammas_are_near_the_optimum_though_seldom_at_it():
+def test_table_4_s_gammas_lose_at_most_3_percent_against_the_optimum():
   alphas, gammas, costs = (
     np.array([row[name] for row in NUMBERS["tables_2_and_4"]])
     for name in ("alpha", "gamma", "c")
@@ -47,16 +47,16 @@ def test_table_4_s_gammas_are_near_the_optimum_though_seldom_at_it():
 
 
 def test_appendix_a_5_follows_from_c_of_0_015_and_not_from_table_4_s_0_02():
-  # 0.015 rounds to 0.02, so both may be right; table 4's row says T5-small has 0.02.
+  # 0.015 rounds to 0.02, so both values may be right. Table 4 has 0.02 for T5-small.
   for row in NUMBERS["appendix_a5_greedy"]:
     speeds = walltime_improvement(row["alpha"], row["gamma"], np.array([0.015, 0.02]))
     assert (np.abs(speeds - row["speed"]) < 0.05).tolist() == [True, False]
 
 
-def test_the_three_rows_are_said_by_name():
+def test_the_notes_name_the_three_exceptions():
   notes = " ".join(published.exceptions())
-  said = re.findall(r"paper's (\w+), (T5-\w+), T=(\d)", notes)
-  assert {(task, draft, int(t)) for task, draft, t in said} == EXCEPTIONS
+  printed = re.findall(r"paper's (\w+), (T5-\w+), T=(\d)", notes)
+  assert {(task, draft, int(t)) for task, draft, t in printed} == EXCEPTIONS
   assert "which give 2.347" in notes
 
 
@@ -75,7 +75,7 @@ def test_no_row_is_missing():
   assert tasks == {"lm1b": 6, "ende": 10, "cnndm": 10, "dialog": 6}
 
 
-def test_tables_2_3_and_5_say_the_same_alphas():
+def test_tables_2_3_and_5_have_equal_alphas():
   def name(row):
     return (row["task"], row["draft"], row["temperature"])
 
@@ -89,9 +89,9 @@ def test_tables_2_3_and_5_say_the_same_alphas():
 
 
 def test_table_1_follows_in_every_digit(tmp_path, capsys):
-  found = ran("table1", tmp_path)
-  assert [row["agrees"] for row in found["rows"]] == ["yes"] * 6
-  assert "2211.17192" in found["paper"]
+  table = ran("table1", tmp_path)
+  assert [row["agrees"] for row in table["rows"]] == ["yes"] * 6
+  assert "2211.17192" in table["paper"]
   assert (tmp_path / "table1.md").read_text() == capsys.readouterr().out
   lines = (tmp_path / "table1.csv").read_text().splitlines()
   assert lines[0].startswith("alpha,gamma,paper_operations,operations")

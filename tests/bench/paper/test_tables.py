@@ -1,4 +1,4 @@
-"""The measured tables, on a tiny random pair: numbers, resuming, what is missing."""
+"""Measured tables on a tiny random pair: numbers, resuming, and missing cells."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ def ours(folder, name):
   return [row for row in rows if row["task"] == "yours"]
 
 
-def test_table_4_has_a_row_a_gamma_with_what_theory_says(measured):
+def test_table_4_has_a_row_per_gamma_with_the_theory_s_numbers(measured):
   one, three = ours(measured, "table4")
   assert (one["gamma"], three["gamma"]) == (1, 3)
   for row in (one, three):
@@ -43,7 +43,7 @@ def test_table_4_has_a_row_a_gamma_with_what_theory_says(measured):
     assert 1 <= row["tokens_per_call"]["value"] <= gamma + 1
 
 
-def test_what_is_printed_is_ours_and_json_has_the_paper_s_other_rows(measured):
+def test_the_page_shows_our_rows_and_json_has_the_paper_s_rows(measured):
   text = (measured / "table4.md").read_text()
   assert text.count("\n| yours") == 2
   assert "T5-base |" not in text
@@ -55,7 +55,7 @@ def test_what_is_printed_is_ours_and_json_has_the_paper_s_other_rows(measured):
   assert row.keys() & {"alpha", "speed", "c"} == set()
 
 
-def test_tables_2_and_3_take_the_cells_of_table_4(measured, pair_flags, monkeypatch):
+def test_tables_2_and_3_reuse_the_cells_of_table_4(measured, pair_flags, monkeypatch):
   monkeypatch.setattr(cells, "measure_cell", None)
   ran("table2", measured, *pair_flags, *SPEEDS)
   (row,) = ours(measured, "table2")
@@ -72,9 +72,9 @@ def test_tables_2_and_3_take_the_cells_of_table_4(measured, pair_flags, monkeypa
   assert ours(measured, "table3")[0]["alpha"] == ours(measured, "table4")[1]["alpha"]
 
 
-def test_a_killed_run_goes_on_where_it_was(measured, pair_flags, tmp_path, capsys):
+def test_a_killed_run_is_resumed(measured, pair_flags, tmp_path, capsys):
   lines = (measured / "cells.jsonl").read_text().splitlines()
-  # The second cell was being written.
+  # The run was killed in the middle of the second cell.
   (tmp_path / "cells.jsonl").write_text(f"{lines[0]}\n{lines[1][:200]}")
   ran("table4", tmp_path, *pair_flags, *SPEEDS)
   assert "cells.jsonl, line 2: not a whole cell" in capsys.readouterr().err
@@ -86,11 +86,11 @@ def test_a_killed_run_goes_on_where_it_was(measured, pair_flags, tmp_path, capsy
 
 
 @pytest.mark.parametrize("name", ["device", "code", "draft"])
-def test_what_is_of_another_device_code_or_training_is_not_mixed_in(
+def test_cells_of_another_device_code_or_training_are_not_used(
   name, measured, pair_flags, tmp_path, capsys
 ):
   text = (measured / "cells.jsonl").read_text()
-  # Of a draft, the fingerprint of its parameters.
+  # The fingerprint of a draft's parameters.
   before = r'"draft": \[.*?, .*?, ' if name == "draft" else f'"{name}": '
   moved = re.sub(f'({before})"[^"]*"', r'\1"another"', text)
   assert moved.count("another") == 2
@@ -104,32 +104,32 @@ def test_what_is_of_another_device_code_or_training_is_not_mixed_in(
   assert (tmp_path / "cells.jsonl").read_text() == moved
 
 
-def test_a_fingerprint_tells_names_shapes_and_numbers():
+def test_a_fingerprint_depends_on_names_shapes_and_values():
   arrays = {"a": np.zeros(3)}, {"b": np.zeros(3)}, {"a": np.zeros(4)}, {"a": np.ones(3)}
   assert len({*map(fingerprint, arrays)}) == 4
   assert fingerprint({"a": np.zeros(3)}) == fingerprint(arrays[0])
 
 
 def test_table_3_counts_without_a_clock(pair_flags, tmp_path):
-  flags = "--gamma=2", "--temperatures", "0", "1"
-  found = ran("table3", tmp_path, *pair_flags, *flags)["rows"]
+  flags = "--gamma=2 --temperatures 0 1"
+  rows = ran("table3", tmp_path, *pair_flags, *flags.split())["rows"]
   greedy, sampled = ours(tmp_path, "table3")
   assert (greedy["temperature"], sampled["temperature"]) == ("0", "1")
-  # One-hot distributions: the mass is the count.
+  # Distributions are one-hot, so the mass equals the count.
   assert greedy["alpha"]["value"] == greedy["alpha_by_counts"]["value"]
   assert 0 < sampled["alpha"]["value"] < 1
   for line in (tmp_path / "cells.jsonl").read_text().splitlines():
     result = json.loads(line)["result"]
     assert result["costs"] is None
     assert "seconds" not in result["columns"]
-  dialog = [row for row in found if row["task"] == "dialog"]
+  dialog = [row for row in rows if row["task"] == "dialog"]
   assert len(dialog) == 6
   assert all("alpha" not in row for row in dialog)
 
 
 def test_table_5_accepts_more_with_less_lenience(pair_flags, tmp_path):
   flags = ["--leniences", "1", "0.1", "--gamma", "3", "--greedy-gamma", "2"]
-  found = ran("table5", tmp_path, *pair_flags, *flags)["rows"]
+  rows = ran("table5", tmp_path, *pair_flags, *flags)["rows"]
   sampled, lenient, greedy, lenient_greedy = ours(tmp_path, "table5")
   assert (sampled["temperature"], sampled["lenience"]) == ("1", "1")
   assert lenient["alpha_by_counts"]["value"] > sampled["alpha_by_counts"]["value"]
@@ -138,10 +138,10 @@ def test_table_5_accepts_more_with_less_lenience(pair_flags, tmp_path):
   )
   assert sampled["speed"] == "not timed"
   assert lenient_greedy["speed"]["median"] > 0
-  assert len(found) == 4 + 16 + 4
+  assert len(rows) == 4 + 16 + 4
 
 
-def test_drafts_without_a_network_are_measured_too(pair_flags):
+def test_drafts_without_a_network_are_measured(pair_flags):
   study = jobs.load(TABLE_4.parser().parse_args(pair_flags))
   vocab_size = study.target.network.config.vocab_size
   table, params = ngrams.estimate([[5, 6, 7, 1], [5, 6, 1]], vocab_size, order=2)
@@ -155,7 +155,7 @@ def test_drafts_without_a_network_are_measured_too(pair_flags):
     assert names[-1] == draft.drafter
 
 
-def test_a_table_of_n_grams_is_one_draft_an_order(tmp_path):
+def test_a_table_of_n_grams_gives_a_draft_for_every_order(tmp_path):
   table, params = ngrams.estimate([[2, 3, 1], [2, 4, 1]], 8, order=3)
   T5XParameters(table, str(tmp_path)).save(0, params)
   folder = str(tmp_path / "checkpoint_0")

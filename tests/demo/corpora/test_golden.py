@@ -1,8 +1,8 @@
-"""Golden phrases and sentences, the German checked by hand: golden.json.
+"""Golden phrases and sentences, with German checked by hand: golden.json.
 
-It has a sentence in both languages, its clauses, and the start of the English pattern
-that it is of, where that is not a clause alone. Fields are those of `corpora.tree`; a
-phrase in words is one of "phrases", or the gap of the clause around it.
+An entry has a sentence in both languages, the clauses, and the start of the English
+pattern unless the sentence is a single clause. Fields are fields of `corpora.tree`. A
+phrase in words is a name in "phrases", or the gap of the surrounding clause.
 """
 
 import functools
@@ -27,46 +27,47 @@ def named(name):
   return phrase(GOLDEN["phrases"][name])
 
 
-def phrase(said, outer=None):
-  """Returns a phrase; `outer` is what the clause that it stands in is about."""
-  if said == "gap":
+def phrase(description, outer=None):
+  """Returns a phrase; `outer` is the phrase that the surrounding clause describes."""
+  if description == "gap":
     return Phrase(pronoun_of=outer)
-  if isinstance(said, str):
-    return named(said)
+  if isinstance(description, str):
+    return named(description)
   made = Phrase()
-  for name, value in said.items():
+  for name, value in description.items():
     setattr(made, name, part(name, value, made))
   return made
 
 
-def clause(said, outer=None):
-  verb = next(v for v in words.VERBS if v.prefix + v.infinitive == said["verb"])
-  name, is_be = said.get("tense", "past"), "be" in verb.marks
+def clause(description, outer=None):
+  verb = next(v for v in words.VERBS if v.prefix + v.infinitive == description["verb"])
+  name = description.get("tense", "past")
+  is_be = "be" in verb.marks
   tense = next(t for t in TENSES if t.name == name and ("be" in t.needs) == is_be)
   made = Clause(verb, None, tense)
-  for name in said.keys() - {"verb", "tense"}:
-    value = part(name, said[name], outer)
+  for name in description.keys() - {"verb", "tense"}:
+    value = part(name, description[name], outer)
     if name == "prepositional":
       value = prepositional(verb, value)
     setattr(made, name, value)
   return made
 
 
-def part(name, said, outer):
-  """Returns what a field of a phrase or a clause holds."""
+def part(name, description, outer):
+  """Returns the value of a field of a phrase or a clause."""
   if name == "noun":
-    return words.BY_ENGLISH[said]
+    return words.BY_ENGLISH[description]
   if name == "adjectives":
-    return tuple(ADJECTIVES[word] for word in said.split())
+    return tuple(ADJECTIVES[word] for word in description.split())
   if name == "relative":
-    return clause(said, outer)
+    return clause(description, outer)
   if name in PHRASES:
-    return phrase(said, outer)
-  if name == "predicate" and isinstance(said, str):
-    return Adjunct(ADJECTIVES[said].en, ADJECTIVES[said].de)
-  if isinstance(said, list):
-    return Adjunct(*(phrase(x) if isinstance(x, dict) else x for x in said))
-  return said
+    return phrase(description, outer)
+  if name == "predicate" and isinstance(description, str):
+    return Adjunct(ADJECTIVES[description].en, ADJECTIVES[description].de)
+  if isinstance(description, list):
+    return Adjunct(*(phrase(x) if isinstance(x, dict) else x for x in description))
+  return description
 
 
 @pytest.mark.parametrize("golden", GOLDEN["sentences"], ids=lambda x: x["en"])
@@ -81,10 +82,11 @@ def test_golden_sentences(golden):
   assert german.sentence(forms[1], clauses) == golden["de"]
 
 
-@pytest.mark.parametrize("said", GOLDEN["declined"])
-def test_declension_in_four_cases(said):
-  determiner, noun, *plural = said.split()
+@pytest.mark.parametrize("description", GOLDEN["declined"])
+def test_declension_in_four_cases(description):
+  determiner, noun, *plural = description.split()
   made = Phrase(words.BY_ENGLISH[noun], determiner=determiner, plural=bool(plural))
-  made.adjectives, made.owner = (ADJECTIVES["old"],), Phrase(person="1")
-  found = [german.noun_phrase(made, case) for case in "NADG"]
-  assert found == GOLDEN["declined"][said]
+  made.adjectives = (ADJECTIVES["old"],)
+  made.owner = Phrase(person="1")
+  forms = [german.noun_phrase(made, case) for case in "NADG"]
+  assert forms == GOLDEN["declined"][description]

@@ -16,8 +16,8 @@ def test_prepositions_contract_with_the_definite_article_only():
   assert german.adjunct(Adjunct("in", "in", garden, "D")) == "in einem Garten"
 
 
-def test_tables_name_what_is_there():
-  """A class, a kind or a mark that no row has would never be drawn, or fail late."""
+def test_names_in_tables_exist():
+  """A class, kind or mark without rows would never be drawn, or would fail late."""
   classes = set(words.NOUNS) | {"owner"}
   kinds = set(words.ADVERBIALS)
   for verb in words.VERBS:
@@ -33,12 +33,12 @@ def test_tables_name_what_is_there():
     assert slots == re.findall(r"{(\w+)}", row.de), row
     assert set(slots) <= set(words.SLOTS)
     assert not row.noun or row.noun in words.BY_ENGLISH
-  known = {"person", "again", "first", "no_time", "relative", "asked", "who", "what"}
+  marks = {"person", "again", "first", "no_time", "relative", "asked", "who", "what"}
   for pattern in words.PATTERNS:
     for name in "abc":
       time, *wanted = getattr(pattern, name).split() or ["past"]
       assert time in words.TENSES
-      assert set(wanted) <= known | set(words.MARKED), pattern
+      assert set(wanted) <= marks | set(words.MARKED), pattern
       has = bool(getattr(pattern, name))
       for text in (pattern.en, pattern.de):
         assert bool(re.search(rf"{{{name}\b", text)) == has, pattern
@@ -60,13 +60,13 @@ def rows():
   return translation.rows("train", 4_000)
 
 
-def test_the_seed_decides_everything(rows):
+def test_the_corpus_is_a_function_of_the_seed(rows):
   again = splits.generate(translation.pair, "train", 300, seed=0)
   assert list(rows[:300]) == again
   assert splits.generate(translation.pair, "train", 300, seed=1) != again
 
 
-def test_splits_are_disjoint_whatever_the_seed(rows):
+def test_splits_are_disjoint_for_any_seed(rows):
   held_out = {en for seed in (0, 1) for en, _ in translation.rows("test", 100, seed)}
   validation = {en for en, _ in translation.rows("validation", 100)}
   assert not held_out & {en for en, _ in rows}
@@ -89,7 +89,7 @@ def test_sentences_are_well_formed(rows):
 
 
 def test_german_verbs_close_their_clauses(rows):
-  """After weil and dass no verb is second: the clause ends in a known verb form."""
+  """Clauses after weil, nachdem, obwohl and während end in a known verb form."""
   last = set()
   for tense in (row for rows in words.TENSES.values() for row in rows):
     for verb in words.VERBS:
@@ -100,13 +100,13 @@ def test_german_verbs_close_their_clauses(rows):
     clause = re.search(r"\b(?:weil|nachdem|obwohl|während) ([^,]*)[,.?]", de)
     if clause:
       checked += 1
-      # A relative clause inside would cut the clause short of its verb.
-      whole = "," not in de[clause.start() :]
-      assert not whole or clause[1].split()[-1] in last, de
+      # A relative clause inside would cut the clause before the verb.
+      is_complete = "," not in de[clause.start() :]
+      assert not is_complete or clause[1].split()[-1] in last, de
   assert checked > 500
 
 
-def test_lengths_suit_a_demo(rows):
+def test_sentences_have_the_intended_lengths(rows):
   lengths = [len(en.split()) for en, _ in rows]
   assert 14 < sum(lengths) / len(lengths) < 20
   assert max(lengths) < 70
