@@ -336,16 +336,10 @@ def kept_table(name):
   return json.loads((ROOT / "docs/results/data" / f"{name}.json").read_text())
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(("name", "count"), [("h100", 7), ("h100_loop", 6)])
-def test_theorem_rest_and_paper_follow_from_the_kept_measurements(name, count):
-  rows = [row for row in kept(name)["rows"] if "c" in row]
+def test_theorem_rest_and_paper_columns_match_the_kept_measurements(name, count):
+  rows = [row for row in kept_table(name)["rows"] if "c" in row]
   assert len(rows) == count
-=======
-def test_theorem_rest_and_paper_columns_match_the_kept_measurements():
-  rows = [row for row in kept_table("h100")["rows"] if "c" in row]
-  assert len(rows) == 7
->>>>>>> 577cef33b31e03f59b629705e699faa75dfd3824
   paper = published.numbers()["tables_2_and_4"]
   for row in rows:
     parts = row["gamma"] * row["draft_step"] + row["block"]
