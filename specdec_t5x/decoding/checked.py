@@ -1,4 +1,4 @@
-"""Whether a decode was one of numbers."""
+"""Detects NaNs in a decode."""
 
 from collections.abc import Callable
 
@@ -11,12 +11,12 @@ def check_decoded(
   acceptance_mass: Float[Array, "B"],
   name: Callable[[int], str],
 ) -> None:
-  """Raises a ValueError where the logits behind a decode were not numbers.
+  """Raises a ValueError if the logits of a decode were NaN.
 
   Args:
-    scores: NaN where a distribution of the target's was.
-    acceptance_mass: NaN where a distribution of the draft's was.
-    name: of the example in a row.
+    scores: NaN in rows with a NaN in the target's distributions.
+    acceptance_mass: NaN in rows with a NaN in the draft's distributions.
+    name: function that returns the name of a row's example.
   """
   lost = {
     "target": jnp.isnan(scores).reshape(len(scores), -1).any(axis=1),

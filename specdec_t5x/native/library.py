@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
@@ -34,6 +34,7 @@ TARGETS = (
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-w")
 _COMPILERS = ("c++", "g++", "clang++")
 _left_out: list[str] = []  # Reasons for tracing without kernels.
+_registered: set[tuple[str, str]] = set()  # Names and platforms of XLA's kernels.
 
 
 def why_left_out() -> str | None:
@@ -42,10 +43,7 @@ def why_left_out() -> str | None:
 
 
 def computed_once(function: Callable) -> Callable:
-  """Returns `functools.cache` of a function, which one thread computes at a time.
-
-  XLA refuses a kernel that two threads register.
-  """
+  """Returns `functools.cache` of a function, which one thread computes at a time."""
   cached = functools.cache(function)
   lock = threading.RLock()
 
@@ -73,10 +71,23 @@ def problem() -> str | None:
     reason = f"they could not be built: {_first_lines(error)}"
     warnings.warn(f"Decoding without native products: {reason}", stacklevel=2)
     return reason
-  for name in TARGETS:
-    handler = jax.ffi.pycapsule(getattr(library, name))
-    jax.ffi.register_ffi_target(name, handler, platform="cpu")
+  register(library, TARGETS, "cpu")
   return None
+
+
+def register(library: ctypes.CDLL, targets: Sequence[str], platform: str) -> None:
+  """Registers kernels in XLA, once per process: XLA refuses a second registration.
+
+  Args:
+    library: the library with the kernels.
+    targets: names of the kernels.
+    platform: XLA's name of the platform.
+  """
+  for name in targets:
+    if (name, platform) not in _registered:
+      handler = jax.ffi.pycapsule(getattr(library, name))
+      jax.ffi.register_ffi_target(name, handler, platform=platform)
+      _registered.add((name, platform))
 
 
 @contextlib.contextmanager

@@ -1,7 +1,9 @@
 """The library of kernels: rebuilding damaged files, and messages about problems."""
 
+import ctypes
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import threading
@@ -67,6 +69,13 @@ def test_one_thread_at_a_time_computes_a_result():
     assert list(pool.map(run, range(4))) == [1, 1, 1, 1]
   register.cache_clear()
   assert register() == 2
+
+
+@needs_kernels
+def test_kernels_of_a_second_folder_are_not_registered_again(tmp_path):
+  """A process may look for the kernels again after SPECDEC_T5X_CACHE changed."""
+  copied = shutil.copy(library.built(), tmp_path / "kernels.so")
+  library.register(ctypes.CDLL(str(copied)), library.TARGETS, "cpu")
 
 
 @needs_kernels

@@ -47,9 +47,7 @@ def _problem_of_device() -> str | None:
 def loaded() -> ctypes.CDLL:
   """Returns the library, after registering the kernels in XLA."""
   kernels = ctypes.CDLL(str(built()))
-  for name in TARGETS:
-    handler = jax.ffi.pycapsule(getattr(kernels, name))
-    jax.ffi.register_ffi_target(name, handler, platform="CUDA")
+  library.register(kernels, TARGETS, "CUDA")
   return kernels
 
 
