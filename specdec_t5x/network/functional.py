@@ -68,6 +68,9 @@ def initial_variables(module: Network, key: PRNGKeyArray):
 
   The parameters have a checkpoint's form for any setting of `weights`.
   """
+  if isinstance(module.config, config.NetworkConfig):
+    # The outputs are not used, and XLA's products trace faster.
+    module = module.clone(config=dataclasses.replace(module.config, products="xla"))
   tokens = [jnp.ones((1, 1), jnp.int32)] * (2 if is_decoder_only(module) else 3)
   return module.init(key, *tokens, enable_dropout=False)
 
