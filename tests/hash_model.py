@@ -280,6 +280,7 @@ def speculation(
   keys,
   max_length,
   eos_id=1,
+  *,
   source=None,
   policy=FIXED,
 ):

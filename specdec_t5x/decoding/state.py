@@ -213,6 +213,7 @@ def initial_state(
   max_length: int,
   gamma: int,
   prompts: Int[Array, "I P"] | None = None,
+  *,
   policy_state: Any = None,
   observed: Any = None,
 ) -> DecodeState:

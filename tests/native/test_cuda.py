@@ -228,7 +228,7 @@ def test_few_fuses_norm_gate_and_residual(library):
   normed = x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-6) * scales
   assert _error(_floats(y), residual + normed @ values) < 6e-3
   other = draw(2, 320)
-  (y,) = on_cpu.few(library, 16, 4, _bits(x), matrices, _bits(other), 2)
+  (y,) = on_cpu.few(library, 16, 4, _bits(x), matrices, _bits(other), kind=2)
   assert _error(_floats(y), (plain.gelu(x) * other) @ values) < 6e-3
 
 

@@ -28,6 +28,7 @@ LENGTH = 9
 def run(
   target=TARGET,
   draft=None,
+  *,
   width=3,
   draft_width=None,
   gamma=0,

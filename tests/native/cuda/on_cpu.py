@@ -141,7 +141,7 @@ def step(library, layout, arrays, caches, **settings):
   return results
 
 
-def few(library, bits, cluster, x, matrices, other=None, kind=0, residuals=()):
+def few(library, bits, cluster, x, matrices, other=None, *, kind=0, residuals=()):
   """Runs the products of few rows and returns the results as bits of bfloat16.
 
   Args:
