@@ -330,7 +330,7 @@ def speculation(
     max_length,
     size,
     prompts,
-    policy.start(keys.size),
+    policy_state=policy.start(keys.size),
   )
   return Speculation(drafter, *rule_at(rule, sampling), context), start
 

@@ -223,7 +223,14 @@ def test_few_fuses_norm_gate_and_residual(library):
   scales = draw(320)
   residual = draw(2, 64)
   (y,) = on_cpu.few(
-    library, 16, 2, _bits(x), matrices, _bits(scales), 1, [_bits(residual)]
+    library,
+    16,
+    2,
+    _bits(x),
+    matrices,
+    _bits(scales),
+    kind=1,
+    residuals=[_bits(residual)],
   )
   normed = x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-6) * scales
   assert _error(_floats(y), residual + normed @ values) < 6e-3
