@@ -82,10 +82,11 @@ class Coupled(Rule):
 
 
 def rule_at(rule: Rule, sampling: Sampling) -> tuple[Rule, Sampling]:
-  """Returns the rule that verifies under `sampling`, and the rule's adjustment of p.
+  """Returns the rule and the settings for p that decode with `sampling`.
 
-  At temperature 0 every exact rule becomes `Greedy`, which needs no distributions. With
-  coupled draws every exact rule becomes `Coupled`.
+  The result is as for `core.types.Rule.at`, but two settings replace every exact rule:
+  temperature 0 by `Greedy`, which needs no distributions, and coupled draws by
+  `Coupled`.
 
   Raises:
     ValueError: if the rule does not support `sampling`.

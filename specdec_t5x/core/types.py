@@ -5,9 +5,9 @@ The letters are those of Leviathan et al., ICML 2023: p is the target's distribu
 drafted tokens that pass verification. The recovered token replaces the first rejected
 token. The bonus token follows a fully accepted draft.
 
-Randomness enters as uniforms in [0, 1), L per decision. Drawing a token reads the last
-uniforms, as many as `distributions.sample` has levels; an acceptance test reads the
-last uniform.
+Randomness enters as uniforms in [0, 1), L per decision. A decision is an acceptance
+test or the draw of a token. An acceptance test reads the last of the L uniforms. A draw
+reads the last k, with k = `distributions.draws_per_token(V)`.
 
 Shapes: B batch, G drafted tokens (of a chain: gamma), N = G + 1 nodes of a draft's tree
 (of a chain: positions), V vocabulary, D width of the features, L uniforms per decision
@@ -30,7 +30,15 @@ from specdec_t5x.core.tree import Tree, chain
 
 
 class Guarantee(enum.Enum):
-  """The promise of a verification rule about the output's distribution."""
+  """The promise of a verification rule about the output's distribution.
+
+  Attributes:
+    EXACT: the output has the target's distribution.
+    GREEDY_EXACT: the output is the target's greedy output, or the target's beam.
+    BOUNDED: no token is more than 1 / lenience times as likely as under the target. At
+      temperature 0, each accepted token has p >= lenience max p instead.
+    LOSSY: no promise.
+  """
 
   EXACT = "the target's distribution"
   GREEDY_EXACT = "the target's own greedy output, or beam"
@@ -39,7 +47,7 @@ class Guarantee(enum.Enum):
 
   @property
   def keeps_distribution(self) -> bool:
-    """Whether the output equals the target's, in distribution or token for token."""
+    """Whether output and target agree, in distribution or token for token."""
     return self in (Guarantee.EXACT, Guarantee.GREEDY_EXACT)
 
 
@@ -88,7 +96,7 @@ class Proposal:
     return self.draft_probs
 
   def drafted_probs(self) -> Float[Array, "B G"]:
-    """Returns q(x) of each drafted token x."""
+    """Returns q(x) of each drafted token x; `core.chain.drafted_probs` returns p(x)."""
     if self.draft_probs is None:
       return jnp.ones(self.tokens.shape)
     tokens = self.tokens[..., None]
@@ -116,9 +124,12 @@ class Rule(abc.ABC):
     guarantee: the promise about the output's distribution; a property if the promise
       depends on the rule's knobs.
     takes_trees: whether the rule verifies any tree, or only chains.
-    needs_independent: whether siblings must be independent draws from one distribution;
-      if not, siblings may also be certain, or drawn without replacement.
-    alpha_is_mass: whether a tried token is accepted with probability sum min(p, q).
+    needs_independent: whether the rule verifies only trees with siblings that are
+      independent draws from one distribution. Other rules also verify siblings that are
+      certain, or drawn without replacement.
+    alpha_is_mass: whether a token drawn from q is accepted with probability
+      sum_x min(p(x), q(x)), as in Leviathan et al. The mean of this sum then estimates
+      alpha.
     reads_probs: whether the rule reads more of p than the argmax; if not, logits may
       stand in for p, and the draft's distribution is not read.
   """
@@ -152,7 +163,19 @@ class Rule(abc.ABC):
     """
 
   def at(self, sampling: Sampling) -> tuple["Rule", Sampling]:
-    """Returns the rule that verifies under `sampling`, and the rule's adjustment of p.
+    """Returns the rule and the settings that decode with `sampling`.
+
+    By default the rule verifies p as adjusted by `sampling`. A subclass may return
+    another rule, or other settings for p: at temperature 0, `Lenient` returns
+    `LenientGreedy`, which reads p at temperature 1.
+
+    Args:
+      sampling: the user's settings, for target and draft.
+
+    Returns:
+      The rule to verify with, and the settings that turn the target's logits into
+      `target_probs`. The draft keeps the user's settings, unless the rule returns
+      coupled draws, which then hold for the draft, too.
 
     Raises:
       ValueError: if the rule does not support `sampling`.

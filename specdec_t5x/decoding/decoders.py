@@ -289,9 +289,13 @@ class SpeculativeDecoder(Decoder):
   def prepare(
     self, params, inputs, keys, sampling, max_length, eos_id, has_room=True
   ) -> tuple[Speculation, DecodeState]:
-    """Returns how to decode and where to start; arguments as for `decode`.
+    """Returns how to decode, and the first state.
 
-    Caches to be copied need no room for outputs (`has_room`).
+    The arguments are as for `decode`.
+
+    Args:
+      has_room: whether the caches have slots for outputs. A queue copies caches without
+        such slots into the rows' caches.
     """
     rows, size = keys.shape[0], self.drafter.tree.size
     sampling = self.drawn(sampling)

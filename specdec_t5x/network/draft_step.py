@@ -87,7 +87,10 @@ class DraftStep:
     )
 
   def scratch(self, rows: int) -> UInt32[Array, "R W"]:
-    """Returns the scratch memory of the first call: zeros."""
+    """Returns the scratch memory of the first call: zeros.
+
+    W is the size for one row, so the array has at least the size for `rows` rows.
+    """
     return jnp.zeros((rows, layouts.scratch_words(self.layout, 1)), jnp.uint32)
 
   def problem(self, rows: int) -> str | None:
@@ -276,8 +279,9 @@ def with_scratch(network: Any, cache: DecoderCache, has_room: bool) -> DecoderCa
   Args:
     network: a T5 with a step.
     cache: first cache of the network.
-    has_room: whether decoding uses this cache. Otherwise rows of this cache are put
-      into another cache, which keeps the other cache's memory.
+    has_room: whether decoding uses this cache. Otherwise decoding copies rows of this
+      cache into another cache. The scratch memory then has shape [B, 0], so the copy
+      writes nothing to the other cache's scratch memory.
   """
   scratch = of_network(network).scratch(cache.index.shape[0])
   return cache.replace(scratch=scratch if has_room else scratch[:, :0])
