@@ -24,8 +24,7 @@ def read_t5x(directory: epath.Path, leaf: Any, dtype: str | None) -> np.ndarray:
     dtype: dtype of the result; None keeps the stored dtype.
 
   Raises:
-    ValueError: if the dtype on disk is not the index's dtype, or the order on disk is
-      not row-major.
+    ValueError: if the dtype on disk is not the index's, or the order is not C.
   """
   if not isinstance(leaf, dict):
     return np.asarray(leaf, dtype and jnp.dtype(dtype))
@@ -47,14 +46,13 @@ def read_t5x(directory: epath.Path, leaf: Any, dtype: str | None) -> np.ndarray:
 
 
 def _check_layout(metadata: dict[str, Any], name: str) -> None:
-  """Raises a ValueError if an array's dtype or order on disk is altered.
+  """Raises a ValueError if the dtype on disk is not `name`, or the order is not C.
 
-  tensorstore trusts the metadata on disk. With another dtype or order, tensorstore
-  would return wrong numbers without an error.
+  tensorstore trusts the metadata on disk, and would return wrong numbers.
 
   Args:
     metadata: metadata of the array on disk.
-    name: name of the array's dtype in the index. T5X always writes row-major order (C).
+    name: name of the array's dtype in the index.
   """
   dtype = name if name == "bfloat16" else np.dtype(name).newbyteorder("<").str
   layout = metadata["dtype"], metadata["order"]

@@ -39,19 +39,13 @@ class T5XParameters:
     return self._format == "t5x" and hasattr(t5x, "PROVIDER")
 
   def save(self, step: int, params: Any) -> None:
-    """Writes the checkpoint of a step. Every parameter keeps its dtype.
-
-    Args:
-      step: number of the step.
-      params: nested parameters of the network.
-    """
+    """Writes the checkpoint of a step. Every parameter keeps its dtype."""
     state = self._state.restore_state(
       {"target": params, "state": {"step": jnp.asarray(step, jnp.int32)}}
     )
     settings = {
       "partitioner": one_device(),
-      # With any other value, upstream T5X would convert integers to floats, too, as
-      # the token ids of an n-gram table.
+      # With another value, upstream T5X converts a table's token ids to floats.
       "save_dtype": None,
     }
     if self._format == "orbax":

@@ -27,10 +27,7 @@ def one_device() -> partitioning.PjitPartitioner:
 
 
 def restore_t5x(
-  path: str,
-  state: InferenceState,
-  partitioner: Any,
-  dtype: str | None,
+  path: str, state: InferenceState, partitioner: Any, dtype: str | None
 ) -> InferenceState:
   """Returns the state with the parameters of a checkpoint in T5X's format.
 
@@ -46,15 +43,9 @@ def restore_t5x(
 
 
 def restore_orbax(
-  path: str,
-  state: InferenceState,
-  partitioner: Any,
-  dtype: str | None,
+  path: str, state: InferenceState, partitioner: Any, dtype: str | None
 ) -> InferenceState:
-  """Returns the state with the parameters of a checkpoint in Orbax's format.
-
-  The arguments are as for `restore_t5x`.
-  """
+  """Does the same as `restore_t5x`, for Orbax's format."""
   # The manager opens the folder of a run; `path` names one checkpoint of the run.
   reader = checkpoints.OrbaxCheckpointManagerInterface(
     directory=str(epath.Path(path).parent),
