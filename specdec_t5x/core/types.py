@@ -163,19 +163,11 @@ class Rule(abc.ABC):
     """
 
   def at(self, sampling: Sampling) -> tuple["Rule", Sampling]:
-    """Returns the rule and the settings that decode with `sampling`.
+    """Returns the rule and the settings for p that decode with the user's `sampling`.
 
-    By default the rule verifies p as adjusted by `sampling`. A subclass may return
-    another rule, or other settings for p: at temperature 0, `Lenient` returns
-    `LenientGreedy`, which reads p at temperature 1.
-
-    Args:
-      sampling: the user's settings, for target and draft.
-
-    Returns:
-      The rule to verify with, and the settings that turn the target's logits into
-      `target_probs`. The draft keeps the user's settings, unless the rule returns
-      coupled draws, which then hold for the draft, too.
+    The settings turn the target's logits into `target_probs`. The draft keeps the
+    user's settings, except that coupled draws hold for both. For example, at
+    temperature 0 `Lenient` returns `LenientGreedy`, which reads p at temperature 1.
 
     Raises:
       ValueError: if the rule does not support `sampling`.

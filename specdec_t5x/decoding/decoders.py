@@ -289,13 +289,10 @@ class SpeculativeDecoder(Decoder):
   def prepare(
     self, params, inputs, keys, sampling, max_length, eos_id, has_room=True
   ) -> tuple[Speculation, DecodeState]:
-    """Returns how to decode, and the first state.
+    """Returns how to decode and where to start; arguments as for `decode`.
 
-    The arguments are as for `decode`.
-
-    Args:
-      has_room: whether the caches have slots for outputs. A queue copies caches without
-        such slots into the rows' caches.
+    Without `has_room` the caches have no slots for outputs, because a queue copies the
+    caches into the caches of its rows.
     """
     rows, size = keys.shape[0], self.drafter.tree.size
     sampling = self.drawn(sampling)
