@@ -101,14 +101,9 @@ class StoredArray:
 
 
 def _check_layout(store, name: str) -> None:
-  """Raises a ValueError if an array's dtype or order on disk is altered.
+  """Raises a ValueError if the dtype on disk is not `name`, or the order is not C.
 
-  tensorstore trusts the metadata on disk. With another dtype or order, tensorstore
-  would return wrong numbers without an error.
-
-  Args:
-    store: the open array.
-    name: name of the array's dtype in the index. T5X always writes row-major order (C).
+  tensorstore trusts the metadata on disk, and would return wrong numbers.
   """
   expected = name if name == "bfloat16" else np.dtype(name).newbyteorder("<").str
   metadata = store.spec().to_json()["metadata"]
