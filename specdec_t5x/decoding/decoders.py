@@ -130,7 +130,7 @@ class Decoder(abc.ABC):
     """Decodes R / B outputs for each input.
 
     Args:
-      params: of the networks, by name.
+      params: the networks' parameters, by name.
       inputs: encoder tokens, or the prompts of decoder-only networks; zero-padded.
       keys: random keys of the rows; the rows of an input are neighbours.
       sampling: the adjustment of all distributions.
