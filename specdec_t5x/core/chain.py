@@ -14,10 +14,7 @@ from specdec_t5x.core.types import Proposal, Verdict
 def drafted_probs(
   target_probs: Float[Array, "B N V"], proposal: Proposal
 ) -> Float[Array, "B G"]:
-  """Returns p(x) of each drafted token x; `Proposal.drafted_probs` returns q(x).
-
-  p is the target's distribution after x's parent.
-  """
+  """Returns p(x) of each drafted token x, with p the distribution after x's parent."""
   tokens = proposal.tokens[..., None]
   distributions = proposal.tree.of_parents(target_probs)
   return jnp.take_along_axis(distributions, tokens, axis=-1)[..., 0]

@@ -82,11 +82,10 @@ class Coupled(Rule):
 
 
 def rule_at(rule: Rule, sampling: Sampling) -> tuple[Rule, Sampling]:
-  """Returns the rule and the settings for p that decode with `sampling`.
+  """Returns the rule and the settings for p that decode with `sampling` (`Rule.at`).
 
-  The result is as for `core.types.Rule.at`, but two settings replace every exact rule:
-  temperature 0 by `Greedy`, which needs no distributions, and coupled draws by
-  `Coupled`.
+  At temperature 0 every exact rule becomes `Greedy`, which needs no distributions. With
+  coupled draws every exact rule becomes `Coupled`.
 
   Raises:
     ValueError: if the rule does not support `sampling`.

@@ -48,8 +48,7 @@ class Lenient(Rule):
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
     """Returns the rule and `sampling`; see `core.types.Rule.at`.
 
-    At temperature 0 returns `LenientGreedy` and temperature 1, since `LenientGreedy`
-    reads p at temperature 1.
+    At temperature 0 returns `LenientGreedy`, which reads p at temperature 1.
     """
     if sampling.greedy:
       return LenientGreedy(self.lenience), Sampling(temperature=1.0)

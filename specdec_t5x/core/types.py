@@ -5,9 +5,9 @@ The letters are those of Leviathan et al., ICML 2023: p is the target's distribu
 drafted tokens that pass verification. The recovered token replaces the first rejected
 token. The bonus token follows a fully accepted draft.
 
-Randomness enters as uniforms in [0, 1), L per decision. A decision is an acceptance
-test or the draw of a token. An acceptance test reads the last of the L uniforms. A draw
-reads the last k, with k = `distributions.draws_per_token(V)`.
+Randomness enters as uniforms in [0, 1), L per decision (a test or a draw). The test of
+a drafted token reads the last uniform. The draw of a token reads the last
+`distributions.draws_per_token(V)` uniforms.
 
 Shapes: B batch, G drafted tokens (of a chain: gamma), N = G + 1 nodes of a draft's tree
 (of a chain: positions), V vocabulary, D width of the features, L uniforms per decision
@@ -30,15 +30,7 @@ from specdec_t5x.core.tree import Tree, chain
 
 
 class Guarantee(enum.Enum):
-  """The promise of a verification rule about the output's distribution.
-
-  Attributes:
-    EXACT: the output has the target's distribution.
-    GREEDY_EXACT: the output is the target's greedy output, or the target's beam.
-    BOUNDED: no token is more than 1 / lenience times as likely as under the target. At
-      temperature 0, each accepted token has p >= lenience max p instead.
-    LOSSY: no promise.
-  """
+  """The promise of a verification rule about the output's distribution."""
 
   EXACT = "the target's distribution"
   GREEDY_EXACT = "the target's own greedy output, or beam"
@@ -124,12 +116,9 @@ class Rule(abc.ABC):
     guarantee: the promise about the output's distribution; a property if the promise
       depends on the rule's knobs.
     takes_trees: whether the rule verifies any tree, or only chains.
-    needs_independent: whether the rule verifies only trees with siblings that are
-      independent draws from one distribution. Other rules also verify siblings that are
-      certain, or drawn without replacement.
-    alpha_is_mass: whether a token drawn from q is accepted with probability
-      sum_x min(p(x), q(x)), as in Leviathan et al. The mean of this sum then estimates
-      alpha.
+    needs_independent: whether the rule verifies only independent siblings, and neither
+      certain siblings nor siblings drawn without replacement.
+    alpha_is_mass: whether alpha is the mean of sum_x min(p(x), q(x)).
     reads_probs: whether the rule reads more of p than the argmax; if not, logits may
       stand in for p, and the draft's distribution is not read.
   """
@@ -165,9 +154,7 @@ class Rule(abc.ABC):
   def at(self, sampling: Sampling) -> tuple["Rule", Sampling]:
     """Returns the rule and the settings for p that decode with the user's `sampling`.
 
-    The settings turn the target's logits into `target_probs`. The draft keeps the
-    user's settings, except that coupled draws hold for both. For example, at
-    temperature 0 `Lenient` returns `LenientGreedy`, which reads p at temperature 1.
+    For example, at temperature 0 `Lenient` returns `LenientGreedy` and temperature 1.
 
     Raises:
       ValueError: if the rule does not support `sampling`.

@@ -291,8 +291,7 @@ class SpeculativeDecoder(Decoder):
   ) -> tuple[Speculation, DecodeState]:
     """Returns how to decode and where to start; arguments as for `decode`.
 
-    Without `has_room` the caches have no slots for outputs, because a queue copies the
-    caches into the caches of its rows.
+    Caches that a queue copies into its rows need no slots for outputs (`has_room`).
     """
     rows, size = keys.shape[0], self.drafter.tree.size
     sampling = self.drawn(sampling)

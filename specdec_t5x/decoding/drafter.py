@@ -87,9 +87,8 @@ class Drafter(abc.ABC):
       state: the decode's state: tokens, lengths, the target's cache, and the state of
         this drafter.
       uniforms: independent draws from U[0, 1), L for each of C = `decisions`. If draws
-        are coupled, the i-th L uniforms belong to the i-th position after the known
-        tokens. The argmax of `core.distributions.perturbed` with these uniforms is then
-        likely the target's token.
+        are coupled, the i-th belong to the i-th position after the known tokens, and
+        the argmax of `core.distributions.perturbed` is likely the target's token.
 
     Returns:
       The proposal, with exactly the distributions q that the tokens were drawn from,

@@ -110,25 +110,17 @@ class Stepwise(Drafter):
   def first_logits(
     self, context: Context, state: DecodeState
   ) -> tuple[Float[Array, "B V"], Cache]:
-    """Scores the known tokens that the drafting network's cache lacks.
+    """Returns the logits of the first drafted token, and the cache for `extend`.
 
-    Returns:
-      The logits of the first drafted token, and the cache for the first call of
-      `extend`. The cache holds all known tokens.
+    Scores the known tokens that the cache lacks. The returned cache lacks none.
     """
 
   def next_state(self, cache: Cache, state: DecodeState) -> Any:
-    """Returns the drafter's state after a draft; None for drafters without a state.
-
-    `cache` is the result of the last call of `extend`.
-    """
+    """Returns the drafter's state after a draft, given the last cache of `extend`."""
     del cache, state
 
   def default_policy(self, is_named: bool) -> str:
-    """Returns 'auto' if a gin file or a name asked for the drafter; else 'fixed'.
-
-    'auto' chooses draft lengths by measured times; 'fixed' drafts gamma tokens.
-    """
+    """Returns 'auto' if a gin file or a name asked for the drafter; else 'fixed'."""
     return "auto" if is_named else "fixed"
 
   @property
@@ -196,10 +188,7 @@ def is_gamma_given(drafter: Drafter) -> bool:
 def draw_token(
   logits: Float[Array, "B V"], context: Context, uniforms: Float[Array, "B L"]
 ) -> tuple[Int[Array, "B"], Float[Array, "B V"] | None]:
-  """Draws a token per row, and returns the token and the token's distribution.
-
-  The distribution is None if tokens are certain (`Sampling.certain`).
-  """
+  """Draws tokens; returns the tokens, and q or None for `Sampling.certain` tokens."""
   if context.sampling.certain:
     scores = perturbed(logits, context.sampling, uniforms, context.adjust)
     return likeliest(scores), None

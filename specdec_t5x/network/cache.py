@@ -24,11 +24,10 @@ class DecoderCache:
       decoder-only network.
     cross_values: values of the encoded input, per layer.
     encoder_mask: positions of the encoded input that are tokens.
-    scratch: memory that one step of our kernel leaves for the next step
-      (`draft_step`); None without the kernel. The kernel uses the array as a whole. The
-      array has an axis of rows only because every leaf of a cache has one, for code
-      that repeats or selects rows. A cache with rows to be copied into another cache
-      has a scratch of shape [B, 0], so the copy writes nothing to the other scratch.
+    scratch: memory of our kernel between steps (`draft_step`). The kernel uses the
+      array as a whole; the axis of rows serves code that repeats or selects rows. In a
+      cache with rows to be copied into another cache the shape is [B, 0], so the copy
+      leaves the other cache's memory alone.
   """
 
   index: Int[Array, "B"]

@@ -87,10 +87,7 @@ class DraftStep:
     )
 
   def scratch(self, rows: int) -> UInt32[Array, "R W"]:
-    """Returns the scratch memory of the first call: zeros.
-
-    W is the size for one row, so the array has at least the size for `rows` rows.
-    """
+    """Returns the scratch memory of the first call: zeros."""
     return jnp.zeros((rows, layouts.scratch_words(self.layout, 1)), jnp.uint32)
 
   def problem(self, rows: int) -> str | None:
@@ -280,8 +277,7 @@ def with_scratch(network: Any, cache: DecoderCache, has_room: bool) -> DecoderCa
     network: a T5 with a step.
     cache: first cache of the network.
     has_room: whether decoding uses this cache. Otherwise decoding copies rows of this
-      cache into another cache. The scratch memory then has shape [B, 0], so the copy
-      writes nothing to the other cache's scratch memory.
+      cache into another cache, and the scratch memory has shape [B, 0].
   """
   scratch = of_network(network).scratch(cache.index.shape[0])
   return cache.replace(scratch=scratch if has_room else scratch[:, :0])
