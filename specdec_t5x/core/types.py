@@ -116,8 +116,7 @@ class Rule(abc.ABC):
     guarantee: the promise about the output's distribution; a property if the promise
       depends on the rule's knobs.
     takes_trees: whether the rule verifies any tree, or only chains.
-    needs_independent: whether the rule verifies only independent siblings, and neither
-      certain siblings nor siblings drawn without replacement.
+    needs_independent: whether siblings must be independent draws from one distribution.
     alpha_is_mass: whether alpha is the mean of sum_x min(p(x), q(x)).
     reads_probs: whether the rule reads more of p than the argmax; if not, logits may
       stand in for p, and the draft's distribution is not read.
