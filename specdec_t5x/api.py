@@ -182,7 +182,7 @@ def generate(
     sampling: temperature, top-k, top-p.
     max_length: the most tokens of an output.
     batch_size: the most inputs that are decoded at once.
-    seed: of the sampling. Samples of an input depend on the seed and on the input's
+    seed: the sampling's seed. Samples of an input depend on the seed and on the input's
       place in `inputs`, not on batch_size.
     draft_tokenizer: the vocabulary of a draft model with another vocabulary than the
       target, as `vocabulary`.

@@ -45,11 +45,14 @@ MODULES = {
   "training.serving": "contrib.online.serving",
   "training.trim": "training.jobs",
 }
-# "module:name" of the objects that left a module, by old module and old name.
+# "module:name" of the objects with a new module or name, by old module and old name.
 NAMES = {
   "build": {"beam": "contrib.beam.decoder:beam"},
   "data.vocabularies": {"shared_tokens": "contrib.vocabulary_tables:shared_tokens"},
-  "drafters.eagle": {"EagleTree": "contrib.pruned:EagleTree"},
+  "drafters.eagle": {
+    "EagleTree": "contrib.pruned:EagleTree",
+    "Going": "drafters.eagle:LayerInputs",
+  },
   "drafters.heads": {"HeadDraft": "contrib.heads:HeadDraft"},
   "network.functional": {
     "check_same_vocabulary": "network.vocabulary:check_same_vocabulary",

@@ -190,9 +190,9 @@ def made(
   """Computes an array from a network's parameters, and prints its size.
 
   Args:
-    name: of the array.
+    name: name of the array.
     make: one of `Decoder.derived`.
-    params: the network's.
+    params: the network's parameters.
     network: its name.
   """
   found = jax.block_until_ready(make(params))

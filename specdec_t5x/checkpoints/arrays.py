@@ -24,7 +24,7 @@ def read_t5x(directory: epath.Path, leaf: Any, dtype: str | None) -> np.ndarray:
     dtype: dtype of the result; None keeps the stored dtype.
 
   Raises:
-    ValueError: if dtype or order of the file differ from the index.
+    ValueError: if the dtype on disk is not the index's, or the order is not C.
   """
   if not isinstance(leaf, dict):
     return np.asarray(leaf, dtype and jnp.dtype(dtype))
@@ -46,7 +46,9 @@ def read_t5x(directory: epath.Path, leaf: Any, dtype: str | None) -> np.ndarray:
 
 
 def _check_layout(metadata: dict[str, Any], name: str) -> None:
-  """Raises a ValueError if an array's bytes would be read as other numbers.
+  """Raises a ValueError if the dtype on disk is not `name`, or the order is not C.
+
+  tensorstore trusts the metadata on disk, and would return wrong numbers.
 
   Args:
     metadata: metadata of the array on disk.

@@ -299,7 +299,7 @@ class T5X(Checkpoint):
     t5x_index.check_whole(epath.Path(self.path), self._leaves)
     from specdec_t5x.checkpoints import readers
 
-    return readers.t5x(self.path, state, partitioner, dtype)
+    return readers.restore_t5x(self.path, state, partitioner, dtype)
 
   def _read_step(self):
     return t5x_index.step(epath.Path(self.path))
@@ -332,7 +332,7 @@ class Orbax(Checkpoint):
       return super()._restore(state, partitioner, dtype)
     from specdec_t5x.checkpoints import readers
 
-    return readers.orbax(self.path, state, partitioner, dtype)
+    return readers.restore_orbax(self.path, state, partitioner, dtype)
 
   def _read_step(self):
     return orbax_layout.step(self._layout, epath.Path(self.path))

@@ -15,12 +15,12 @@ from specdec_t5x.network.functional import Network
 
 
 class T5XParameters:
-  """Parameters of a run as checkpoints that T5X reads, <directory>/checkpoint_<step>.
+  """Writes and reads the parameters of a run, as <directory>/checkpoint_<step>.
 
   Args:
     network: network of the parameters.
     directory: folder of the run.
-    format: format of the checkpoints, 't5x' or 'orbax'.
+    format: format of the checkpoints, 't5x' or 'orbax'. T5X reads both formats.
   """
 
   def __init__(self, network: Network, directory: str, format: str = "t5x"):
@@ -31,11 +31,15 @@ class T5XParameters:
 
   @property
   def streams(self) -> bool:
-    """Whether `save` accepts any objects that NumPy reads, and writes one by one."""
+    """Whether `save` reads the parameters in groups, and frees each written group.
+
+    If so, a parameter may be an object that NumPy reads on access, as
+    `hugging_face.folder.Unread`. Only `t5x_runtime`'s writer of T5X's format does so.
+    """
     return self._format == "t5x" and hasattr(t5x, "PROVIDER")
 
   def save(self, step: int, params: Any) -> None:
-    """Writes the parameters as float32."""
+    """Writes the checkpoint of a step. Every parameter keeps its dtype."""
     state = self._state.restore_state(
       {"target": params, "state": {"step": jnp.asarray(step, jnp.int32)}}
     )
@@ -64,10 +68,14 @@ class T5XParameters:
       shutil.rmtree(self._path(step))
 
   def read(self, path: str, macro: str = "OUTPUT_DIR") -> Any:
-    """Returns the parameters of any checkpoint of this network.
+    """Returns the parameters of any checkpoint of this network, as JAX arrays.
+
+    Args:
+      path: path of the checkpoint, in any folder.
+      macro: gin macro of the path, for messages.
 
     Raises:
-      ValueError: if there is no checkpoint of this network. The message names `macro`.
+      ValueError: if there is no checkpoint of this network at `path`.
     """
     shapes = flat_shapes(self._state.params)
     params = Checkpoint.of_network(path, macro, shapes).load(self._network)

@@ -1,4 +1,6 @@
-"""T5X's readers of checkpoints, and the state that the readers fill."""
+"""Restores checkpoints with T5X's readers, which fill a state of known shapes."""
+
+from typing import Any
 
 import flax
 import jax
@@ -11,7 +13,7 @@ from specdec_t5x.network.functional import Network, initial_variables
 
 
 def abstract_state(network: Network) -> InferenceState:
-  """Returns the shapes of a network's parameters, and their logical axes."""
+  """Returns a state that holds shapes and logical axes, without allocating arrays."""
 
   def make_state(key):
     return InferenceState.create(flax.core.freeze(initial_variables(network, key)))
@@ -24,15 +26,27 @@ def one_device() -> partitioning.PjitPartitioner:
   return partitioning.PjitPartitioner(num_partitions=1)
 
 
-def t5x(path: str, state: InferenceState, partitioner, dtype: str | None):
-  """Returns the state with the parameters of a checkpoint in T5X's format."""
+def restore_t5x(
+  path: str, state: InferenceState, partitioner: Any, dtype: str | None
+) -> InferenceState:
+  """Returns the state with the parameters of a checkpoint in T5X's format.
+
+  Args:
+    path: folder of the checkpoint.
+    state: shapes and logical axes of the parameters.
+    partitioner: the layout of the parameters on the devices.
+    dtype: dtype of the parameters; None keeps the stored dtypes.
+  """
   dtype = jnp.dtype(dtype) if dtype else None
   reader = checkpoints.Checkpointer(state, partitioner, "", restore_dtype=dtype)
   return reader.restore(path=path)
 
 
-def orbax(path: str, state: InferenceState, partitioner, dtype: str | None):
-  """Returns the state with the parameters of a checkpoint in Orbax's format."""
+def restore_orbax(
+  path: str, state: InferenceState, partitioner: Any, dtype: str | None
+) -> InferenceState:
+  """Does the same as `restore_t5x`, for Orbax's format."""
+  # The manager opens the folder of a run; `path` names one checkpoint of the run.
   reader = checkpoints.OrbaxCheckpointManagerInterface(
     directory=str(epath.Path(path).parent),
     train_state=state,

@@ -42,7 +42,9 @@ class Approximate(Rule):
     """Returns whether each drafted token is near enough to pass."""
 
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
-    """Returns the rule at temperature 0, and the rule's adjustment of p.
+    """Returns the rule and temperature 1 for p; see `core.types.Rule.at`.
+
+    Returns `Greedy` and `sampling` if only argmax p passes.
 
     Raises:
       ValueError: if the temperature is not 0.

@@ -189,7 +189,7 @@ class Cascade(Drafter):
     )
     window = jax.lax.while_loop(
       lambda window: ~window.state.ended.all(),
-      lambda window: self._grown(context, window, uniforms, state.lengths),
+      lambda window: self._after_iteration(context, window, uniforms, state.lengths),
       window,
     )
     proposal = self._proposal(window, state.lengths)
@@ -198,7 +198,7 @@ class Cascade(Drafter):
     cache = None if self.of_target else window.state.target_cache
     return proposal, CascadeState(cache, window.state.drafter_state, window.calls)
 
-  def _grown(self, context, window, uniforms, lengths) -> _Window:
+  def _after_iteration(self, context, window, uniforms, lengths) -> _Window:
     """Returns the window after one iteration of the inner speculation."""
     spec = self._speculation(context, window.state)
     if context.sampling.coupled:

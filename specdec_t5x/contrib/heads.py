@@ -172,7 +172,7 @@ class HeadDraft(Headed):
     drafter_state = state.drafter_state
     if self.network.reads_path:
       read = self._path_reader(context, drafter_state.feature, state.last_tokens())
-      proposal = self.grown(context, state, uniforms, read)
+      proposal = self.draft_levels(context, state, uniforms, read)
     else:
       features = self.apply(context, "features", drafter_state.feature)
       proposal = self.proposal(context, state, uniforms, features)

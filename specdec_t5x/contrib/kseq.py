@@ -65,12 +65,12 @@ def _walk(target_probs, draft_probs, parents, tokens, draws, is_valid):
     p = target_probs[last]
     q = draft_probs[jnp.argmax(present)]
     passes, next_probs = choose(p, q, tokens, present, draws)
-    going = passes.any()
+    is_accepted = passes.any()
     first = jnp.argmax(passes)
     same_token = jnp.pad(present & (tokens == tokens[first]), (1, 0))
-    current = jnp.where(going, same_token, current)
-    last = jnp.where(going, first + 1, last)
-    return current, going, last, next_probs
+    current = jnp.where(is_accepted, same_token, current)
+    last = jnp.where(is_accepted, first + 1, last)
+    return current, is_accepted, last, next_probs
 
   is_root = jnp.arange(tokens.size + 1) == 0
   start = is_root, jnp.array(True), jnp.array(0), target_probs[0]

@@ -91,10 +91,10 @@ class OtherVocabulary(DraftModel):
     cache = context.networks["draft"].start(in_draft)
     return StepwiseState(cache, jnp.zeros_like(cache.index))
 
-  def read(
+  def first_logits(
     self, context: Context, state: DecodeState
   ) -> tuple[Float[Array, "B V"], Cache]:
-    """Reads the pieces that the cache lacks, two pieces per call."""
+    """Scores the pieces that the cache lacks, two pieces per call."""
     sequences, lengths = self._known(state)
     cache = state.drafter_state.cache
     # If the last token has no pieces, the draft reads the last known piece again.
@@ -103,8 +103,8 @@ class OtherVocabulary(DraftModel):
     logits, cache = caught_up(extend, cache, sequences, lengths)
     return self._of_target(context, logits), cache
 
-  def carried(self, cache: Cache, state: DecodeState) -> StepwiseState:
-    """Returns a state of the cache and the rows' lengths in draft tokens."""
+  def next_state(self, cache: Cache, state: DecodeState) -> StepwiseState:
+    """Returns the state with the draft's cache, and the number of known pieces."""
     _, lengths = self._known(state)
     return StepwiseState(cache, lengths)
 

@@ -28,7 +28,7 @@ from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.context import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.eagle import Eagle, EagleState, Going
+from specdec_t5x.drafters.eagle import Eagle, EagleState, LayerInputs
 from specdec_t5x.drafters.heads import Read, RowTrees, apply_draft, draft_logits
 
 # (the last M tokens up to each node, the position of each node's last token) -> the
@@ -249,7 +249,7 @@ class EagleTree(Eagle):
     return min(self.network.config.count, self.shape.nodes)
 
   @property
-  def grown(self) -> int:
+  def max_positions(self) -> int:
     """The most positions that the layer reads for one draft."""
     return self.shape.width * self.depth
 
@@ -261,13 +261,13 @@ class EagleTree(Eagle):
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, EagleState]:
     """Drafts a tree, with no valid node before the target's first call."""
-    logits, going = self.read(context, state)
-    index = going.cache.index
+    logits, inputs = self.first_logits(context, state)
+    index = inputs.cache.index
     depths = []
     sees = None  # [B, P, M], which of all M nodes so far the last level's P nodes see.
 
     def read(depth, tokens, parents):
-      nonlocal going, sees
+      nonlocal inputs, sees
       if tokens is None:
         return logits[:, None]
       rows, size = tokens.shape
@@ -282,21 +282,21 @@ class EagleTree(Eagle):
         self.network,
         context,
         "extend",
-        going.cache,
-        _gathered(going.feature, parents),
+        inputs.cache,
+        _gathered(inputs.feature, parents),
         context.target.embed(tokens),
-        going.target,
+        inputs.target,
         index[:, None] + jnp.array(depths),
         sees,
       )
-      going = Going(cache, feature, going.target)
+      inputs = LayerInputs(cache, feature, inputs.target)
       return draft_logits(self.network, context, outputs)
 
     proposal = self.shape.propose(context, state, uniforms, read, self.depth)
     drafter_state = state.drafter_state.replace(
-      cache=going.cache.at(index), tree=proposal.tree
+      cache=inputs.cache.at(index), tree=proposal.tree
     )
-    return self.known(state, proposal), drafter_state
+    return self.without_early_drafts(state, proposal), drafter_state
 
 
 def _gathered(rows: Array, places: Int[Array, "B P"]) -> Array:

@@ -82,7 +82,7 @@ class Coupled(Rule):
 
 
 def rule_at(rule: Rule, sampling: Sampling) -> tuple[Rule, Sampling]:
-  """Returns the rule that verifies under `sampling`, and the rule's adjustment of p.
+  """Returns the rule and the settings for p that decode with `sampling` (`Rule.at`).
 
   At temperature 0 every exact rule becomes `Greedy`, which needs no distributions. With
   coupled draws every exact rule becomes `Coupled`.

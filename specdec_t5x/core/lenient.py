@@ -46,9 +46,9 @@ class Lenient(Rule):
     return self.lenience == 1
 
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
-    """Returns the rule and `sampling`; `LenientGreedy` at temperature 0.
+    """Returns the rule and `sampling`; see `core.types.Rule.at`.
 
-    `LenientGreedy` reads the target's distribution at temperature 1.
+    At temperature 0 returns `LenientGreedy`, which reads p at temperature 1.
     """
     if sampling.greedy:
       return LenientGreedy(self.lenience), Sampling(temperature=1.0)

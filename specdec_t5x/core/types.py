@@ -5,9 +5,9 @@ The letters are those of Leviathan et al., ICML 2023: p is the target's distribu
 drafted tokens that pass verification. The recovered token replaces the first rejected
 token. The bonus token follows a fully accepted draft.
 
-Randomness enters as uniforms in [0, 1), L per decision. Drawing a token reads the last
-uniforms, as many as `distributions.sample` has levels; an acceptance test reads the
-last uniform.
+Randomness enters as uniforms in [0, 1), L per decision (a test or a draw). The test of
+a drafted token reads the last uniform. The draw of a token reads the last
+`distributions.draws_per_token(V)` uniforms.
 
 Shapes: B batch, G drafted tokens (of a chain: gamma), N = G + 1 nodes of a draft's tree
 (of a chain: positions), V vocabulary, D width of the features, L uniforms per decision
@@ -39,7 +39,7 @@ class Guarantee(enum.Enum):
 
   @property
   def keeps_distribution(self) -> bool:
-    """Whether the output equals the target's, in distribution or token for token."""
+    """Whether output and target agree, in distribution or token for token."""
     return self in (Guarantee.EXACT, Guarantee.GREEDY_EXACT)
 
 
@@ -88,7 +88,7 @@ class Proposal:
     return self.draft_probs
 
   def drafted_probs(self) -> Float[Array, "B G"]:
-    """Returns q(x) of each drafted token x."""
+    """Returns q(x) of each drafted token x; `core.chain.drafted_probs` returns p(x)."""
     if self.draft_probs is None:
       return jnp.ones(self.tokens.shape)
     tokens = self.tokens[..., None]
@@ -116,9 +116,8 @@ class Rule(abc.ABC):
     guarantee: the promise about the output's distribution; a property if the promise
       depends on the rule's knobs.
     takes_trees: whether the rule verifies any tree, or only chains.
-    needs_independent: whether siblings must be independent draws from one distribution;
-      if not, siblings may also be certain, or drawn without replacement.
-    alpha_is_mass: whether a tried token is accepted with probability sum min(p, q).
+    needs_independent: whether siblings must be independent draws from one distribution.
+    alpha_is_mass: whether alpha is the mean of sum_x min(p(x), q(x)).
     reads_probs: whether the rule reads more of p than the argmax; if not, logits may
       stand in for p, and the draft's distribution is not read.
   """
@@ -152,7 +151,9 @@ class Rule(abc.ABC):
     """
 
   def at(self, sampling: Sampling) -> tuple["Rule", Sampling]:
-    """Returns the rule that verifies under `sampling`, and the rule's adjustment of p.
+    """Returns the rule and the settings for p that decode with the user's `sampling`.
+
+    For example, at temperature 0 `Lenient` returns `LenientGreedy` and temperature 1.
 
     Raises:
       ValueError: if the rule does not support `sampling`.

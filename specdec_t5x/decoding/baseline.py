@@ -56,7 +56,7 @@ class PlainIteration:
   """The result of an iteration without a draft.
 
   Attributes:
-    logits: the target's, at all tokens of the block.
+    logits: the target's logits at all tokens of the block.
     info: the counts.
   """
 
@@ -69,7 +69,7 @@ def step(plain: Plain, state: DecodeState) -> tuple[DecodeState, PlainIteration]
 
   Args:
     plain: how to decode.
-    state: where the decode stands, made for a gamma of `block` - 1.
+    state: the decode's state, made for a gamma of `block` - 1.
   """
   rows = jnp.arange(state.lengths.shape[0])
   fillers = jnp.zeros((rows.size, plain.block - 1), jnp.int32)

@@ -74,7 +74,7 @@ class Queue:
     policy_state: the policy's state after the batch before.
     count: number of outputs to decode.
     next: number of the first output that no row has taken.
-    read: number of outputs with encoded inputs.
+    read: number of outputs with inputs that were encoded so far.
     starts: first states of the inputs encoded last; their caches have no room for
       outputs.
     holds: numbers of the outputs that the rows decode; R for rows without an output.
@@ -96,7 +96,7 @@ class Queue:
 
   @property
   def size(self) -> int:
-    """R."""
+    """The number of outputs (R)."""
     return self.keys.shape[0]
 
   def waiting(self, carry: Carry) -> Bool[Array, "B"]:

@@ -88,8 +88,8 @@ class Context:
     networks: the drafter's own networks, by name.
     source: the encoder's inputs of the rows, zero-padded; empty without an encoder.
     policy: decides how many tokens each row drafts.
-    behind: number of known tokens that a draft's cache may lack: the last drafted
-      token, the token after it, and a token more for each speculation above.
+    behind: the most known tokens that a draft's cache may lack: the last drafted token,
+      the target's token after the draft, and one token for each outer speculation.
   """
 
   sampling: Sampling
@@ -105,12 +105,12 @@ class Context:
   def draft_lengths(
     self, state: DecodeState, choices: tuple[int, ...]
   ) -> Int[Array, "B"]:
-    """Returns the largest number of counting drafted tokens of the rows.
+    """Returns the most drafted tokens of each row that count in the next iteration.
 
-    The length is 0 in rows that have ended, and leaves room for the target's own token.
+    The number is 0 in rows that have ended, and leaves room for the target's own token.
 
     Args:
-      state: where the decode stands.
+      state: the decode's state.
       choices: draft lengths of different cost (`Drafter.lengths`).
     """
     rows = state.lengths.shape[0]

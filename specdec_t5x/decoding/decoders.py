@@ -130,7 +130,7 @@ class Decoder(abc.ABC):
     """Decodes R / B outputs for each input.
 
     Args:
-      params: of the networks, by name.
+      params: the networks' parameters, by name.
       inputs: encoder tokens, or the prompts of decoder-only networks; zero-padded.
       keys: random keys of the rows; the rows of an input are neighbours.
       sampling: the adjustment of all distributions.
@@ -291,7 +291,7 @@ class SpeculativeDecoder(Decoder):
   ) -> tuple[Speculation, DecodeState]:
     """Returns how to decode and where to start; arguments as for `decode`.
 
-    Caches to be copied need no room for outputs (`has_room`).
+    Caches that a queue copies into its rows need no slots for outputs (`has_room`).
     """
     rows, size = keys.shape[0], self.drafter.tree.size
     sampling = self.drawn(sampling)

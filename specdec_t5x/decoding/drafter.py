@@ -38,14 +38,14 @@ class Drafter(abc.ABC):
     independent: whether siblings are independent draws from one distribution. Otherwise
       siblings are certain, or drawn without replacement.
     stops: when a draft ends before its tree does.
-    resumes: whether drafting can go on after tokens without a draft. Otherwise a
-      resting batch rests until the rows have ended.
+    resumes: whether the drafter can draft again after an iteration without a draft.
+      Otherwise the batch does not draft again until all its present rows have ended.
     taps: number of target layers with features for `commit`, side by side.
     has_own_tokens: whether the networks have another vocabulary than the target; the
       drafter then maps tokens between the vocabularies.
-    reads_target: whether it drafts from the target's features or cache.
-    prior_alpha: the acceptance rate that policies expect before the first draft, unless
-      the policy decides (None).
+    reads_target: whether the drafter reads the target's features or cache.
+    prior_alpha: the acceptance rate that policies expect before the first draft; None
+      leaves the rate to the policy.
   """
 
   independent: ClassVar[bool] = True
@@ -83,12 +83,12 @@ class Drafter(abc.ABC):
     """Drafts the continuation of each row.
 
     Args:
-      context: of the decode.
-      state: where the decode stands: tokens, lengths, the target's cache, and the state
-        of this drafter.
+      context: the decode's networks and settings.
+      state: the decode's state: tokens, lengths, the target's cache, and the state of
+        this drafter.
       uniforms: independent draws from U[0, 1), L for each of C = `decisions`. If draws
-        are coupled, the i-th is the draw of the i-th place to come, and the argmax of
-        `core.distributions.perturbed` with this draw is likely the target's token.
+        are coupled, the i-th belong to the i-th position after the known tokens, and
+        the argmax of `core.distributions.perturbed` is likely the target's token.
 
     Returns:
       The proposal, with exactly the distributions q that the tokens were drawn from,
@@ -105,10 +105,10 @@ class Drafter(abc.ABC):
     """Returns the state after the target has verified the last proposal.
 
     Args:
-      context: of the decode.
+      context: the decode's networks and settings.
       drafter_state: the state after `propose`.
       verdict: the accepted path and the next token.
-      features: the target's, at each node of the tree.
+      features: the target's features at each node of the tree.
     """
     del context, verdict, features
     return drafter_state
@@ -165,7 +165,7 @@ class Drafter(abc.ABC):
 
     Args:
       sampling: the adjustment of all distributions.
-      vocab_size: of the target.
+      vocab_size: size of the target's vocabulary.
       rows: rows of a batch.
       input_length: tokens of a row's encoder input.
       slots: cache slots of a row.

@@ -65,7 +65,7 @@ class DecodeState:
     return jax.vmap(draw)(self.keys, self.iteration)
 
   def uniforms_of_places(self, count: int) -> Float[Array, "B count L"]:
-    """Returns the draws of the next `count` places, which no iteration changes."""
+    """Returns uniforms that depend on each of the next `count` positions alone."""
 
     def draw(key, place):
       return unit_uniforms(jax.random.fold_in(key, place), (LEVELS,))
@@ -138,7 +138,7 @@ class Carry:
   """The carry of the loop over iterations.
 
   Attributes:
-    state: of the rows.
+    state: the state of the rows.
     statistics: the sum of the rows' counts.
     queue: further inputs for ended rows (`decoding.batching`), or None.
     max_length: the most tokens of an output.

@@ -51,7 +51,7 @@ class Iteration:
 
   Attributes:
     proposal: the draft, cut to the tokens that can count.
-    logits: the target's, after each node.
+    logits: the target's logits after each node.
     target_probs: p after each node; the logits if the rule reads no distributions.
     verdict: the accepted path and the next token.
     uniforms: the draws of all decisions: the drafter's, then the rule's.
@@ -78,7 +78,7 @@ def step(
 
   Args:
     spec: how to decode.
-    state: where the decode stands.
+    state: the decode's state.
     uniforms: independent draws from U[0, 1), L for each of C = `decisions`; by default
       the draws of the state's keys.
 

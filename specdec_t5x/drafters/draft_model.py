@@ -43,18 +43,18 @@ class DraftModel(Stepwise):
     cache = context.networks["draft"].start()
     return StepwiseState(cache, jnp.zeros_like(cache.index))
 
-  def read(
+  def first_logits(
     self, context: Context, state: DecodeState
   ) -> tuple[Float[Array, "B V"], Cache]:
-    """Reads the known tokens that the cache lacks, including the tokens of rests."""
+    """Scores the known tokens that the cache lacks, many after a pause in drafting."""
     extend = self.extend(context)
     cache = state.drafter_state.cache
     if context.policy.may_rest:
       return caught_up(extend, cache, state.sequences, state.lengths)
     return read_last(extend, cache, state.sequences, state.lengths, context.behind)
 
-  def carried(self, cache: Cache, state: DecodeState) -> StepwiseState:
-    """Returns a state of the cache and the rows' lengths."""
+  def next_state(self, cache: Cache, state: DecodeState) -> StepwiseState:
+    """Returns the state with the draft's cache, and the number of known tokens."""
     return StepwiseState(cache, state.lengths)
 
   def commit(
@@ -67,14 +67,14 @@ class DraftModel(Stepwise):
     """Returns the state with the cache rolled back to the accepted tokens."""
     del context, features
     cache = drafter_state.cache
-    index = jnp.minimum(cache.index, drafter_state.known + verdict.last)
+    index = jnp.minimum(cache.index, drafter_state.num_known + verdict.last)
     return drafter_state.replace(cache=cache.at(index))
 
 
 def caught_up(
   extend: ExtendFn, cache: Cache, sequences: Int[Array, "B S"], lengths: Int[Array, "B"]
 ) -> tuple[Float[Array, "B V"], Cache]:
-  """Returns the results of `read_last` if the cache lacks any number of tokens."""
+  """Scores all tokens that the cache lacks, two per call; returns as `read_last`."""
 
   def lacks_tokens(carry):
     _, cache = carry
@@ -102,14 +102,17 @@ def read_last(
   lengths: Int[Array, "B"],
   count: int = 2,
 ) -> tuple[Float[Array, "B V"], Cache]:
-  """Returns the draft's logits after the known tokens, and the cache of these tokens.
+  """Scores the last `count` known tokens in one call.
 
   Args:
     extend: the draft.
     cache: the draft's cache.
     sequences: the known tokens.
     lengths: the number of known tokens.
-    count: the number of last known tokens that the cache may lack (`Context.behind`).
+    count: the most last known tokens that the cache may lack (`Context.behind`).
+
+  Returns:
+    The logits after the last known token, and the cache with all known tokens.
   """
   # The last drafted token of a fully accepted block was never fed back, so the cache
   # may lack the last two known tokens. Only outer speculations make the cache lack more

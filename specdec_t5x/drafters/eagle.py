@@ -47,8 +47,8 @@ class EagleState:
 
 
 @flax.struct.dataclass
-class Going:
-  """The state of a draft while it grows.
+class LayerInputs:
+  """The inputs of the layer's next call in a draft, apart from the tokens.
 
   Attributes:
     cache: the layer's cache, including drafted positions.
@@ -81,7 +81,7 @@ class Eagle(Drafter):
     return {"draft": self.network}
 
   @property
-  def grown(self) -> int:
+  def max_positions(self) -> int:
     """The most positions that the layer reads for one draft."""
     return self.tree.size
 
@@ -99,16 +99,20 @@ class Eagle(Drafter):
     """Returns an empty cache and zero features, as the target was not called yet."""
     rows = context.source.shape[0]
     # A block of known positions may overrun the output.
-    slots = num_slots(context.max_length, 2 * (self.grown + 1))
+    slots = num_slots(context.max_length, 2 * (self.max_positions + 1))
     width = self.taps * self.network.config.emb_dim
     features = jnp.zeros((rows, self.depth + 1, width))
     cache = self.network.empty_cache(rows, slots)
     return EagleState(cache, features, self.first_tree(rows))
 
-  def read(
+  def first_logits(
     self, context: Context, state: DecodeState
-  ) -> tuple[Float[Array, "B V"], Going]:
-    """Reads the target's features at the positions since the last draft."""
+  ) -> tuple[Float[Array, "B V"], LayerInputs]:
+    """Applies the layer at the known positions since the last draft.
+
+    Returns:
+      The logits of the first drafted token, and the inputs of the layer's next call.
+    """
     cache = state.drafter_state.cache
     features = state.drafter_state.features
     num_positions = state.lengths - state.starts
@@ -123,11 +127,14 @@ class Eagle(Drafter):
     last = jnp.maximum(num_positions - first - 1, 0)[:, None, None]
     outputs = jnp.take_along_axis(outputs, last, axis=1)
     feature = jnp.take_along_axis(feature, last, axis=1)
-    going = Going(cache.at(num_positions), feature, state.target_cache)
-    return draft_logits(self.network, context, outputs)[:, 0], going
+    inputs = LayerInputs(cache.at(num_positions), feature, state.target_cache)
+    return draft_logits(self.network, context, outputs)[:, 0], inputs
 
-  def known(self, state: DecodeState, proposal: Proposal) -> Proposal:
-    """Returns the proposal, with no valid token before the target's first call."""
+  def without_early_drafts(self, state: DecodeState, proposal: Proposal) -> Proposal:
+    """Returns the proposal, with no valid token before the target's first call.
+
+    Before the first call there is no feature to draft from.
+    """
     has_new = state.lengths - state.starts > state.drafter_state.cache.index
     return proposal.replace(is_valid=proposal.is_valid & has_new[:, None])
 
@@ -158,21 +165,21 @@ class EagleDraft(Eagle, Stepwise):
   gamma: int = gamma_knob()
 
   def extend(self, context: Context) -> ExtendFn:
-    """Returns the layer as a network that reads a token and the last feature."""
+    """Returns the layer as a network; `LayerInputs` stands for the cache."""
 
-    def extend(going, tokens):
+    def extend(inputs, tokens):
       embedded = context.target.embed(tokens)
       outputs, feature, cache = apply_draft(
         self.network,
         context,
         "extend",
-        going.cache,
-        going.feature,
+        inputs.cache,
+        inputs.feature,
         embedded,
-        going.target,
+        inputs.target,
       )
-      going = Going(cache, feature, going.target)
-      return draft_logits(self.network, context, outputs), None, going
+      inputs = LayerInputs(cache, feature, inputs.target)
+      return draft_logits(self.network, context, outputs), None, inputs
 
     return extend
 
@@ -181,9 +188,9 @@ class EagleDraft(Eagle, Stepwise):
   ) -> tuple[Proposal, EagleState]:
     """Drafts a chain, with no valid token before the target's first call."""
     proposal, drafter_state = super().propose(context, state, uniforms)
-    return self.known(state, proposal), drafter_state
+    return self.without_early_drafts(state, proposal), drafter_state
 
-  def carried(self, cache: Going, state: DecodeState) -> EagleState:
+  def next_state(self, cache: LayerInputs, state: DecodeState) -> EagleState:
     """Returns the state with the cache rolled back to the known positions."""
     known_cache = cache.cache.at(state.lengths - state.starts)
     return state.drafter_state.replace(cache=known_cache)

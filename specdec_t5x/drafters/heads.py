@@ -103,7 +103,7 @@ class Headed(Drafter):
       )
 
   def default_policy(self, is_named: bool) -> str:
-    """Returns 'auto', based on times, for a drafter chosen by name; else 'fixed'."""
+    """Returns 'auto' if a gin file or a name asked for the drafter; else 'fixed'."""
     return "auto" if is_named else "fixed"
 
   @property
@@ -172,12 +172,12 @@ class Headed(Drafter):
       predecessors = state.last_tokens()[:, None] if tokens is None else tokens
       return level_logits + self.apply(context, "bias", predecessors)
 
-    return self.grown(context, state, uniforms, read)
+    return self.draft_levels(context, state, uniforms, read)
 
-  def grown(
+  def draft_levels(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"], read
   ) -> Proposal:
-    """Grows a draft level by level.
+    """Drafts a tree level by level.
 
     Args:
       context: the decode's context.

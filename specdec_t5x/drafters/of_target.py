@@ -50,10 +50,10 @@ class OfTarget(Stepwise):
         "`python -m lab layers`, in a clone, chooses among them for a target."
       )
 
-  def read(
+  def first_logits(
     self, context: Context, state: DecodeState
   ) -> tuple[Float[Array, "B V"], Cache]:
-    """Reads the last known token, the only token that the target's cache lacks."""
+    """Scores the last known token, the only token that the target's cache lacks."""
     cache = state.target_cache.at(state.lengths - 1)
     logits, _, cache = self.extend(context)(cache, state.last_tokens()[:, None])
     return logits[:, 0], cache

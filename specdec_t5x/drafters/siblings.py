@@ -72,7 +72,7 @@ def levels(tree: Tree) -> list[Level]:
 
 @dataclasses.dataclass(frozen=True)
 class Growing:
-  """Grows one proposal.
+  """Drafts the nodes of one tree, level by level.
 
   At temperature 0 siblings are the likeliest tokens for any value of `siblings`, as
   draws would all be equal. Coupled siblings are the likeliest tokens after the noise of
@@ -96,9 +96,10 @@ class Growing:
     """Returns the proposal.
 
     Args:
-      read: from a level and the tokens of the level above (None at the root) to the
-        logits after these tokens, or to a single row of logits if the logits are the
-        same after all tokens. The function is called once per level, in order.
+      read: function of a level and the tokens of the level above (None at the root),
+        which returns the logits after these tokens. The result has a single row of
+        logits if the logits are the same after all tokens. The function is called once
+        per level, in order.
     """
     check_uniforms(self.uniforms, self.tree.size)
     certain = self.context.sampling.certain or self.siblings == "likeliest"

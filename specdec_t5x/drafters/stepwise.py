@@ -3,6 +3,9 @@
 A row's number of drafted tokens is a stopping time: whether token i counts is decided
 before token i is drawn. Every rule therefore keeps its guarantee (docs/math.md).
 
+A row's known tokens are the first `DecodeState.lengths` tokens of the row's sequence:
+the start token, the prompt and the output so far.
+
 Shapes: B rows, G gamma (the longest draft), N = G + 1, V vocabulary, L uniforms per
 decision.
 """
@@ -29,58 +32,62 @@ DEFAULT_GAMMA = 5
 
 
 class DefaultGamma(int):
-  """A drafter's gamma if the user gave no gamma.
+  """Marks a drafter's gamma as the default, not the user's choice.
 
-  `dataclasses.replace` keeps the type, so a copy of a drafter still has the default.
+  `dataclasses.replace` keeps the type, so a copy of a drafter keeps the mark.
   """
 
 
 GAMMA = Knob(
-  whole(1),
-  "most tokens of a draft",
-  "GAMMA",
-  "For decoding without speculation use configs/baseline_*.gin, or no draft.",
+  check=whole(1),
+  about="most tokens of a draft",
+  macro="GAMMA",
+  fix="For decoding without speculation use configs/baseline_*.gin, or no draft.",
 )
 
 
-def gamma_knob(usual: int = DEFAULT_GAMMA) -> Any:
-  """Returns the field `gamma` of a drafter, with `usual` as the default."""
-  return declared(DefaultGamma(usual), GAMMA)
+def gamma_knob(default: int = DEFAULT_GAMMA) -> Any:
+  """Returns the dataclass field `gamma` of a drafter."""
+  return declared(DefaultGamma(default), GAMMA)
 
 
 @flax.struct.dataclass
 class StepwiseState:
-  """The drafter's state.
+  """The state of a drafter with a draft model, between two drafts.
 
   Attributes:
     cache: the draft model's cache.
-    known: the rows' lengths at the last proposal.
+    num_known: number of each row's known tokens before the last draft. `commit` rolls
+      the cache back to these tokens and the accepted tokens.
   """
 
   cache: Cache
-  known: Int[Array, "B"]
+  num_known: Int[Array, "B"]
 
 
 @flax.struct.dataclass
 class _Draft:
-  """A draft while it grows.
+  """The drafts of all rows while they grow, one token per iteration.
+
+  All rows get a token in each iteration, until no row may grow. The surplus tokens of
+  rows that have stopped before are not valid.
 
   Attributes:
     cache: the cache for `Stepwise.extend`; the last token is not in the cache.
-    tokens: the drawn tokens, zeros beyond `drawn`.
-    probs: the distribution of each token, zeros beyond `drawn`; None if tokens are
+    tokens: the drawn tokens, zeros beyond `num_drawn`.
+    probs: the distribution of each token, zeros beyond `num_drawn`; None if tokens are
       certain.
-    drawn: the number of drawn tokens in every row.
-    size: the number of tokens that count.
-    going: whether each row may get another token.
+    num_drawn: the number of drawn tokens, the same in all rows.
+    num_valid: the number of each row's valid tokens.
+    may_grow: whether each row may get another valid token.
   """
 
   cache: Any
   tokens: Int[Array, "B G"]
   probs: Float[Array, "B G V"] | None
-  drawn: Int[Array, ""]
-  size: Int[Array, "B"]
-  going: Bool[Array, "B"]
+  num_drawn: Int[Array, ""]
+  num_valid: Int[Array, "B"]
+  may_grow: Bool[Array, "B"]
 
 
 class Stepwise(Drafter):
@@ -97,20 +104,23 @@ class Stepwise(Drafter):
 
   @abc.abstractmethod
   def extend(self, context: Context) -> ExtendFn:
-    """Returns the drafting network's `extend`."""
+    """Returns the drafting network's `extend`, which the draft calls with one token."""
 
   @abc.abstractmethod
-  def read(
+  def first_logits(
     self, context: Context, state: DecodeState
   ) -> tuple[Float[Array, "B V"], Cache]:
-    """Returns the logits after the known tokens, and a cache of the known tokens."""
+    """Returns the logits of the first drafted token, and the cache for `extend`.
 
-  def carried(self, cache: Cache, state: DecodeState) -> Any:
-    """Returns the drafter's state after a draft, given the draft's cache; here None."""
+    Scores the known tokens that the cache lacks. The returned cache lacks none.
+    """
+
+  def next_state(self, cache: Cache, state: DecodeState) -> Any:
+    """Returns the drafter's state after a draft, given the last cache of `extend`."""
     del cache, state
 
   def default_policy(self, is_named: bool) -> str:
-    """Returns 'auto', based on times, for a drafter chosen by name; else 'fixed'."""
+    """Returns 'auto' if a gin file or a name asked for the drafter; else 'fixed'."""
     return "auto" if is_named else "fixed"
 
   @property
@@ -125,60 +135,68 @@ class Stepwise(Drafter):
     check_uniforms(uniforms, self.gamma)
     lengths = context.draft_lengths(state, self.lengths)
     extend = self.extend(context)
-    logits, cache = self.read(context, state)
+    logits, cache = self.first_logits(context, state)
     shape = uniforms.shape[:2]
     certain = context.sampling.certain
     draft = _Draft(
       cache=cache,
       tokens=jnp.zeros(shape, jnp.int32),
       probs=None if certain else jnp.zeros((*shape, logits.shape[-1])),
-      drawn=jnp.zeros((), jnp.int32),
-      size=jnp.zeros_like(lengths),
-      going=lengths > 0,
+      num_drawn=jnp.zeros((), jnp.int32),
+      num_valid=jnp.zeros_like(lengths),
+      may_grow=lengths > 0,
     )
 
     def draft_next(draft):
-      last = _column(draft.tokens, draft.drawn - 1)
+      last = _column(draft.tokens, draft.num_drawn - 1)
       logits, _, cache = extend(draft.cache, last[:, None])
       draft = draft.replace(cache=cache)
-      return self._grown(context, draft, logits[:, 0], uniforms, lengths)
+      return self._with_token(context, draft, logits[:, 0], uniforms, lengths)
 
-    draft = self._grown(context, draft, logits, uniforms, lengths)
-    # A row goes on only while the row has fewer than `lengths` <= G tokens.
-    draft = jax.lax.while_loop(lambda draft: draft.going.any(), draft_next, draft)
-    proposal = Proposal.chain(draft.tokens, draft.probs, draft.size)
-    return proposal, self.carried(draft.cache, state)
+    draft = self._with_token(context, draft, logits, uniforms, lengths)
+    # The loop ends after at most G tokens, because a row may grow only while the row
+    # has fewer than `lengths` <= G valid tokens.
+    draft = jax.lax.while_loop(lambda draft: draft.may_grow.any(), draft_next, draft)
+    proposal = Proposal.chain(draft.tokens, draft.probs, draft.num_valid)
+    return proposal, self.next_state(draft.cache, state)
 
-  def _grown(self, context, draft, logits, uniforms, lengths) -> _Draft:
-    """Returns the draft with one more token per row, valid in rows with `going`."""
-    draws = _column(uniforms, draft.drawn)
-    token, distribution = drawn(logits, context, draws)
-    tokens = _with_column(draft.tokens, token, draft.drawn)
+  def _with_token(self, context, draft, logits, uniforms, lengths) -> _Draft:
+    """Returns the draft with one more token per row, valid in rows that may grow."""
+    place = draft.num_drawn
+    token, distribution = draw_token(logits, context, _column(uniforms, place))
+    tokens = _with_column(draft.tokens, token, place)
     probs = draft.probs
     if probs is not None:
-      probs = _with_column(probs, distribution, draft.drawn)
-    size = draft.size + draft.going.astype(jnp.int32)
+      probs = _with_column(probs, distribution, place)
+    num_valid = draft.num_valid + draft.may_grow.astype(jnp.int32)
+    ended = is_end(token, context.eos_id)
     return draft.replace(
       tokens=tokens,
       probs=probs,
-      drawn=draft.drawn + 1,
-      size=size,
-      going=draft.going & ~is_end(token, context.eos_id) & (size < lengths),
+      num_drawn=place + 1,
+      num_valid=num_valid,
+      may_grow=draft.may_grow & ~ended & (num_valid < lengths),
     )
 
 
 def is_gamma_given(drafter: Drafter) -> bool:
-  """Returns whether a drafter was built with a gamma other than the default."""
+  """Returns whether the user gave a drafter's gamma, even if equal to the default."""
   gamma = getattr(drafter, "gamma", None)
   return gamma is not None and not isinstance(gamma, DefaultGamma)
 
 
-def drawn(logits: Float[Array, "B V"], context, uniforms: Float[Array, "B L"]):
-  """Returns a token and the token's distribution; None for a certain token."""
+def draw_token(
+  logits: Float[Array, "B V"], context: Context, uniforms: Float[Array, "B L"]
+) -> tuple[Int[Array, "B"], Float[Array, "B V"] | None]:
+  """Draws tokens; returns the tokens, and q or None for `Sampling.certain` tokens."""
   if context.sampling.certain:
     scores = perturbed(logits, context.sampling, uniforms, context.adjust)
     return likeliest(scores), None
   return draw(logits, context.sampling, uniforms, context.adjust)
+
+
+# The name of `draw_token` in version 0.1.
+drawn = draw_token
 
 
 def likeliest(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:

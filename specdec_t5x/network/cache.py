@@ -24,9 +24,10 @@ class DecoderCache:
       decoder-only network.
     cross_values: values of the encoded input, per layer.
     encoder_mask: positions of the encoded input that are tokens.
-    scratch: memory of our kernel for a step (`draft_step`), shared by all rows. The
-      memory is divided among the rows, so that rows of a cache can be repeated and cut
-      off. A row that is put into another cache must have a part of no words.
+    scratch: memory of our kernel between steps (`draft_step`). The kernel uses the
+      array as a whole; the axis of rows serves code that repeats or selects rows. In a
+      cache with rows to be copied into another cache the shape is [B, 0], so the copy
+      leaves the other cache's memory alone.
   """
 
   index: Int[Array, "B"]
@@ -65,7 +66,7 @@ class DecoderCache:
     )
 
   def widened(self, length: int) -> "DecoderCache":
-    """Returns the cache with room for inputs of `length`; the new room is masked."""
+    """Returns the cache padded to an encoder length of `length`; padding is masked."""
     surplus = length - self.encoder_mask.shape[1]
 
     def pad(x):

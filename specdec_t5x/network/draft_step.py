@@ -276,8 +276,8 @@ def with_scratch(network: Any, cache: DecoderCache, has_room: bool) -> DecoderCa
   Args:
     network: a T5 with a step.
     cache: first cache of the network.
-    has_room: whether decoding uses this cache. Otherwise rows of this cache are put
-      into another cache, which keeps the other cache's memory.
+    has_room: whether decoding uses this cache. Otherwise decoding copies rows of this
+      cache into another cache, and the scratch memory has shape [B, 0].
   """
   scratch = of_network(network).scratch(cache.index.shape[0])
   return cache.replace(scratch=scratch if has_room else scratch[:, :0])

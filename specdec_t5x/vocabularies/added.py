@@ -1,4 +1,4 @@
-"""Tokens that a folder adds to a vocabulary, and texts split at added tokens."""
+"""Tokens that a folder adds to a vocabulary, and the split of texts at these tokens."""
 
 import dataclasses
 import functools
@@ -21,10 +21,11 @@ class AddedToken:
 
   Attributes:
     content: the token's text.
-    id: the token.
+    id: the token's id.
     lstrip: whether the token takes the spaces in front of it.
     rstrip: whether the token takes the spaces behind it.
-    normalized: whether the token is searched for in the normalised text.
+    normalized: whether the token's normalised content is searched for in the normalised
+      text; otherwise `content` is searched for in the text as the text is.
     single_word: whether the token is found only where no letter, digit or underscore
       is next to it.
   """
@@ -37,7 +38,10 @@ class AddedToken:
   single_word: bool = False
 
   def pattern(self, content: str) -> str:
-    """Returns the regular expression of the token, written as `content`."""
+    """Returns the regular expression that finds the token, spelled as `content`.
+
+    `content` is the token's text, normalised for a search in normalised texts.
+    """
     word = re.escape(content)
     if self.single_word:
       word = rf"(?<!\w){word}(?!\w)"
@@ -48,7 +52,7 @@ class AddedToken:
 
 @dataclasses.dataclass(frozen=True)
 class AddedTokens:
-  """Splits texts at added tokens, and writes added tokens.
+  """Splits texts at added tokens for encoding, and has their texts for decoding.
 
   Attributes:
     tokens: the added tokens.
@@ -60,24 +64,27 @@ class AddedTokens:
 
   @functools.cached_property
   def by_id(self) -> Mapping[int, str]:
-    """The text of each added token."""
+    """The text of each added token, by id."""
     return {token.id: token.content for token in self.tokens}
 
   @functools.cached_property
   def _raw(self) -> "_Splitter":
+    """Finds the tokens with normalized=False."""
     tokens = [token for token in self.tokens if not token.normalized]
     return _Splitter([(token.content, token) for token in tokens])
 
   @functools.cached_property
   def _normalized(self) -> "_Splitter":
+    """Finds the tokens with normalized=True."""
     tokens = [token for token in self.tokens if token.normalized]
     return _Splitter([(self.normalize(token.content), token) for token in tokens])
 
   def split(self, text: str) -> Parts:
-    """Yields the tokens in a text, and the texts between tokens, in order.
+    """Yields the ids of the added tokens in a text, and the texts between, in order.
 
-    Tokens with normalized=False are found first. Tokens with normalized=True are then
-    found in the normalised texts between.
+    Tokens with normalized=False are found first. They divide the text into parts. Each
+    part is then normalised, and tokens with normalized=True are found in the normalised
+    part. Without such tokens, only the vocabulary normalises the parts, on encoding.
     """
     for part in self._raw.split(text):
       if isinstance(part, int) or not self._normalized.tokens:
@@ -87,7 +94,13 @@ class AddedTokens:
 
 
 class _Splitter:
-  """Finds the leftmost token in a text, and the longest of tokens at the same place."""
+  """Splits a text at tokens, from left to right.
+
+  If several tokens match at the same place, the token with the longest content counts.
+
+  Args:
+    tokens: the tokens, each with the content to search for.
+  """
 
   def __init__(self, tokens: Sequence[tuple[str, AddedToken]]):
     self.tokens = sorted(
@@ -98,6 +111,7 @@ class _Splitter:
     self._pattern = re.compile("|".join(groups)) if groups else None
 
   def split(self, text: str) -> Parts:
+    """Yields the ids of the tokens in a text, and the texts between, in order."""
     place = 0
     for match in self._pattern.finditer(text) if self._pattern else ():
       if match.start() > place:
@@ -109,7 +123,7 @@ class _Splitter:
 
 
 def sentinel(number: int, token: int) -> AddedToken:
-  """Returns the sentinel <extra_id_`number`>."""
+  """Returns the added token <extra_id_`number`> with the id `token`."""
   content = f"<extra_id_{number}>"
   return AddedToken(content, token, normalized=False)
 
@@ -119,7 +133,7 @@ def from_json(where: str, found: Any) -> AddedToken:
 
   Args:
     where: path of the file, for messages.
-    found: object with 'content' and 'id', and flags.
+    found: the JSON object, with 'content', 'id' and flags of `AddedToken`.
 
   Raises:
     ValueError: if the object lacks a field, or a field has another type.
@@ -132,5 +146,6 @@ def from_json(where: str, found: Any) -> AddedToken:
       "Copy the file again."
     )
   settings = {name: bool(found[name]) for name in flags if name in found}
+  # The default of Hugging Face's tokenizers: only special tokens are not normalised.
   settings.setdefault("normalized", not found.get("special", False))
   return AddedToken(found["content"], found["id"], **settings)

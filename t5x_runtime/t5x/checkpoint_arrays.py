@@ -101,7 +101,10 @@ class StoredArray:
 
 
 def _check_layout(store, name: str) -> None:
-  """Raises a ValueError if dtype or order on disk differ from the index."""
+  """Raises a ValueError if the dtype on disk is not `name`, or the order is not C.
+
+  tensorstore trusts the metadata on disk, and would return wrong numbers.
+  """
   expected = name if name == "bfloat16" else np.dtype(name).newbyteorder("<").str
   metadata = store.spec().to_json()["metadata"]
   dtype = metadata["dtype"]

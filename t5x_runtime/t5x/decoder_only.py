@@ -120,8 +120,8 @@ class DecoderOnlyModel(BaseTransformerModel):
       batch: converted features; decoder_causal_attention marks the start token and the
         prompt in decoder_input_tokens [B, L]. Later tokens are not used.
       rng: key for the decode function's decode_rng.
-      return_all_decodes: whether to return all hypotheses, by increasing score, or the
-        best.
+      return_all_decodes: whether to return all hypotheses, by increasing score, or only
+        the best hypothesis.
       num_decodes: number of hypotheses per row.
       decoder_params: further arguments of the decode function.
 

@@ -1,7 +1,8 @@
 """The models of inference: encoder-decoder here, decoder-only in `decoder_only`.
 
 A model combines a Flax module with vocabularies, a decode function and a feature
-converter. The contract has no losses, metrics or training steps.
+converter. Losses, metrics and training steps are not in T5X's inference contract
+(docs/t5x_contract.md).
 """
 
 from __future__ import annotations
@@ -65,13 +66,16 @@ class EncoderDecoderModel(BaseTransformerModel):
   def plain_features(
     self, example: Mapping[str, Any], lengths: Mapping[str, int], task: str, place: int
   ) -> dict[str, np.ndarray]:
-    """Returns the features of seqio.EncDecFeatureConverter for an example.
+    """Returns the features of seqio.EncDecFeatureConverter, computed with NumPy alone.
+
+    `t5x.infer` therefore reads tasks of plain texts without TensorFlow.
 
     Args:
       example: tokens of inputs and targets.
       lengths: zero-padded lengths of inputs and targets.
-      task: name of the task, for subclasses.
-      place: place of the example in the task, for subclasses.
+      task: name of the task. Here unused; a subclass may add features that depend on
+        the example's number, as keys for sampling.
+      place: place of the example in the task; unused, as `task`.
     """
     del task, place
     inputs = np.zeros(lengths["inputs"])
@@ -141,13 +145,15 @@ class EncoderDecoderModel(BaseTransformerModel):
 
     Args:
       params: the parameters.
-      batch: converted features; `decoder_input_tokens` gives the output's length.
+      batch: converted features. The width of `decoder_input_tokens` is the output's
+        length.
       rng: key for the decode function's decode_rng.
       decoder_params: further arguments of the decode function.
-      return_all_decodes: whether to return all hypotheses, by increasing score, or the
-        best.
-      num_decodes: number of hypotheses per row.
-      prompt_with_targets: whether the output starts with the tokens of the targets.
+      return_all_decodes: whether to return all hypotheses, by increasing score, or only
+        the best hypothesis. None takes the value of `default_decoder_params`.
+      num_decodes: number of hypotheses per row; None as for `return_all_decodes`.
+      prompt_with_targets: whether the output starts with the targets' tokens, without
+        EOS.
 
     Returns:
       Tokens [B, L] and {'scores': [B]}; [B, N, L] and [B, N] for all hypotheses.
@@ -166,6 +172,7 @@ class EncoderDecoderModel(BaseTransformerModel):
       method=self.module.encode,
     )
     cache = self._compute_kv_cache(params, encoded, encoder_tokens, decoder_tokens)
+    # The decode function repeats only the cache for the hypotheses of a row.
     expand = functools.partial(decoding.flat_batch_beam_expand, beam_size=num_decodes)
     tokens_to_logits = functools.partial(
       self._compute_logits_from_slice,
@@ -176,6 +183,7 @@ class EncoderDecoderModel(BaseTransformerModel):
     )
     prompts = jnp.zeros_like(decoder_tokens)
     if prompt_with_targets:
+      # A prompt with EOS would end the output.
       is_eos = decoder_tokens == self.output_vocabulary.eos_id
       prompts = jnp.where(is_eos, 0, decoder_tokens)
     decodes, scores = self._decode(

@@ -35,7 +35,7 @@ def params(tmp_path_factory):
   path = tmp_path_factory.mktemp("real") / "checkpoint_2000"
   shutil.copytree(source, path)
   state = readers.abstract_state(NETWORK)
-  return readers.orbax(str(path), state, readers.one_device(), "float32").params
+  return readers.restore_orbax(str(path), state, readers.one_device(), "float32").params
 
 
 @pytest.fixture(scope="module")

@@ -101,9 +101,9 @@ def bias_reads_the_token_it_predicts(self, context, *args, proposal=Headed.propo
   return found.replace(draft_probs=context.adjust(logits, context.sampling))
 
 
-def heads_drop_the_doubtful_token(self, *args, grown=Headed.grown):
+def heads_drop_the_doubtful_token(self, *args, draft_levels=Headed.draft_levels):
   """Drops improbable drawn tokens, like a policy that looks at the draw."""
-  proposal = grown(self, *args)
+  proposal = draft_levels(self, *args)
   sure = jnp.cumprod(proposal.drafted_probs() >= 0.5, axis=1).astype(bool)
   return proposal.replace(is_valid=proposal.is_valid & sure)
 

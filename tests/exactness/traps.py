@@ -66,7 +66,7 @@ TRAPS = [
   Trap(siblings, "_without", faults.sibling_s_probs_not_renormalised, "siblings_loop"),
   Trap(TreeDraft, "propose", drafts.first_sibling_s_probs_for_all, "siblings_loop"),
   Trap(HeadDraft, "commit", drafts.heads_on_the_root_s_feature, "heads_chain"),
-  Trap(Headed, "grown", drafts.heads_drop_the_doubtful_token, "heads_chain"),
+  Trap(Headed, "draft_levels", drafts.heads_drop_the_doubtful_token, "heads_chain"),
   Trap(HeadDraft, "_path_reader", drafts.heads_read_the_first_sibling, "heads_tree"),
   Trap(Headed, "proposal", drafts.q_without_the_bias, "biased_chain"),
   Trap(Headed, "proposal", drafts.bias_reads_the_token_it_predicts, "biased_chain"),
