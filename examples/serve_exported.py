@@ -1,12 +1,12 @@
-"""Decodes with what `python -m specdec_t5x.export` wrote, without this project.
+"""Decodes with the files of `python -m specdec_t5x.export`, without this project.
 
-It needs jax, NumPy and flatbuffers, by which jax reads programs:
+The program needs jax, NumPy and flatbuffers (jax reads programs with flatbuffers):
 
   pip install jax flatbuffers
   python examples/serve_exported.py DIR INPUTS.npy OUTPUTS.npy --seed 0
 
-INPUTS.npy has token ids, int32 [N, E], 0 behind their ends: SentencePiece makes them of
-texts (DIR/vocabulary.model; an encoder's inputs end with eos_id), and texts of OUTPUTS.
+INPUTS.npy has token ids, int32 [N, E], padded with 0. SentencePiece converts texts to
+inputs (DIR/vocabulary.model; an encoder's inputs end with eos_id) and outputs to texts.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A drafter of your own: guess that the output goes on as it did after this token.
+"""A drafter of your own: drafts the tokens that followed an earlier equal token.
 
 From Python:  python examples/write_a_drafter.py
 From gin:     python -m t5x.infer --gin_file=configs/spec_ende.gin \
@@ -17,15 +17,15 @@ from specdec_t5x.demo import embedded
 
 @dataclasses.dataclass(frozen=True)
 class Echo(Drafter):
-  """Drafts what followed the last token where it stood before in the output."""
+  """Drafts the tokens that followed the last token at an earlier place."""
 
-  gamma: int = 2  # Its one knob.
+  gamma: int = 2  # The draft length.
 
-  independent = False  # Its tokens are certain, no draws.
+  independent = False  # Tokens are certain, not drawn.
 
   @property
   def tree(self):
-    """A chain of gamma tokens."""
+    """Returns a chain of gamma tokens."""
     return tree.chain(self.gamma)
 
   def propose(self, context, state, uniforms):
