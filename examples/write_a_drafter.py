@@ -29,14 +29,14 @@ class Echo(Drafter):
     return tree.chain(self.gamma)
 
   def propose(self, context, state, uniforms):
-    """Looks for the last token, and copies what follows the latest place."""
+    """Copies the tokens after the latest earlier place of the last token."""
     places = jnp.arange(state.sequences.shape[1])
     is_it = state.sequences == state.last_tokens()[:, None]
     is_it &= places < state.lengths[:, None] - 1
     found = jnp.where(is_it, places, -1).max(axis=1)
     ahead = found[:, None] + 1 + jnp.arange(self.gamma)
     tokens = jnp.take_along_axis(state.sequences, ahead, axis=1)
-    # Nothing counts where the token is new, nor beyond what is known.
+    # A new token has no draft, and drafts end at the last known token.
     num_valid = jnp.minimum(state.lengths - 1 - found, self.gamma)
     return Proposal.chain(tokens, None, num_valid * (found >= 0)), None
 
