@@ -1,4 +1,4 @@
-"""How the documentation is built: `make docs`."""
+"""Configures the build of the documentation (`make docs`)."""
 
 import os
 import pathlib
@@ -49,7 +49,7 @@ autodoc_inherit_docstrings = False
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
-# Shapes stand in signatures, where their '*' is no markup.
+# The '*' of shapes in signatures is not markup.
 napoleon_use_ivar = True
 napoleon_attr_annotations = False
 default_role = "literal"
@@ -62,7 +62,7 @@ html_theme_options = {"navigation_with_keys": True}
 
 
 def setup(app):
-  """Joins what is made at build time: the gin reference, docstrings, signatures."""
+  """Adds the parts made at build time: the gin reference, docstrings, signatures."""
   app.connect("builder-inited", lambda app: gin_reference.write(ROOT))
   # Before napoleon, which reads the sections.
   app.connect("autodoc-process-docstring", docstrings.process, priority=400)

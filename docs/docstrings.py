@@ -1,9 +1,9 @@
-"""Docstrings are to be read as they are; this makes reStructuredText of them."""
+"""Converts plain docstrings to reStructuredText."""
 
 import re
 
 _SECTIONS = "(Args|Returns|Raises|Yields|Attributes|Examples?|Notes?):"
-# What would be markup, and is meant: a trailing underscore, a bar, a lone star.
+# Literal text that looks like markup: a trailing underscore, a bar, a single star.
 _MARKUP = re.compile(r"(?<!`)(\*+|\||(?<=\w)_(?=\W|$))(?!`)")
 
 
@@ -14,7 +14,7 @@ def process(app, what, name, obj, options, lines):
 
 
 def rewritten(lines):
-  r"""Returns a docstring's lines with its markup made explicit.
+  r"""Returns a docstring's lines with explicit markup.
 
   >>> rewritten(["The distribution is", "", "    q(x) = 1,", "", "see w_."])
   ['The distribution is', '', '::', '', '    q(x) = 1,', '', 'see w\\_.']
@@ -30,7 +30,7 @@ def rewritten(lines):
 
 
 def _is_formula(lines, number):
-  """Whether a line is indented below a blank line, and by no section's heading."""
+  """Returns whether a line is indented below a blank line, outside of sections."""
   if not lines[number].startswith("  "):
     return False
   while number and lines[number].startswith("  "):
@@ -39,7 +39,7 @@ def _is_formula(lines, number):
 
 
 def _escaped(line):
-  # Sections, **arguments and examples are what they look like.
+  # Sections, **arguments and examples need no escapes.
   if re.match(rf"\s*({_SECTIONS}$|\*+\w+:|>>>|\.\.\. )", line):
     return line
   parts = re.split(r"(`[^`]*`)", line)

@@ -9,7 +9,7 @@ import pathlib
 import re
 from collections.abc import Iterator, Sequence
 
-# Title of each part and its files; one that has been shown is not shown again.
+# Titles and files of the parts. A file is shown once.
 PARTS = (
   (
     "Every run",
@@ -44,7 +44,7 @@ class Knob:
 
 @dataclasses.dataclass(frozen=True)
 class GinFile:
-  """A file of configs/: its path from there, what it says of itself, its knobs."""
+  """A file of configs/: the path relative to configs/, the header and the knobs."""
 
   path: str
   about: str
@@ -52,7 +52,7 @@ class GinFile:
 
 
 def write(root: pathlib.Path) -> None:
-  """Writes docs/reference/gin.md, unless it is there and the same."""
+  """Writes docs/reference/gin.md if the contents have changed."""
   page = root / "docs" / "reference" / "gin.md"
   text = to_markdown(root / "configs")
   if not page.exists() or page.read_text() != text:
@@ -92,7 +92,7 @@ def _wiring(lines: Sequence[str]) -> int:
 
 
 def _knobs(lines: Sequence[str]) -> Iterator[Knob]:
-  """Yields macros; an indented comment of its own goes on from the line above."""
+  """Yields macros. An indented comment line continues the comment above."""
   knob = None
   for line in _whole_values(lines):
     found = re.match(r"([A-Z][A-Z0-9_]*) = (.*)$", line)
@@ -108,7 +108,7 @@ def _knobs(lines: Sequence[str]) -> Iterator[Knob]:
 
 
 def _whole_values(lines: Sequence[str]) -> Iterator[str]:
-  """Yields lines, those of one value as one: it goes on until its brackets close."""
+  """Yields lines. A value of several lines, up to the closing bracket, is one line."""
   begun, depth = "", 0
   for line in lines:
     is_value = depth > 0 or re.match(r"[A-Z][A-Z0-9_]* = ", line)
@@ -125,7 +125,7 @@ def _whole_values(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _default_and_comment(text: str) -> tuple[str, str]:
-  """Parts a value from the comment behind it; a value may hold a # in quotes."""
+  """Splits a line into value and comment. A value may have a # in quotes."""
   found = re.match(r"((?:'[^']*'|\"[^\"]*\"|[^#'\"])*)(?:#\s*(.*))?$", text)
   value = found[1].strip().replace("%gin.", "")
   return value, found[2] or ""

@@ -1,27 +1,27 @@
-"""Signatures of the reference: public names alone, as code writes them."""
+"""Cleans signatures in the reference: only public names, as in the code."""
 
 import re
 
 import jax
 import numpy.typing
 
-# What no caller gives: Flax's own arguments of a module, and private ones.
+# Arguments that no caller passes: Flax's own module arguments, and private arguments.
 _NOT_GIVEN = re.compile(
   r", (parent: .*?_Sentinel object>, name: str \| None *= *None|_\w+: [^,)]*)"
 )
 
 
 def name_types() -> None:
-  """Gives types that are private in their libraries the names that they go by.
+  """Gives private types of libraries their public names.
 
-  Call it before the package is imported, whose annotations have them.
+  Call the function before importing the package, since annotations hold the types.
   """
   jax.Array.__name__ = jax.Array.__qualname__ = "Array"
   numpy.typing.ArrayLike = type("ArrayLike", (), {"__module__": "numpy.typing"})
 
 
 def process(app, what, name, obj, options, signature, returns):
-  """Sphinx's `autodoc-process-signature`: leaves out what no caller gives."""
+  """Sphinx's `autodoc-process-signature`: removes arguments that no caller passes."""
   del app, what, name, obj, options
   return signature and _NOT_GIVEN.sub("", signature), returns
 
@@ -41,7 +41,7 @@ def check(app, doctree) -> None:
 
 
 def private_names(signature: str) -> list[str]:
-  """Returns the private names of a signature; those in shapes are none.
+  """Returns the private names of a signature, except for names in shapes.
 
   >>> private_names("f(x: module._Kept, y: Float[Array, '*batch _']) -> public_")
   ['_Kept']

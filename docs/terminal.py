@@ -38,11 +38,11 @@ def screen(arguments: list[str]) -> list[str]:
   try:
     while part := os.read(ours, 65536):
       text += part
-  except OSError:  # Linux says so that nobody writes there any more.
+  except OSError:  # Linux raises an error after the last writer has closed.
     pass
   if process.wait():
     raise RuntimeError(f"The command ended with {process.returncode}: {text.decode()}")
-  # A carriage return writes over its line: the last text of a line is seen.
+  # A carriage return overwrites the line, so the last text of a line is visible.
   lines = [line.rstrip("\r").split("\r")[-1] for line in text.decode().split("\n")]
   return lines
 
@@ -54,7 +54,7 @@ def _replaced(line: str, shown: dict[str, str]) -> str:
 
 
 def draw(lines: list[str], path: pathlib.Path) -> None:
-  """Draws the lines of a terminal, each in as many of its own as it takes."""
+  """Draws the lines of a terminal. Long lines are wrapped."""
   wrapped = (textwrap.wrap(line, COLUMNS, subsequent_indent="  ") for line in lines)
   lines = [line for part in wrapped for line in part]
   height = 0.19 * (len(lines) + 2)
@@ -74,7 +74,7 @@ def draw(lines: list[str], path: pathlib.Path) -> None:
 
 
 def main() -> None:
-  """Runs the command and draws its terminal."""
+  """Runs the command and draws the terminal."""
   with tempfile.TemporaryDirectory() as output:
     lines = screen([*COMMAND, f"--gin.INFER_OUTPUT_DIR='{output}'"])
     shown = {output: "runs/spec_ende", f"{pathlib.Path.cwd()}/": ""}

@@ -1,12 +1,12 @@
-"""Decodes with what `python -m specdec_t5x.export` wrote, without this project.
+"""Decodes with the files of `python -m specdec_t5x.export`, without this project.
 
-It needs jax, NumPy and flatbuffers, by which jax reads programs:
+The program needs jax, NumPy and flatbuffers (jax reads programs with flatbuffers):
 
   pip install jax flatbuffers
   python examples/serve_exported.py DIR INPUTS.npy OUTPUTS.npy --seed 0
 
-INPUTS.npy has token ids, int32 [N, E], 0 behind their ends: SentencePiece makes them of
-texts (DIR/vocabulary.model; an encoder's inputs end with eos_id), and texts of OUTPUTS.
+INPUTS.npy has token ids, int32 [N, E], padded with 0. SentencePiece converts texts to
+inputs (DIR/vocabulary.model; an encoder's inputs end with eos_id) and outputs to texts.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def load(folder):
 
 
 def keys_of(seed, task, places):
-  """Returns the keys of examples, as `t5x.infer` makes them; any other keys do, too."""
+  """Returns the keys of examples as in `t5x.infer`. Other keys work, too."""
   key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), seed), task)
   return jax.random.key_data(jax.vmap(lambda i: jax.random.fold_in(key, i))(places))
 
@@ -44,7 +44,7 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__)
   for name in ("folder", "inputs", "outputs"):
     parser.add_argument(name)
-  parser.add_argument("--seed", type=int, help="the one that was exported")
+  parser.add_argument("--seed", type=int, help="default: the exported seed")
   args = parser.parse_args()
   decode, size, about = load(args.folder)
   seed = about["seed"] if args.seed is None else args.seed
@@ -52,7 +52,7 @@ def main():
   padded = np.zeros((len(inputs), about["arguments"]["inputs"][1]), np.int32)
   padded[:, : inputs.shape[1]] = inputs
   for first in range(0, len(inputs), size):
-    places = np.minimum(first + np.arange(size), len(inputs) - 1)  # Fills it up.
+    places = np.minimum(first + np.arange(size), len(inputs) - 1)  # Fills the batch.
     tokens, _ = decode(padded[places], keys_of(seed, about["task"], places))
     outputs.append(np.asarray(tokens))
   np.save(args.outputs, np.concatenate(outputs)[: len(inputs)])

@@ -1,4 +1,4 @@
-"""A drafter of your own: guess that the output goes on as it did after this token.
+"""A drafter of your own: drafts the tokens that followed an earlier equal token.
 
 From Python:  python examples/write_a_drafter.py
 From gin:     python -m t5x.infer --gin_file=configs/spec_ende.gin \
@@ -17,26 +17,26 @@ from specdec_t5x.demo import embedded
 
 @dataclasses.dataclass(frozen=True)
 class Echo(Drafter):
-  """Drafts what followed the last token where it stood before in the output."""
+  """Drafts the tokens that followed the last token at an earlier place."""
 
-  gamma: int = 2  # Its one knob.
+  gamma: int = 2  # The draft length.
 
-  independent = False  # Its tokens are certain, no draws.
+  independent = False  # Tokens are certain, not drawn.
 
   @property
   def tree(self):
-    """A chain of gamma tokens."""
+    """Returns a chain of gamma tokens."""
     return tree.chain(self.gamma)
 
   def propose(self, context, state, uniforms):
-    """Looks for the last token, and copies what follows the latest place."""
+    """Copies the tokens after the latest earlier place of the last token."""
     places = jnp.arange(state.sequences.shape[1])
     is_it = state.sequences == state.last_tokens()[:, None]
     is_it &= places < state.lengths[:, None] - 1
     found = jnp.where(is_it, places, -1).max(axis=1)
     ahead = found[:, None] + 1 + jnp.arange(self.gamma)
     tokens = jnp.take_along_axis(state.sequences, ahead, axis=1)
-    # Nothing counts where the token is new, nor beyond what is known.
+    # A new token has no draft, and drafts end at the last known token.
     num_valid = jnp.minimum(state.lengths - 1 - found, self.gamma)
     return Proposal.chain(tokens, None, num_valid * (found >= 0)), None
 

@@ -1,4 +1,4 @@
-"""A rule of your own: accept what is at least half as likely as the likeliest token.
+"""A rule of your own: accepts tokens at least half as likely as the likeliest token.
 
 From Python:  python examples/write_a_rule.py
 From gin:     python -m t5x.infer --gin_file=configs/spec_ende.gin \
@@ -16,14 +16,14 @@ from specdec_t5x.demo import embedded
 
 @dataclasses.dataclass(frozen=True)
 class Plausible(Rule):
-  """Accepts each drafted x with p(x) >= share max p, until one fails."""
+  """Accepts drafted tokens x with p(x) >= share max p, up to the first failure."""
 
-  share: float = 0.5  # Its one knob.
+  share: float = 0.5  # The least ratio of p(x) to max p.
 
   guarantee = Guarantee.LOSSY  # Written into every run's results.
 
   def verify(self, target_probs, proposal, uniforms):
-    """Accepts a prefix; what follows it is drawn from p."""
+    """Accepts a prefix. The next token is drawn from p."""
     p = chain.drafted_probs(target_probs, proposal)
     passes = p >= self.share * target_probs[:, :-1].max(axis=-1)
     num_accepted = chain.leading(passes & proposal.is_valid)
