@@ -211,7 +211,7 @@ def test_what_is_damaged_is_measured_again(text, kept, counted, monkeypatch):
 
 @pytest.mark.parametrize(
   ("folder", "says"),
-  [("a file", "for this process alone"), ("", "alone: there is no home folder for")],
+  [("a file", "for this process alone"), ("", "alone: no home folder for")],
 )
 def test_where_nothing_can_be_kept_times_are_this_process_s(
   folder, says, kept, counted, monkeypatch, capsys

@@ -124,6 +124,6 @@ def _damaged(directory: epath.Path, what: str, error: Exception) -> ValueError:
     error = error.__cause__
   return ValueError(
     f"Checkpoint {directory} (Orbax format): {what} could not be read; got "
-    f"{type(error).__name__}: {first_line(error)}. Files are missing or damaged: copy "
+    f"{type(error).__name__}: {first_line(error)}. Files are missing or damaged. Copy "
     "the checkpoint again."
   )

@@ -167,7 +167,7 @@ def test_script_writes_several_splits_and_records(tfds_dir, pair, write, run_scr
   ("flags", "message"),
   [
     (["--records", "x.csv"], "expected SPLIT=FILE"),
-    (["--records", "a=x.csv", "--records", "a=y.csv"], "given twice"),
+    (["--records", "a=x.csv", "--records", "a=y.csv"], "must be given once"),
     ([], "No split was given"),
   ],
 )
