@@ -75,7 +75,7 @@ def _answer(decoder, rows, params) -> Answer:
   if decoder.drafter is None:
     return Answer(True, "decoding is plain")
   if _are_by_row(decoder.target, rows * (decoder.drafter.tree.size + 1)):
-    return Answer(True, "products compute a row alike whatever the other rows are")
+    return Answer(True, "products of a row do not depend on the rest of the rows")
   reason = "products of several tokens are rounded otherwise than those of one"
   return Answer(False, f"{reason}; SAME_BITS=True scores blocks of one width")
 

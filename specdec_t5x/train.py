@@ -53,7 +53,7 @@ def run(
 
 def define_flags() -> None:
   """Defines the command's flags."""
-  about = "what to do: train, train and compare heads, decode a task, and so on."
+  about = "The job: train, train and compare heads, decode a task, and so on."
   flags.DEFINE_enum("job", "train", list(JOBS), about)
   flags.DEFINE_multi_string("gin_file", None, "A gin file; later files win.")
   flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=VALUE.")

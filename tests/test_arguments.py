@@ -34,7 +34,7 @@ def setup(tmp_path_factory):
   ("inputs", "message"),
   [
     (None, "inputs must be a list of texts, got None"),
-    (b"bytes", "inputs must be a list of texts, got one bytes"),
+    (b"bytes", "inputs must be a list of texts, got a single bytes"),
     (7, "inputs must be a list of texts, got 7"),
     (pathlib.Path("x"), "inputs must be a list of texts, got PosixPath"),
     ([None, "a"], r"inputs\[0\] must be a text \(str\), got None"),

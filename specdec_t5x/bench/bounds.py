@@ -57,7 +57,7 @@ def _head(args: argparse.Namespace) -> Table:
   """Times the full and the certified head for each number of rows."""
   at_least(args, vocab_size=1, width=1, runs=1)
   if reason := library.problem():
-    raise ValueError(f"A certified head needs our own products: {reason}.")
+    raise ValueError(f"A certified head needs native products: {reason}.")
   weights = jax.random.normal(jax.random.key(0), (args.width, args.vocab_size))
   params = {"decoder": {"logits_dense": {"kernel": weights}}}
   params = certified.within(params, certified.screen(params))

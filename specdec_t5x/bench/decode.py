@@ -35,8 +35,8 @@ def make(args: argparse.Namespace) -> Table:
   """Measures parts and calls."""
   if not all(0 <= alpha <= 1 for alpha in args.alphas) or args.runs < 1:
     raise ValueError(
-      "Expected alphas from 0 to 1 and at least one run, got "
-      f"{args.alphas} and {args.runs}."
+      f"Expected alphas from 0 to 1 and at least 1 run, got {args.alphas} and "
+      f"{args.runs}."
     )
   # A shorter output has too few iterations to time.
   least = 2 * _FEW * (args.gamma + 1)
@@ -103,7 +103,7 @@ COMMAND = Command(
   make,
   {
     "target": ("base", "size", SIZES),
-    "draft": ("tiny", "size, or the target's own weights rounded", (*SIZES, *ROUNDED)),
+    "draft": ("tiny", "size, or the target with rounded weights", (*SIZES, *ROUNDED)),
     "gamma": DEFAULT_GAMMA,
     "alphas": [0.75, 0.9],
     "batch": (1, "rows"),

@@ -141,12 +141,16 @@ def main() -> None:
   parser.add_argument(
     "--pairs", nargs="+", choices=sorted(recipe.PAIRS), default=["ende"]
   )
-  parser.add_argument("--inputs", type=int, default=60, help="inputs of the table")
   parser.add_argument(
-    "--more", action="store_true", help="heads, n-grams and a smaller draft, too"
+    "--inputs", type=int, default=60, help="number of inputs of the table"
   )
-  parser.add_argument("--train", action="store_true", help="train the pairs alone")
-  parser.add_argument("--keep", default="", help="for the pages, by this name")
+  parser.add_argument(
+    "--more", action="store_true", help="also train heads, n-grams and a smaller draft"
+  )
+  parser.add_argument("--train", action="store_true", help="only train the pairs")
+  parser.add_argument(
+    "--keep", default="", help="name of the table to keep for the pages"
+  )
   flags = parser.parse_args()
   if flags.inputs < 2:
     parser.error(f"--inputs must be at least 2, got {flags.inputs}.")

@@ -104,17 +104,33 @@ def _parser() -> argparse.ArgumentParser:
   add("--target", default=ENDE.target.path, help="checkpoint (%(default)s)")
   add("--draft", default=ENDE.drafts[0].path, help="checkpoint (%(default)s)")
   add("--vocabulary", default=ENDE.vocabulary, help="SentencePiece (%(default)s)")
-  add("--input", metavar="FILE", help="an example a line (the demo's test set)")
-  add("--examples", type=int, help="the first so many (100 of the demo's, or all)")
-  add("--prefix", help="before each line ('' with --input, else the demo task's)")
+  add(
+    "--input",
+    metavar="FILE",
+    help="file with an example on every line (the demo's test set)",
+  )
+  add(
+    "--examples",
+    type=int,
+    help="maximum number of examples (100 of the demo's, or every line)",
+  )
+  add(
+    "--prefix",
+    help="text before every line ('' with --input, else the demo task's prefix)",
+  )
   add("--gamma", type=int, default=DEFAULT_GAMMA, help="tokens drafted (%(default)s)")
   add(
-    "--max_length", type=int, default=128, help="most tokens of an output (%(default)s)"
+    "--max_length",
+    type=int,
+    default=128,
+    help="maximum number of output tokens (%(default)s)",
   )
-  add("--batch_size", type=int, default=16, help="decoded at once (%(default)s)")
+  add(
+    "--batch_size", type=int, default=16, help="examples decoded at once (%(default)s)"
+  )
   add("--dtypes", nargs="+", choices=DTYPES, default=["float32"], help="(float32)")
-  add("--strict", action="store_true", help="the plain run scores in blocks, too")
-  add("--json", metavar="FILE", help="gets everything that was found")
+  add("--strict", action="store_true", help="score the plain run in blocks, too")
+  add("--json", metavar="FILE", help="file for the complete results")
   return parser
 
 

@@ -32,7 +32,7 @@ def test_a_truncated_last_line_is_said_and_measured_again(cut, tmp_path, capsys)
   second = Cells(tmp_path)
   # A line that lacks its end alone is whole.
   said = capsys.readouterr().err
-  assert said.count("line 2: not a whole cell") == said.count("\n") == (cut > 1)
+  assert said.count("line 2: not a complete cell") == said.count("\n") == (cut > 1)
   assert second.find(KEY) == {"alpha": 0.5}
   assert (second.find({**KEY, "gamma": 4}) is None) == (cut > 1)
   second.add({**KEY, "gamma": 4}, {"alpha": 0.6})

@@ -71,7 +71,7 @@ def test_what_fails_is_named_and_what_was_kept_is_not_measured_again(tmp_path, c
   (tmp_path / "README.md").write_text("<!-- table theory -->\n<!-- end -->\n")
   assert results.main([], tmp_path, PLAN) == 1
   said = capsys.readouterr().out
-  assert "Failed: pair. Run this again for these alone." in said
+  assert "Failed: pair. Run the command again to measure the failed tables." in said
   assert "theory: measuring" in said
   assert "the demo pair" in (tmp_path / "runs/results/pair.log").read_text()
   assert "| same digits |" in (tmp_path / "README.md").read_text()
@@ -89,7 +89,7 @@ def test_what_fails_is_named_and_what_was_kept_is_not_measured_again(tmp_path, c
 
 def test_a_table_that_is_not_there_is_refused(tmp_path, capsys):
   assert results.main(["--only", "table9"], tmp_path, PLAN) == 1
-  assert "expected some of ['machine', 'pair', 'theory']" in capsys.readouterr().out
+  assert "expected names among ['machine', 'pair', 'theory']" in capsys.readouterr().out
 
 
 def test_a_folder_needs_its_word(capsys):

@@ -149,6 +149,6 @@ def test_unsuitable_drafts_are_refused(vocabularies):
   with pytest.raises(ValueError, match="needs a draft that reads inputs itself"):
     SpeculativeDecoder(target, OtherVocabulary(lacking, tokens=tokens))
   for more in ({"num_candidates": 2}, {"drafter": "copy"}):
-    with pytest.raises(ValueError, match="draft_tokenizer needs a draft model"):
+    with pytest.raises(ValueError, match="draft_tokenizer needs drafter='draft_model'"):
       get_drafter(**{"drafter": "draft_model", "network": draft, **more}, shared=tokens)
   assert get_drafter("draft_model", draft) == DraftModel(draft)

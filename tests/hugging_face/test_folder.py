@@ -72,7 +72,7 @@ def test_rounding_reads_weights_in_the_dtype_of_the_file(tmp_path):
 def test_an_output_folder_is_never_overwritten(theirs, tmp_path, capsys):
   made = tmp_path / "ours"
   assert [to_t5x(theirs, made) for _ in range(2)] == [0, 1]
-  assert "holds a checkpoint_0 already" in capsys.readouterr().err
+  assert "already holds a checkpoint_0" in capsys.readouterr().err
   assert to_theirs(made, theirs) == 1
   assert "is there already" in capsys.readouterr().err
 

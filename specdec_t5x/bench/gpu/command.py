@@ -277,7 +277,7 @@ COMMAND = Command(
   make,
   {
     "target": ("xxl", "size", SIZES),
-    "drafts": (["small", "base", "large"], "sizes, the most informative first", SIZES),
+    "drafts": (["small", "base", "large"], "sizes, in order of information", SIZES),
     "rounded": (["int8", "int4"], "the target's own weights, rounded", (*ROUNDED,)),
     "batches": ([1, 4, 16], "rows"),
     "temperatures": [0.0, 1.0],
@@ -286,7 +286,10 @@ COMMAND = Command(
     "output_length": (128, "tokens"),
     "dtype": ("bfloat16", "", DTYPES),
     "runs": (5, "of each program"),
-    "minutes": (7.0, "no cell starts that would probably end later"),
-    "resume": (str, "a folder whose cells are taken over"),
+    "minutes": (
+      7.0,
+      "time limit; a cell starts only if the cell will probably end in time",
+    ),
+    "resume": (str, "--output of an earlier run, to reuse measured cells"),
   },
 )
