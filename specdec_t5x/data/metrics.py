@@ -28,8 +28,8 @@ def bleu(
   counts = {len(r) for r in references}
   if len(counts) != 1:
     raise ValueError(
-      "BLEU expected the same number of references for every example, got "
-      f"{sorted(counts)}. Drop the surplus ones."
+      "BLEU needs an equal number of references for every example, got "
+      f"{sorted(counts)}. Remove the surplus references."
     )
   if not any(text for texts in references for text in texts):
     raise ValueError(

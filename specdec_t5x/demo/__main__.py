@@ -39,7 +39,7 @@ def run(pair: recipe.DemoPair, inputs: int, more: bool, kept: str = "") -> None:
     more: whether to compare all of the pair's drafts.
     kept: the name of the kept table, for pages; "" keeps no table.
   """
-  print(f"\nDemo pair {pair.name!r}: {pair.about}. Nothing here is real data.")
+  print(f"\nDemo pair {pair.name!r}: {pair.about}. The data is synthetic.")
   parts = [part for part in pair.parts if not part.embedded]
   parts += [*pair.tables, *pair.more] if more else []
   steps = Steps(_steps(pair, parts, inputs))
@@ -58,7 +58,7 @@ def run(pair: recipe.DemoPair, inputs: int, more: bool, kept: str = "") -> None:
   files = table.write(folder) + (keep(table, kept) if kept else [])
   pictures = chart.draw(table, folder)
   print(f"\n{comparison.brief(table)}\n{same}")
-  print(f"All that was measured: {', '.join(files)}\nA picture: {', '.join(pictures)}")
+  print(f"Measurements: {', '.join(files)}\nA picture: {', '.join(pictures)}")
   print(_NEXT.get(pair.name, ""))
 
 

@@ -37,9 +37,9 @@ class DefaultGamma(int):
 
 GAMMA = Knob(
   whole(1),
-  "most tokens of a draft",
+  "maximum draft length",
   "GAMMA",
-  "For decoding without speculation use configs/baseline_*.gin, or no draft.",
+  "To decode without speculation, use configs/baseline_*.gin, or no draft.",
 )
 
 

@@ -199,8 +199,8 @@ def new_checkpoint(output_dir: str) -> str:
   path = os.path.join(os.path.abspath(output_dir), "checkpoint_0")
   if os.path.exists(path):
     raise ValueError(
-      f"OUTPUT_DIR={output_dir} holds a checkpoint_0 already. Choose another "
-      "directory, or remove it to make it again."
+      f"OUTPUT_DIR={output_dir} already holds a checkpoint_0. Choose another "
+      "directory, or remove the checkpoint."
     )
   preflight.check_writable(output_dir)
   return path

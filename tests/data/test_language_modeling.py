@@ -140,9 +140,9 @@ def test_same_arguments_same_task(files):
 @pytest.mark.parametrize(
   ("given", "words", "says"),
   [
-    ("lines.txt", -1, r"prompt_words is .*from 0 \(no prompt\) to 200"),
-    ("lines.txt", 201, "prompt_words is"),
-    ("lines.txt", 2.0, "prompt_words is"),
+    ("lines.txt", -1, r"prompt_words must be .*from 0 \(no prompt\) to 200"),
+    ("lines.txt", 201, "prompt_words must be"),
+    ("lines.txt", 2.0, "prompt_words must be"),
     (("a", "b"), 5, "expected the path of a text"),
   ],
 )

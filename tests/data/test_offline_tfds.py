@@ -119,7 +119,7 @@ def test_killed_between_the_renames(tfds_dir, pair):
   ("dataset", "message"),
   [
     ("squad", "Can't prepare 'squad'"),
-    ("wmt14_translate", "lacks its language pair"),
+    ("wmt14_translate", "lacks a language pair"),
     ("wmt14_translate/de-xx", "has no 'wmt14_translate/de-xx'"),
     ("xsum", "'document' and 'summary' .* got parallel files"),
     ("lm1b", "field.* 'text' .* got parallel files"),
