@@ -89,8 +89,8 @@ def test_a_problem_is_said_with_what_to_do(findings, problem, fix):
     (checks.devices([CPU], None, ["cuda"], "cpu"), SEEN, "unset JAX_PLATFORMS"),
     ([checks.products(None, "/kept/kernels-1.so")], "native: /kept/kernels-1.so", None),
     (
-      [checks.products("they could not be built: no", None)],
-      "native products are missing: they could not be built: no",
+      [checks.products("the build failed: no", None)],
+      "native products are missing: the build failed: no",
       "install a C++ compiler",
     ),
     ([checks.products("there are 8 devices", "/a.so")], "there are 8 devices", None),

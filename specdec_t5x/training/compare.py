@@ -61,7 +61,7 @@ def train_heads(
     if os.path.isdir(heads_path):  # The target was trained together with the heads.
       target_path = draft_path
       draft_path = heads_path
-    console.stage(f"Decoding {lines} validation inputs with them.")
+    console.stage(f"Decoding {lines} validation inputs with the heads.")
     row = _measured(target_path, draft_path, data, gamma, lines)
     rows.append({"kind": kind, **row, "checkpoint": draft_path})
   # In texts without inputs, the start of an output is unknown.

@@ -64,7 +64,7 @@ def test_what_learns_is_the_draft():
 
 
 def test_models_that_do_not_learn_say_so():
-  with pytest.raises(ValueError, match=r"networks .'target'.* trained by python -m"):
+  with pytest.raises(ValueError, match=r"networks .'target'.* tables with python -m"):
     make(tiny.decoder(draft=None, drafter="copy", gamma=3))
   with pytest.raises(ValueError, match=r"t5x_distill.gin.* use specdec_t5x.generate"):
     tiny.speculative(VOCABULARY).optimizer_def  # noqa: B018 - it raises

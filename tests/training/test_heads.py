@@ -191,15 +191,15 @@ def test_heads_and_target_learn_together_and_resume_to_the_bit(data, target, tmp
 
 def test_what_does_not_go_together_is_refused(data, target, tmp_path):
   for settings, message in [
-    ({"network": TARGET}, "Heads are trained with MODE = one of .*a Transformer"),
-    ({"mode": "supervised", "target": None}, "Heads are trained with MODE"),
+    ({"network": TARGET}, "MODE must be one of .* for heads.*a Transformer"),
+    ({"mode": "supervised", "target": None}, "MODE must be one of .* for heads"),
     ({"metric_period": 5}, "METRIC_PERIOD must be 0 with MODE = 'heads'"),
     (
       {
         "network": new_heads(target, "shared_encoder", 4, 1),
         "mode": "heads_and_target",
       },
-      "encoder with 'heads'",
+      "'heads' for a draft on the target's encoder",
     ),
   ]:
     known = {"data": data, "target": target, "directory": tmp_path / "no", **settings}
