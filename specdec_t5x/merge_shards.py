@@ -82,8 +82,8 @@ def _checked(directory, stem, count) -> list[pathlib.Path]:
     if not (shard.exists() and marker.exists()):
       found = "it without .COMPLETED" if shard.exists() else "no such file"
       raise ValueError(
-        f"Expected {shard}, finished; found {found}. Run the job with infer.num_shards="
-        f"{count} and --shard_id={i} to its end."
+        f"Expected the finished shard {shard}, found {found}. Run the job with "
+        f"infer.num_shards={count} and --shard_id={i} to the end."
       )
     _check_whole(shard, marker.read_text())
   _check_lengths(shards)
@@ -127,9 +127,9 @@ def _check_lengths(shards: Sequence[pathlib.Path]) -> None:
   if counts != expected:
     raise ValueError(
       f"{shards[0]} and the shards after it have {counts} lines; every {len(shards)}th "
-      f"of {sum(counts)} examples would be {expected}. seqio shards a task of several "
-      "files file by file: the shards hold consecutive examples of the files and must "
-      "not be interleaved."
+      f"of {sum(counts)} examples would be {expected} lines. seqio shards a task of "
+      "several files file by file: the shards hold consecutive examples of the files "
+      "and must not be interleaved."
     )
 
 

@@ -127,7 +127,7 @@ def _tune(job: Job, params: Mapping[str, Any]) -> Tuned:
   if not needs_times(decoder):
     return Tuned(_plain_unless_drafts_pay(decoder))
   if jax.device_count() > 1:
-    console.say("Times are of one device: drafting GAMMA tokens.")
+    console.say("Times are known for one device only: drafting GAMMA tokens.")
     return Tuned(decoder)
   times = _times(job, params)
   policy = dataclasses.replace(decoder.policy, seconds=times.seconds)

@@ -231,7 +231,7 @@ def _distributions(p, q):
   q = np.asarray(q, np.float64)
   if not p.ndim or not q.ndim or p.shape[-1] != q.shape[-1]:
     raise ValueError(
-      "p and q must be distributions of the same tokens along their last axis, got "
+      "p and q must be distributions over one vocabulary along the last axis, got "
       f"shapes {p.shape} and {q.shape}. Give p and q over the target's vocabulary."
     )
   for name, distribution in (("p", p), ("q", q)):

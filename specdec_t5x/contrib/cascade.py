@@ -104,8 +104,8 @@ class Cascade(Drafter):
       raise ValueError(
         "The rule between two levels of a cascade must keep the middle network's "
         f"distribution of a chain, got {type(self.rule).__name__}. Use 'token', "
-        "'block' or 'recursive': with another rule the draft is not a sample of the "
-        "distribution that the target verifies."
+        "'block' or 'recursive': with another rule the target would verify with the "
+        "wrong distribution."
       )
     _check_lower(self.drafter, self.gamma)
 

@@ -57,8 +57,8 @@ class Sampling:
       )
     if self.top_k and self.top_p:
       raise ValueError(
-        f"At most one of top_k and top_p may be set, got top_k={self.top_k} and "
-        f"top_p={self.top_p}. T5X has the same limit. Set top_k or top_p to 0."
+        f"At most one of top_k and top_p may be set, as in T5X, got top_k={self.top_k} "
+        f"and top_p={self.top_p}. Set top_k or top_p to 0."
       )
     if not isinstance(self.coupled, bool):
       raise ValueError(f"coupled must be True or False, got {self.coupled!r}.")

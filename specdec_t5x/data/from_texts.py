@@ -47,7 +47,8 @@ def register(
   """
   if not origins:
     raise ValueError(
-      "files is empty, expected one entry for each split, such as {'test': ...}."
+      "files must have an entry for every split, such as {'test': ...}, got an empty "
+      "dict."
     )
   if vocabulary is None:
     vocabulary = vocabularies.t5_vocabulary()

@@ -111,6 +111,6 @@ def _split_sentences(summary: str) -> str:
 def _check_pairs(targets: Sequence, predictions: Sequence) -> None:
   if len(targets) != len(predictions) or not len(targets):
     raise ValueError(
-      "Expected as many targets as predictions and at least one, got "
+      "Expected an equal number of targets and predictions, at least 1, got "
       f"{len(targets)} targets and {len(predictions)} predictions."
     )

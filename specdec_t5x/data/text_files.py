@@ -180,7 +180,8 @@ def _csv_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
     if None in row or None in row.values():
       raise ValueError(
         f"{path}, line {number}: expected {len(reader.fieldnames)} fields as in the "
-        "header, got another number. Quote fields that hold commas or line breaks."
+        "header, got a different number of fields. Quote fields that hold commas or "
+        "line breaks."
       )
     yield number, row
 

@@ -112,7 +112,7 @@ class NetworkConfig:
     if self.dtype not in DTYPES:
       raise ValueError(
         f"{kind}.dtype must be one of {DTYPES}, got {self.dtype!r}. Set "
-        "ACTIVATION_DTYPE to 'bfloat16' for 16 bits: T5's activations outgrow float16."
+        "ACTIVATION_DTYPE to 'bfloat16' for 16 bits: T5's activations overflow float16."
       )
     unknown = [name for name in self.mlp_activations if name not in ACTIVATIONS]
     if unknown or not self.mlp_activations:

@@ -106,7 +106,7 @@ class DraftStep:
     if clusters < self.layout.heads:
       return (
         f"the kernel needs {self.layout.heads} clusters of {self.layout.cluster} "
-        f"blocks at once; the GPU has room for {clusters}"
+        f"blocks at once; the GPU has room for {clusters} clusters"
       )
     return None
 

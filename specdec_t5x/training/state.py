@@ -126,8 +126,8 @@ class Placement:
     devices = jax.devices()
     if jax.process_count() > 1:
       raise ValueError(
-        f"Training runs in one process, got {jax.process_count()}. Start it on one "
-        "host, or train with upstream T5X, which writes equal checkpoints."
+        f"Training runs in one process, got {jax.process_count()}. Start the command "
+        "on one host, or train with upstream T5X (checkpoints have the same format)."
       )
     if batch_size % len(devices):
       raise ValueError(

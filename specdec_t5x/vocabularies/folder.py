@@ -268,6 +268,6 @@ def _without(path: pathlib.Path) -> str:
   hint = f" {others[0]} exists, but is read as {TOKENIZER} only." if others else ""
   return (
     f"{path} has no vocabulary: expected {TOKENIZER}, {PIECES[0]}, {PIECES[1]}, or a "
-    f"{SETTINGS} of ByT5's.{hint} Copy the file, or write one with transformers: "
-    "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)."
+    f"{SETTINGS} of ByT5's.{hint} Copy the file, or write a tokenizer with "
+    "transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)."
   )

@@ -51,7 +51,7 @@ def connect() -> None:
   # JAX raises a RuntimeError, or a ValueError about the cluster.
   except (RuntimeError, ValueError) as error:
     raise ValueError(
-      f"Process {values.process_index} could not join its job "
+      f"Process {values.process_index} could not join the job "
       f"({' '.join(str(error).split())[:300]}). The first process must run at "
       "--coordinator_address, and the processes must agree on --process_count."
     ) from error

@@ -61,8 +61,8 @@ def write_inferences_to_file(
     )
   if include_all_inputs and input_fields_to_include is not None:
     raise ValueError(
-      "Only one of include_all_inputs and input_fields_to_include may be set, got two. "
-      "Leave one out."
+      "At most one of include_all_inputs and input_fields_to_include may be set, got "
+      "two. Leave one out."
     )
   predictions, aux = inferences
   decode = _decode_plainly if isinstance(task_ds, Rows) else _decode

@@ -136,9 +136,9 @@ def verify_matching_vocabs(cfg: DatasetConfig, model) -> None:
     # vocabularies.
     if of_model != of_task:
       raise ValueError(
-        f"Model and task have different {name} vocabularies.\n"
-        f"  task {cfg.mixture_or_task_name}: {of_task}\n  model: {of_model}\n"
-        "Bind the same vocabulary to both."
+        f"Model and task have different {name} vocabularies.\n  task "
+        f"{cfg.mixture_or_task_name}: {of_task}\n  model: {of_model}\nBind one "
+        "vocabulary to the task and the model."
       )
 
 

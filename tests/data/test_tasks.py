@@ -137,7 +137,7 @@ def test_files_are_checked_when_registered(files, write):
   with pytest.raises(ValueError, match=r"has 7 lines .* has 1"):
     tasks.translation_from_files("t", bad, vocabulary=BYTES)
   assert "t" not in seqio.TaskRegistry.names()
-  with pytest.raises(ValueError, match="files is empty"):
+  with pytest.raises(ValueError, match="got an empty dict"):
     tasks.translation_from_files("t", {}, vocabulary=BYTES)
 
 

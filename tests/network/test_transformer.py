@@ -191,7 +191,7 @@ def test_parameters_axes_and_logits_equal_upstream(config):
   ("bad", "message"),
   [
     ({"dtype": "int32"}, "dtype"),
-    ({"dtype": "float16"}, "T5's activations outgrow float16"),
+    ({"dtype": "float16"}, "T5's activations overflow float16"),
     ({"mlp_activations": ("gleu",)}, "mlp_activations"),
     ({"mlp_activations": ()}, "mlp_activations"),
     ({"num_heads": 0}, "num_heads"),

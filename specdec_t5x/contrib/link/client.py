@@ -117,7 +117,7 @@ class Asker:
         status, others = self._about(None)
       except (Lost, ValueError) as error:
         raise ValueError(
-          f"No draft answers at {address} ({error}). Start it with `python -m "
+          f"No draft answers at {address} ({error}). Start the draft with `python -m "
           f"specdec_t5x.contrib.link --draft DIR --address {address}`."
         ) from error
       if status != wire.OK or len(others) != 1:
