@@ -37,7 +37,7 @@ def main() -> None:
   """Reads the arguments, and writes the file."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--text", required=True, help="file with a sentence on each line")
-  parser.add_argument("--output", required=True, help="JSON lines")
+  parser.add_argument("--output", required=True, help="file of JSON lines")
   parser.add_argument("--rate", type=float, default=0.1, help="rate of changed words")
   parser.add_argument(
     "--words",

@@ -72,7 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   add = parser.add_argument
   add("--output", metavar="DIR", required=True, help="a new folder")
-  add("--platforms", type=_names, default=["cpu", "tpu", "cuda"], help="(cpu,tpu,cuda)")
+  add(
+    "--platforms",
+    type=_names,
+    default=["cpu", "tpu", "cuda"],
+    help="platforms (cpu,tpu,cuda)",
+  )
   add(
     "--batch_sizes",
     type=_sizes,

@@ -92,18 +92,18 @@ MACHINE = Command(
   _MACHINE,
   _machine,
   {
-    "megabytes": (256.0, "of the matrix, in float32: more than caches hold"),
-    "rows": (64, "that are many"),
-    "runs": (20, "of each"),
+    "megabytes": (256.0, "size of the float32 matrix, larger than the caches"),
+    "rows": (64, "number of rows of the large product"),
+    "runs": (20, "number of timed runs"),
   },
 )
 HEAD = Command(
   _HEAD,
   _head,
   {
-    "vocab_size": (250_112, "columns"),
-    "width": (512, "of features"),
-    "rows": ([1, 8], "at once"),
-    "runs": (30, "of each"),
+    "vocab_size": (250_112, "number of columns"),
+    "width": (512, "width of the features"),
+    "rows": ([1, 8], "numbers of rows"),
+    "runs": (30, "number of timed runs"),
   },
 )

@@ -23,11 +23,11 @@ REQUIRED = object()
 _ABOUT = {
   "temperature": "sampling temperature; 0 is greedy",
   "temperatures": "sampling temperature; 0 is greedy",
-  "gamma": "tokens drafted a call",
-  "batch": "inputs at once",
-  "seed": "of the sampling",
+  "gamma": "drafted tokens per call",
+  "batch": "batch size",
+  "seed": "seed of the sampling",
   "max_length": "maximum number of output tokens",
-  "recorded": "show the measured cells of --output, without measuring",
+  "recorded": "show the measured cells of --output, without measuring the rest",
   "chart": "also draw a figure; needs matplotlib",
 }
 

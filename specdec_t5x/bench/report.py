@@ -72,7 +72,7 @@ def main(argv: Sequence[str], root: pathlib.Path = pathlib.Path()) -> int:
     description=__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  parser.add_argument("--check", action="store_true", help="write nothing: compare")
+  parser.add_argument("--check", action="store_true", help="compare without writing")
   args = parser.parse_args(argv)
   try:
     pages = list(differing(root))
@@ -80,7 +80,7 @@ def main(argv: Sequence[str], root: pathlib.Path = pathlib.Path()) -> int:
     print(f"error: {error}", file=sys.stderr)
     return 1
   for path, text in pages:
-    print(f"{path}: {'not as its tables are kept' if args.check else 'rendered'}")
+    print(f"{path}: {'differs from the kept tables' if args.check else 'rendered'}")
     if not args.check:
       path.write_text(text, encoding="utf-8")
   return int(args.check and bool(pages))

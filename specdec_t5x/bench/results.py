@@ -65,9 +65,11 @@ def main(
     description=__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  parser.add_argument("--only", nargs="+", default=[], help="tables; all")
   parser.add_argument(
-    "--data", nargs="+", default=[], metavar="WORD=DIR", type=_pair, help="folders"
+    "--only", nargs="+", default=[], help="tables to measure (default: every table)"
+  )
+  parser.add_argument(
+    "--data", nargs="+", default=[], metavar="WORD=DIR", type=_pair, help="data folders"
   )
   args = parser.parse_args(argv)
   by_table = dict(commands(plan or report.planned(), dict(args.data)))
@@ -118,7 +120,7 @@ def _measured(name: str, command: Sequence[str], root: pathlib.Path) -> bool:
       [*run, "--keep", name], cwd=root, env=environment, stdout=log, stderr=log
     )
   if process.returncode:
-    print(f"{name}: failed; {path} says why.")
+    print(f"{name}: failed; see {path}.")
   return process.returncode == 0
 
 

@@ -118,9 +118,9 @@ COMMAND = Command(
   {
     **jobs.PAIRS,
     "temperatures": [0.0, 1.0],
-    "gamma": (DEFAULT_GAMMA, "depth"),
-    "branches": (2, "or candidates"),
-    "stem": (2, "tokens before the branches"),
+    "gamma": (DEFAULT_GAMMA, "depth of a tree"),
+    "branches": (2, "number of branches or candidates"),
+    "stem": (2, "number of tokens before the branches"),
     "batch": 16,
     "seed": 0,
   },

@@ -184,8 +184,8 @@ COMMAND = Command(
   {
     **jobs.PAIRS,
     **jobs.FEW,
-    "sizes": ([2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64], "of trees"),
-    "ranks": (10, "most siblings"),
+    "sizes": ([2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64], "sizes of trees"),
+    "ranks": (10, "maximum number of siblings"),
     "batch": (1, "rows at once"),
     "temperature": 0.0,
   },

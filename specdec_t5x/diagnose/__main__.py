@@ -102,8 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add = parser.add_argument
-  add("--target", default=ENDE.target.path, help="checkpoint (%(default)s)")
-  add("--draft", default=ENDE.drafts[0].path, help="checkpoint (%(default)s)")
+  add("--target", default=ENDE.target.path, help="target's checkpoint (%(default)s)")
+  add("--draft", default=ENDE.drafts[0].path, help="draft's checkpoint (%(default)s)")
   add("--vocabulary", default=ENDE.vocabulary, help="SentencePiece (%(default)s)")
   add(
     "--input",
@@ -119,7 +119,12 @@ def _parser() -> argparse.ArgumentParser:
     "--prefix",
     help="text before every line ('' with --input, else the demo task's prefix)",
   )
-  add("--gamma", type=int, default=DEFAULT_GAMMA, help="tokens drafted (%(default)s)")
+  add(
+    "--gamma",
+    type=int,
+    default=DEFAULT_GAMMA,
+    help="drafted tokens per call (%(default)s)",
+  )
   add(
     "--max_length",
     type=int,
@@ -129,7 +134,9 @@ def _parser() -> argparse.ArgumentParser:
   add(
     "--batch_size", type=int, default=16, help="examples decoded at once (%(default)s)"
   )
-  add("--dtypes", nargs="+", choices=DTYPES, default=["float32"], help="(float32)")
+  add(
+    "--dtypes", nargs="+", choices=DTYPES, default=["float32"], help="dtypes (float32)"
+  )
   add("--strict", action="store_true", help="score the plain run in blocks, too")
   add("--json", metavar="FILE", help="file for the complete results")
   return parser

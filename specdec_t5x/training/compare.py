@@ -66,7 +66,7 @@ def train_heads(
     rows.append({"kind": kind, **row, "checkpoint": draft_path})
   # In texts without inputs, the start of an output is unknown.
   if not data.is_decoder_only:
-    print(f"Tokens a call of the target, drafts of {gamma}, {lines} validation inputs:")
+    print(f"Tokens per target call, drafts of {gamma}, {lines} validation inputs:")
   print(tables.aligned([list(rows[0]), *(list(row.values()) for row in rows)]))
   return rows
 

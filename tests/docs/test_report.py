@@ -43,7 +43,7 @@ def test_another_number_is_another_page_until_it_is_rendered(copy, capsys):
   path.write_text(json.dumps(kept))
   assert report.main(["--check"], copy) == 1
   page = copy / "docs/results/paper.md"
-  assert capsys.readouterr().out == f"{page}: not as its tables are kept\n"
+  assert capsys.readouterr().out == f"{page}: differs from the kept tables\n"
   assert "7.77" not in page.read_text()
   assert report.main([], copy) == 0
   assert "| 7.77 " in page.read_text()
