@@ -143,7 +143,9 @@ def devices(
 def _unused(extra, requested):
   value = f"{ACCELERATORS[extra]} is there, but JAX sees a CPU only"
   if requested == "cpu":  # The user chose the CPU, so there is no problem.
-    return Finding(extra, value, fix="unset JAX_PLATFORMS, which is 'cpu', to use it")
+    return Finding(
+      extra, value, fix="unset JAX_PLATFORMS (now 'cpu') to use the device"
+    )
   fix = f"pip install -e '.[{extra}]' {HERE}, and check the device's driver"
   return Finding(extra, value, value, fix)
 

@@ -146,7 +146,7 @@ def test_a_rule_that_accepts_everything_is_different(
   path = tmp_path / "report.json"
   assert run(files, f"--json={path}") == 1
   printed = capsys.readouterr().out
-  assert "the speculative run's token is not the best by its own logits" in printed
+  assert "the speculative run's token is not the best token of the run's logits" in printed
   assert "-> Rounding does not explain this" in printed
   (report,) = json.loads(path.read_text())["dtypes"].values()
   assert report["bugs"] == len(report["differences"]) > 0
