@@ -277,7 +277,9 @@ def test_a_drafter_that_is_there_needs_the_networks_that_are_passed(setup):
 
   outputs, expected = decode({"draft": draft}), generate(None, vocabulary)
   assert tokens(outputs) == tokens(expected)
-  with pytest.raises(ValueError, match=r"needs the networks \['draft'\], got other"):
+  with pytest.raises(
+    ValueError, match=r"needs the networks \['draft'\], but draft has"
+  ):
     decode({"other": draft})
 
 

@@ -66,7 +66,7 @@ def test_several_shards_and_chunks_lose_nothing(tfds_dir, pair, monkeypatch):
 def test_splits_are_added_kept_and_replaced(tfds_dir, pair):
   offline_tfds.prepare(WMT, tfds_dir, {"test": pair(3), "train": pair(2, "t")})
   offline_tfds.prepare(WMT, tfds_dir, {"validation": pair(4, "v")})
-  with pytest.raises(ValueError, match=r"has the split test already.*--overwrite"):
+  with pytest.raises(ValueError, match=r"already has the split test.*--overwrite"):
     offline_tfds.prepare(WMT, tfds_dir, {"test": pair(1, "n")})
   assert load(tfds_dir)["test"] == [row("a", i) for i in range(3)]
   offline_tfds.prepare(WMT, tfds_dir, {"test": pair(1, "n")}, overwrite=True)

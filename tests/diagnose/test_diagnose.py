@@ -70,7 +70,7 @@ CLEAN = Report(5, 40, 0, Spread(0.1, 0.2), Spread(0.1, 0.2), 0.01, 3, 0, ())
     ([], {}, 0, "Nothing to do."),
     ([], {"differences": (TIE,)}, 0, "The differences are rounding, not a bug"),
     (["--strict"], {"differences": (TIE,)}, 0, "the machine does not compute"),
-    ([], {"differences": (TIE, BUG)}, 1, "Rounding does not explain this"),
+    ([], {"differences": (TIE, BUG)}, 1, "Rounding does not explain the differences"),
     ([], {"beyond": 2}, 0, "other inputs will show the bug"),
     ([], {"not_numbers": (3,)}, 1, "logits are NaN or infinite"),
   ],
@@ -146,8 +146,10 @@ def test_a_rule_that_accepts_everything_is_different(
   path = tmp_path / "report.json"
   assert run(files, f"--json={path}") == 1
   printed = capsys.readouterr().out
-  assert "the speculative run's token is not the best token of the run's logits" in printed
-  assert "-> Rounding does not explain this" in printed
+  assert (
+    "the speculative run's token is not the best token of the run's logits" in printed
+  )
+  assert "-> Rounding does not explain the differences" in printed
   (report,) = json.loads(path.read_text())["dtypes"].values()
   assert report["bugs"] == len(report["differences"]) > 0
   difference = report["differences"][0]

@@ -307,7 +307,10 @@ def test_unsupported_settings_are_refused():
     (lambda: Pruned(ranks=0), "Pruned.ranks must be a whole number"),
     (lambda: Pruned(penalty=-1.0), "penalty must be a finite number of at least 0"),
     (lambda: Pruned(table=heads), "must be a table of n-grams, got a "),
-    (lambda: headed(heads).check(network_for(tiny.DRAFT)), "is 8, got heads of width"),
+    (
+      lambda: headed(heads).check(network_for(tiny.DRAFT)),
+      "of width 8, got heads of width",
+    ),
     (lambda: headed(parallel).check(gpt), "attends to the target's keys"),
     (lambda: get_drafter("heads", heads, num_candidates=2), "needs a draft model, got"),
   ]:

@@ -153,7 +153,7 @@ def test_a_missing_vocabulary_is_named_before_anything_is_written(
   assert to_t5x(theirs, made) == 0
   before = commands.contents(tmp_path)
   assert to_theirs(made, tmp_path / "back", "--vocabulary=no.model") == 1
-  assert "'no.model' is no file" in capsys.readouterr().err
+  assert "'no.model' is not a file" in capsys.readouterr().err
   assert commands.contents(tmp_path) == before
 
 

@@ -222,7 +222,7 @@ def test_keys_can_be_passed_in_decoder_params(vocabulary, batch):
       "Expected one key",
     ),
     ({"decoder_params": {"temperature": 0.5}}, "decoder_params may hold"),
-    ({"prompt_with_targets": True}, "not supported"),
+    ({"prompt_with_targets": True}, "must be False"),
   ],
 )
 def test_unsupported_requests_are_refused(vocabulary, batch, bad, message):

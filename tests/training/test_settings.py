@@ -44,7 +44,11 @@ def keeping(kept):
     (Optimizer, (Schedule(), "adafactor", 0.1), "except for adamw"),
     (Supervised, (1.0,), "LABEL_SMOOTHING"),
     (Supervised, (0.0, -1.0), "Z_LOSS"),
-    (check_same_vocabulary, (LARGE, SMALL), "vocab_size is 128, the student's 64"),
+    (
+      check_same_vocabulary,
+      (LARGE, SMALL),
+      "vocab_size is 128, and the student's is 64",
+    ),
     (HeadDistillation, (SMALL, 0.0), "HEAD_DECAY must be above 0"),
     (estimate, ([[2]], 7, 0), "ORDER must be a whole number of at least 1, got 0"),
     (estimate, ([[2, 5]], 5), "VOCAB_SIZE is 5, but the targets have a token 5"),

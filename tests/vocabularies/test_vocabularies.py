@@ -208,7 +208,7 @@ BYTES = {"tokenizer_class": "ByT5Tokenizer"}
 # Files, by name, and what is said of them.
 DAMAGED = {
   "no vocabulary": ({}, "has no vocabulary: expected tokenizer.json"),
-  "BERT's file": ({"vocab.txt": "[PAD]"}, "There is vocab.txt, .*save_pretrained"),
+  "BERT's file": ({"vocab.txt": "[PAD]"}, "vocab.txt exists, .*save_pretrained"),
   "no JSON": ({made.TOKENIZER: "{"}, "is not a tokenizer of the tokenizers library"),
   "no model": ({made.TOKENIZER: "{}"}, "is not a tokenizer of the tokenizers library"),
   "a list": (

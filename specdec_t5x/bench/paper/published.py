@@ -43,7 +43,7 @@ def exceptions() -> Iterator[str]:
       yield (
         f"The paper's {row['task']}, {row['draft']}, T={row['temperature']}: expected "
         f"{row['expected']} does not follow from the printed alpha {row['alpha']} and "
-        f"c {row['c']}: the theorem gives {theorem(row):.3f} (docs/math.md)."
+        f"c {row['c']}, which give {theorem(row):.3f} (docs/math.md)."
       )
 
 
