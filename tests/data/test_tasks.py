@@ -161,7 +161,7 @@ def test_records(write):
   assert [f.__name__ for f in metrics] == ["rouge"]
   blind = tasks.from_records("blind", files, "q", None, "", vocabulary=BYTES)
   assert texts(examples(blind)) == ["", ""]
-  with pytest.raises(ValueError, match="metric must be one of .* got 'f1'"):
+  with pytest.raises(ValueError, match="got 'f1'"):
     tasks.from_records("bad", files, "q", "a", "", "f1", BYTES)
 
 
