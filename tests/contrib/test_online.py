@@ -249,5 +249,5 @@ def test_a_directory_holds_the_runs_of_a_single_draft(tmp_path):
 
 def test_a_draft_with_integer_parameters_cannot_learn():
   tokens = {"hot": jnp.zeros(3, jnp.int32)}
-  with pytest.raises(ValueError, match=r"trimmed to hot tokens, .* does not learn"):
+  with pytest.raises(ValueError, match=r"trimmed to hot tokens, .* can't be trained"):
     Learner(NETWORK, {**params_of(NETWORK), **tokens}, ONLINE)
