@@ -149,7 +149,7 @@ def test_a_vocabulary_of_unknown_origin_is_refused(tmp_path):
   path.write_bytes(b"?")
   with pytest.raises(ValueError, match="the settings of the vocabulary are unknown"):
     vocabulary.demo_vocabulary(str(path))
-  with pytest.raises(ValueError, match="expected ende, cnndm, lm"):
+  with pytest.raises(ValueError, match="must be ende, cnndm, lm"):
     vocabulary.demo_vocabulary(str(tmp_path / "y"), corpora="wmt")
   with pytest.raises(ValueError, match="whole number of at least 1"):
     vocabulary.demo_vocabulary(str(tmp_path / "y"), size=0)

@@ -53,7 +53,7 @@ def test_another_number_is_another_page_until_it_is_rendered(copy, capsys):
 def test_a_table_that_was_not_kept_is_named(copy, capsys):
   (copy / "README.md").write_text("<!-- table speeds -->\n<!-- end -->\n")
   assert report.main(["--check"], copy) == 1
-  assert "speeds.json is not there" in capsys.readouterr().err
+  assert "speeds.json does not exist" in capsys.readouterr().err
 
 
 def test_a_table_without_an_end_is_refused(copy, capsys):

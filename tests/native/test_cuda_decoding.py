@@ -138,7 +138,7 @@ def test_more_than_eight_rows_use_xla(gpu, capsys):
   decoder, params = decoder_of()
   reason = "there are 9 rows; the kernel takes 8"
   lines = choose(decoder, params, 9, capsys)
-  assert lines == [f"Step of the draft: XLA's, because  {reason}."]
+  assert lines == [f"Step of the draft: XLA's, because {reason}."]
   net = decoder.drafter.network
   assert draft_step.problem_of(net, rows=8) is None
   assert not choice.is_used(draft_step.key_of(net, 9))
@@ -257,7 +257,7 @@ def test_a_kernel_with_wrong_results_is_not_used(faster, monkeypatch, changes, c
   monkeypatch.setattr(draft_step, "of_network", planted(**changes))
   (line,) = choose(decoder, params, 1, capsys)
   assert line.startswith(
-    "Draft step of 1 row: XLA's, because  our kernel's results are off"
+    "Draft step of 1 row: XLA's, because our kernel's results are off"
   )
   assert not choice.is_used(draft_step.key_of(decoder.drafter.network, 1))
 
@@ -277,7 +277,7 @@ def test_a_kernel_with_a_stale_cache_is_not_used(faster, monkeypatch, capsys):
 
   monkeypatch.setattr(DraftStep, "__call__", forgetful)
   (line,) = choose(decoder, params, 1, capsys)
-  assert "XLA's, because  our kernel's results are off" in line
+  assert "XLA's, because our kernel's results are off" in line
 
 
 @pytest.mark.parametrize("reason", ["INTERNAL: step_kernel: too large", "ABORTED\nat"])
@@ -290,7 +290,7 @@ def test_a_kernel_that_fails_is_not_used(faster, monkeypatch, tmp_path, reason, 
   monkeypatch.setattr(choice, "_outcome", fail)
   (line,) = choose(decoder, params, 1, capsys)
   first = reason.splitlines()[0]
-  assert line.endswith(f"row: XLA's, because  the comparison failed: {first}")
+  assert line.endswith(f"row: XLA's, because the comparison failed: {first}")
   assert not choice.is_used(draft_step.key_of(decoder.drafter.network, 1))
   assert not list(tmp_path.glob("choice-*"))
 
@@ -431,7 +431,7 @@ def test_an_unsupported_gpu_uses_xla(faster, monkeypatch, capsys):
   decoder, params = decoder_of()
   assert set(params) == {"target", "draft"}
   lines = choose(decoder, params, 1, capsys)
-  assert lines == [f"Step of the draft: XLA's, because  {reason}."]
+  assert lines == [f"Step of the draft: XLA's, because {reason}."]
 
 
 def test_tree_drafts_have_no_step(faster):
@@ -449,7 +449,7 @@ def test_other_decoders_use_no_kernel(gpu, kind, capsys):
   if kind == "beam":
     decoder = BeamDecoder(target.network, draft.network)
     params = {"target": target.params, "draft": draft.params}
-    expected = ["Step of the draft: XLA's, because  drafts are trees."]
+    expected = ["Step of the draft: XLA's, because drafts are trees."]
   elif kind == "plain":
     decoder, params = build.together(target)
     expected = []
@@ -459,7 +459,7 @@ def test_other_decoders_use_no_kernel(gpu, kind, capsys):
     ngrams = build.Model(table, variables["params"])
     decoder, params = build.together(target, ngrams, gamma=GAMMA)
     expected = [
-      "Step of the draft: XLA's, because  a NgramTable is not an encoder-decoder."
+      "Step of the draft: XLA's, because a NgramTable is not an encoder-decoder."
     ]
   assert choose(decoder, params, 2, capsys) == expected
 

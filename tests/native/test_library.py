@@ -153,7 +153,7 @@ def test_without_a_compiler_xla_multiplies_after_a_single_warning(monkeypatch):
   run = jax.jit(lambda x: products.multiply("auto", x, jnp.ones((64, 7)))[0])
   assert "specdec_" not in run.lower(x).as_text()
   np.testing.assert_allclose(run(x), 64)
-  with pytest.raises(ValueError, match=r"the build failed:  .* Use 'auto' or 'xla'"):
+  with pytest.raises(ValueError, match=r"the build failed: .* Use 'auto' or 'xla'"):
     T5Config(**SIZES, products="native")
 
 
