@@ -46,7 +46,7 @@ def get_rule(rule: Rule | str, **knobs: Any) -> Rule:
   if not isinstance(rule, Rule):
     raise ValueError(
       f"Unknown verification rule {rule!r}; expected one of {sorted(RULES)} or a Rule. "
-      "Set VERIFICATION with --gin.VERIFICATION."
+      "Correct --gin.VERIFICATION."
     )
   if knobs:
     raise ValueError(
