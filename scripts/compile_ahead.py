@@ -50,9 +50,11 @@ def _main():
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("--devices", type=int, default=1, help="how many there are")
-  parser.add_argument("--topology", help="of a TPU slice, as v4:2x2x1")
-  parser.add_argument("--gin_file", action="append", default=[], help="later ones win")
+  parser.add_argument("--devices", type=int, default=1, help="number of devices")
+  parser.add_argument("--topology", help="TPU slice, such as v4:2x2x1")
+  parser.add_argument(
+    "--gin_file", action="append", default=[], help="gin files; later files win"
+  )
   values, bindings = parser.parse_known_args()
   # Before JAX is imported: it counts devices once.
   count = f"--xla_force_host_platform_device_count={values.devices}"

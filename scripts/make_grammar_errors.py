@@ -36,10 +36,15 @@ def _changed(word: str, draw: random.Random) -> list[str]:
 def main() -> None:
   """Reads the arguments, and writes the file."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--text", required=True, help="sentences, one a line")
-  parser.add_argument("--output", required=True, help="JSON lines")
-  parser.add_argument("--rate", type=float, default=0.1, help="of words, changed")
-  parser.add_argument("--words", type=int, default=0, help="of a line; 0 keeps all")
+  parser.add_argument("--text", required=True, help="file with a sentence on each line")
+  parser.add_argument("--output", required=True, help="file of JSON lines")
+  parser.add_argument("--rate", type=float, default=0.1, help="rate of changed words")
+  parser.add_argument(
+    "--words",
+    type=int,
+    default=0,
+    help="maximum number of words of a line; 0 means no limit",
+  )
   parser.add_argument("--seed", type=int, default=0)
   args = parser.parse_args()
   draw, records = random.Random(args.seed), []

@@ -11,12 +11,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${1:?Give the folder of the data, then the folder to make.}")
-DIR=${2:?Give the folder to make after the one of the data.}
+DIR=${2:?Give the folder to make after the folder of the data.}
 PYTHON=${PYTHON:-.venv/bin/python}
 TEXTS=$DATA/multi30k
 for name in multi30k t5x_m30k wmt14_500_multiref tatoeba_deu cnndm_manuj t5_spiece; do
   if [ ! -d "$DATA/$name" ]; then
-    echo "error: $DATA/$name is not there; give the folder that has it." >&2
+    echo "error: $DATA/$name does not exist. Give the folder of the data." >&2
     exit 1
   fi
 done

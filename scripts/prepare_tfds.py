@@ -68,8 +68,8 @@ def _splits(args: argparse.Namespace) -> dict[str, offline_tfds.Files]:
   counts = [len(args.split), len(args.source), len(args.target)]
   if len(set(counts)) != 1:
     raise ValueError(
-      "--split, --source and --target belong together, expected each the same number "
-      f"of times, got {counts}."
+      f"--split, --source and --target belong together, got {counts} values. Give "
+      "--split, --source and --target once for every split."
     )
   named = [
     (split, offline_tfds.ParallelFiles(source, target))
@@ -84,7 +84,8 @@ def _splits(args: argparse.Namespace) -> dict[str, offline_tfds.Files]:
   splits = dict(named)
   if len(splits) != len(named):
     raise ValueError(
-      f"A split was given twice in {[n for n, _ in named]}, expected each once."
+      f"Every split must be given once, got {[n for n, _ in named]}. Remove the "
+      "repeated split."
     )
   return splits
 

@@ -226,7 +226,9 @@ def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("--worst", type=int, default=0, help="sentences to print")
+  parser.add_argument(
+    "--worst", type=int, default=0, help="number of sentences to print"
+  )
   parser.add_argument("paths", nargs="*", default=list(FOLDERS))
   args = parser.parse_args(argv)
   found = [text for file in files_of(args.paths) for text in texts(file)]

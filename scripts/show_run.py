@@ -27,8 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("runs", nargs="+", help="one INFER_OUTPUT_DIR, or two")
-  parser.add_argument("--html", required=True, help="where to write the page")
+  parser.add_argument("runs", nargs="+", help="INFER_OUTPUT_DIR of one or two runs")
+  parser.add_argument("--html", required=True, help="file of the page")
   args = parser.parse_args(argv)
   try:
     found = {folder: runs.load(folder) for folder in args.runs}

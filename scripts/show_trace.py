@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
   add_flags(
     parser,
     {
-      "text": ([TEXT], "inputs, with the models' own prefix"),
+      "text": ([TEXT], "inputs, including the models' prefix"),
       "target": (ENDE.target.path, "checkpoint"),
       "draft": (ENDE.drafts[0].path, "checkpoint"),
       "vocabulary": (ENDE.vocabulary, "of both"),
@@ -89,11 +89,15 @@ def _parser() -> argparse.ArgumentParser:
       "temperature": 0.0,
       "seed": 0,
       "rule": ("token", "of verification"),
-      "num_candidates": (1, "drafts a call, for a rule of trees"),
-      "svg": (str, "where to write the image", {"metavar": "FILE"}),
-      "html": (str, "where to write the page", {"metavar": "FILE"}),
-      "record": (str, "where to keep traces", {"metavar": "FILE"}),
-      "run": (str, "kept traces to show; decodes none", {"metavar": "FILE"}),
+      "num_candidates": (1, "number of drafts per call, for tree rules"),
+      "svg": (str, "file of the image", {"metavar": "FILE"}),
+      "html": (str, "file of the page", {"metavar": "FILE"}),
+      "record": (str, "file for the traces", {"metavar": "FILE"}),
+      "run": (
+        str,
+        "file of earlier traces to show, without decoding",
+        {"metavar": "FILE"},
+      ),
     },
   )
   return parser

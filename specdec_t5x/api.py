@@ -117,8 +117,8 @@ def load_model(
   if weights != "float32":
     if not isinstance(settings, NetworkConfig):
       raise ValueError(
-        f"weights={weights!r} need a T5 or a decoder-only network, got a "
-        f"{type(settings).__name__}: {checkpoint}. Leave them out."
+        f"weights={weights!r} needs a T5 or a decoder-only network, got a "
+        f"{type(settings).__name__}: {checkpoint}. Leave weights out."
       )
     settings = dataclasses.replace(settings, weights=weights)
   network = network_for(settings)
@@ -274,7 +274,7 @@ def opened(vocabulary: str | os.PathLike | None, target: Model) -> Any:
   if found.vocab_size > rows:
     raise ValueError(
       f"The vocabulary {vocabulary} has {found.vocab_size} tokens, but the target's "
-      f"vocab_size is {rows}. Give the vocabulary that the model was trained with."
+      f"vocab_size is {rows}. Give the model's own vocabulary."
     )
   return found
 
@@ -290,7 +290,7 @@ def end_tokens(target: Model, vocabulary: Any) -> tuple[int, ...]:
   if vocabulary is None:
     raise ValueError(
       "No end token is known: inputs are token ids, vocabulary is None, and the "
-      "target's folder names no eos_token_id. Give a vocabulary."
+      "target's folder has no eos_token_id. Give a vocabulary."
     )
   return frames.end_ids_of(vocabulary)
 

@@ -45,8 +45,8 @@ def token_ids(ids: Any, number: int, vocab_size: int) -> list[int]:
   is_list = isinstance(ids, Sequence | np.ndarray)
   if not is_list or not all(is_whole(token, 0) and token < vocab_size for token in ids):
     raise ValueError(
-      f"inputs[{number}] must be a list of token ids from 0 to {vocab_size - 1}, as "
-      f"others are, got {_shown(ids)}."
+      f"inputs[{number}] must be a list of token ids from 0 to {vocab_size - 1}, got "
+      f"{_shown(ids)}. Give token ids for every input, or a text for every input."
     )
   return [int(token) for token in ids]
 
@@ -59,8 +59,8 @@ def texts(inputs: Any) -> list[str]:
   """
   if isinstance(inputs, str | bytes | bytearray):
     raise ValueError(
-      f"inputs must be a list of texts, got one {type(inputs).__name__}. Wrap it in "
-      "[...]."
+      f"inputs must be a list of texts, got a single {type(inputs).__name__}. Wrap the "
+      "text in [...]."
     )
   if not isinstance(inputs, Iterable):
     raise ValueError(f"inputs must be a list of texts, got {inputs!r}.")
@@ -78,14 +78,14 @@ def text(value: Any, name: str) -> str:
     ValueError: if the value is no str, or has no UTF-8 encoding.
   """
   if not isinstance(value, str):
-    fix = " Decode them, as in value.decode()." if isinstance(value, bytes) else ""
+    fix = " Decode the bytes, as in value.decode()." if isinstance(value, bytes) else ""
     raise ValueError(f"{name} must be a text (str), got {_shown(value)}.{fix}")
   try:
     value.encode()
   except UnicodeEncodeError as error:
     raise ValueError(
       f"{name} must be Unicode, got the lone surrogate {value[error.start]!r} at "
-      f"character {error.start}. Read the text with the right encoding, or drop the "
+      f"character {error.start}. Read the text with the right encoding, or remove the "
       "character."
     ) from error
   return value
@@ -120,8 +120,8 @@ def check_sampling(sampling: Any) -> None:
   is_number = isinstance(sampling, float | int) and not isinstance(sampling, bool)
   example = f"Sampling(temperature={sampling if is_number else 1.0})"
   raise ValueError(
-    f"sampling must be a Sampling, got {_shown(sampling)}. Pass {example}, or leave it "
-    "out for greedy decoding."
+    f"sampling must be a Sampling, got {_shown(sampling)}. Pass {example}, or leave "
+    "sampling out for greedy decoding."
   )
 
 
@@ -138,9 +138,9 @@ def path_of(value: Any, name: str) -> str:
   is_path = isinstance(value, str | os.PathLike)
   if not is_path or not os.path.exists(value):
     raise ValueError(
-      f"{name}={_shown(value)} is not a file, or a folder that has one. Expected "
-      "the SentencePiece model that target and draft were trained with."
-      f"{how_to_make(os.fspath(value)) if is_path else ''}"
+      f"{name}={_shown(value)} is not a file, or a folder with a vocabulary. Expected "
+      "the SentencePiece model of target and "
+      f"draft.{how_to_make(os.fspath(value)) if is_path else ''}"
     )
   return os.fspath(value)
 

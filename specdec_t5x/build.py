@@ -107,7 +107,8 @@ def together(
   if isinstance(draft, str):
     if drafter is not None:
       raise ValueError(
-        f"draft={draft!r} names a drafter, got drafter={drafter!r}, too. Give one."
+        f"draft={draft!r} names a drafter, but drafter={drafter!r} names a drafter, "
+        "too. Leave one out."
       )
     draft, drafter = None, draft
   drafts = {"draft": draft} if isinstance(draft, Model) else dict(draft or {})
@@ -129,8 +130,8 @@ def together(
   if given != decoder.networks:
     raise ValueError(
       f"The drafter {type(parts).__name__} needs the networks "
-      f"{sorted(parts.networks)}, got other ones as draft, called {sorted(drafts)}. "
-      "Build it with the networks of the models that you pass."
+      f"{sorted(parts.networks)}, but draft has different networks, called "
+      f"{sorted(drafts)}. Build the drafter with the networks of the models in draft."
     )
   params |= target.derived(parts.derived(target.network))
   for name, model in drafts.items():
@@ -162,8 +163,8 @@ def _check_model(model: Any, name: str, expected: str) -> None:
       f"{name.partition('[')[0]}=load_model({path!r})."
     )
   raise ValueError(
-    f"{name} must be {expected}, got {type(model).__name__}. `load_model` makes a "
-    "Model of a checkpoint."
+    f"{name} must be {expected}, got {type(model).__name__}. Load a checkpoint with "
+    "`load_model`."
   )
 
 
@@ -172,7 +173,9 @@ def _refuse_words(**words: Any) -> None:
   defaults = {"rule": "token", "num_candidates": 1}
   surplus = {name: x for name, x in words.items() if x != defaults.get(name)}
   if surplus:
-    raise ValueError(f"{surplus} need a draft, got None. Give one, or leave them out.")
+    raise ValueError(
+      f"{surplus} need a draft, got None. Give a draft, or leave the settings out."
+    )
 
 
 def get_drafter(
@@ -200,15 +203,17 @@ def get_drafter(
     )
   if shared is not None and (drafter != "draft_model" or num_candidates > 1):
     raise ValueError(
-      f"draft_tokenizer needs a draft model that drafts once an iteration, got "
-      f"{drafter!r} and num_candidates={num_candidates}. Leave these out."
+      "draft_tokenizer needs drafter='draft_model' and num_candidates=1, got "
+      f"{drafter!r} and num_candidates={num_candidates}. Leave drafter and "
+      "num_candidates out."
     )
   if isinstance(drafter, Drafter):
     if num_candidates > 1 or gamma not in (None, drafter.depth):
       raise ValueError(
-        f"A drafter owns its knobs: set them on your {type(drafter).__name__}, which "
-        f"drafts {drafter.depth} tokens, got GAMMA={gamma} and "
-        f"NUM_CANDIDATES={num_candidates}."
+        f"A drafter owns its knobs: your {type(drafter).__name__} drafts "
+        f"{drafter.depth} tokens, got GAMMA={gamma} and "
+        f"NUM_CANDIDATES={num_candidates}. Leave GAMMA and NUM_CANDIDATES out, and set "
+        "the drafter's knobs."
       )
     return drafter
   if _needs_network(drafter) != (network is not None):
@@ -219,8 +224,8 @@ def get_drafter(
   way = NAMED[drafter]
   if num_candidates > 1 and way.kind is not DraftModel:
     raise ValueError(
-      f"NUM_CANDIDATES={num_candidates} needs a draft model, got DRAFTER={drafter!r}, "
-      "which drafts once an iteration."
+      f"NUM_CANDIDATES={num_candidates} needs a draft model, got DRAFTER={drafter!r} "
+      "with a single draft per iteration. Set NUM_CANDIDATES to 1."
     )
   if drafter == "heads":
     return headed(network, gamma=gamma)
@@ -266,7 +271,7 @@ def headed(
   if not isinstance(network, FeatureDrafter):
     raise ValueError(
       f"Expected heads as draft, got a {type(network).__name__}. Load a checkpoint "
-      "that configs/train/heads.gin made, or leave DRAFTER at 'draft_model'."
+      "made by configs/train/heads.gin, or leave DRAFTER at 'draft_model'."
     )
   kind = network.config.kind
   if kind != "eagle":
@@ -279,7 +284,7 @@ def headed(
   if not shape.is_chain:
     raise ValueError(
       f"EAGLE's drafter drafts chains and pruned trees, got SHAPE={shape!r}. Leave "
-      "SHAPE out, use configs/contrib/pruned.gin, or use other heads."
+      "SHAPE out, use configs/contrib/pruned.gin, or draft with another kind of heads."
     )
   is_given = gamma is not None
   return WAYS["eagle"].kind(network, gamma if is_given else DefaultGamma(shape.depth))

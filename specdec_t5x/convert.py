@@ -37,12 +37,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add = parser.add_argument
-  add("--from", dest="source", metavar="DIR", required=True, help="what is read")
+  add("--from", dest="source", metavar="DIR", required=True, help="folder to convert")
   add("--to", metavar="DIR", required=True, help="a new folder")
-  add("--to-hugging-face", action="store_true", help="of a T5X or Orbax checkpoint")
-  add("--format", choices=_FORMATS, default="t5x", help="that is written (%(default)s)")
-  add("--vocabulary", metavar="FILE", help="SentencePiece, for --to-hugging-face")
-  add("--extra-ids", type=int, default=0, help="sentinels after it (%(default)s)")
+  add(
+    "--to-hugging-face",
+    action="store_true",
+    help="convert a T5X or Orbax checkpoint to a Hugging Face folder",
+  )
+  add(
+    "--format",
+    choices=_FORMATS,
+    default="t5x",
+    help="format of the new checkpoint (%(default)s)",
+  )
+  add("--vocabulary", metavar="FILE", help="SentencePiece model, for --to-hugging-face")
+  add(
+    "--extra-ids",
+    type=int,
+    default=0,
+    help="number of sentinels after the vocabulary (%(default)s)",
+  )
   args = parser.parse_args(argv)
   import_quietly("tensorflow")
   try:
@@ -77,12 +91,12 @@ def _to_t5x(args) -> str:
 
   if not is_folder(args.source):
     raise ValueError(
-      f"{args.source} is no Hugging Face folder: there is no config.json. Name one, "
-      "or add --to-hugging-face for the other way."
-      f"{lacking(args.source)}{how_to_make(args.source)}"
+      f"{args.source} is not a Hugging Face folder: config.json is missing. Give a "
+      "Hugging Face folder, or add --to-hugging-face to convert in the other "
+      f"direction.{lacking(args.source)}{how_to_make(args.source)}"
     )
   if os.path.exists(os.path.join(args.to, "checkpoint_0")):
-    raise ValueError(f"{args.to} holds a checkpoint_0 already. Name another folder.")
+    raise ValueError(f"{args.to} already holds a checkpoint_0. Give another folder.")
   checkpoint = HuggingFace(args.source)
   network = checkpoint.network()
   to = pathlib.Path(args.to).absolute()

@@ -72,9 +72,22 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   add = parser.add_argument
   add("--output", metavar="DIR", required=True, help="a new folder")
-  add("--platforms", type=_names, default=["cpu", "tpu", "cuda"], help="(cpu,tpu,cuda)")
-  add("--batch_sizes", type=_sizes, help="a program each (BATCH_SIZE)")
-  add("--gin_file", action="append", help="of t5x.infer; later ones win")
+  add(
+    "--platforms",
+    type=_names,
+    default=["cpu", "tpu", "cuda"],
+    help="platforms (cpu,tpu,cuda)",
+  )
+  add(
+    "--batch_sizes",
+    type=_sizes,
+    help="batch sizes, with a program for every size (BATCH_SIZE)",
+  )
+  add(
+    "--gin_file",
+    action="append",
+    help="gin files gin files of t5x.infer; later files win",
+  )
   args, bindings = parser.parse_known_args(argv)
   if not args.gin_file:
     args.gin_file = _DEMO[:1]
@@ -105,7 +118,10 @@ def _parse(gin_files: Sequence[str], bindings: Sequence[str]) -> None:
   gin.clear_config()
   gin.configurable(run)
   if surplus := [text for text in bindings if not text.startswith("--gin.")]:
-    raise ValueError(f"Expected flags of --help and --gin.NAME=VALUE, got {surplus}.")
+    raise ValueError(
+      f"Expected flags of --help and --gin.NAME=VALUE, got {surplus}. Remove unknown "
+      "flags."
+    )
   gin_bindings = [
     text.removeprefix("--gin_bindings=")
     for text in gin_utils.rewrite_gin_args([*bindings])

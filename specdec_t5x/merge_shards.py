@@ -47,7 +47,7 @@ def _groups(directory: pathlib.Path) -> dict[str, int]:
   """Returns the number of shards of each `<task>-<mode>.<extension>`."""
   if not directory.is_dir():
     raise ValueError(
-      f"{directory} is no directory. Give the INFER_OUTPUT_DIR of the shards' jobs."
+      f"{directory} is not a directory. Give the INFER_OUTPUT_DIR of the shards' jobs."
     )
   counts = collections.defaultdict(set)
   for path in directory.iterdir():
@@ -57,13 +57,13 @@ def _groups(directory: pathlib.Path) -> dict[str, int]:
   if not counts:
     raise ValueError(
       f"{directory}: expected files <task>-<mode>.jsonl-0000i-of-0000N with N above 1, "
-      "found none. Give the INFER_OUTPUT_DIR of the shards' jobs."
+      "found no file. Give the INFER_OUTPUT_DIR of the shards' jobs."
     )
   for stem, found in counts.items():
     if len(found) > 1:
       raise ValueError(
         f"{directory}: expected one number of shards of {stem}, found {sorted(found)}. "
-        "Move all but one set of files away."
+        "Keep one set of files, and move the rest away."
       )
   return {stem: found.pop() for stem, found in sorted(counts.items())}
 
@@ -73,8 +73,8 @@ def _checked(directory, stem, count) -> list[pathlib.Path]:
   result = directory / f"{stem}-00000-of-00001"
   if result.exists():
     raise ValueError(
-      f"{result} is there already, and nothing was merged. Remove it, and "
-      f"{result.name}.COMPLETED, to merge again."
+      f"{result} already exists. Nothing was merged. Remove {result.name} and "
+      f"{result.name}.COMPLETED to merge again."
     )
   shards = [directory / f"{stem}-{i:05}-of-{count:05}" for i in range(count)]
   for i, shard in enumerate(shards):
@@ -82,8 +82,8 @@ def _checked(directory, stem, count) -> list[pathlib.Path]:
     if not (shard.exists() and marker.exists()):
       found = "it without .COMPLETED" if shard.exists() else "no such file"
       raise ValueError(
-        f"Expected {shard}, finished; found {found}. Run the job with infer.num_shards="
-        f"{count} and --shard_id={i} to its end."
+        f"Expected the finished shard {shard}, found {found}. Run the job with "
+        f"infer.num_shards={count} and --shard_id={i} to the end."
       )
     _check_whole(shard, marker.read_text())
   _check_lengths(shards)
@@ -98,8 +98,8 @@ def _check_whole(shard: pathlib.Path, recorded: str) -> None:
   expected = _of_file(recorded) if recorded else found
   if expected != found or not content.endswith(b"\n"):
     raise ValueError(
-      f"{shard} is damaged: expected {expected} in whole lines, found {found}. "
-      "Delete it and its .COMPLETED, and run that shard's job again."
+      f"{shard} is damaged: expected {expected} in whole lines, found {found}. Delete "
+      "the shard and the shard's .COMPLETED, and run the shard's job again."
     )
 
 
@@ -127,9 +127,9 @@ def _check_lengths(shards: Sequence[pathlib.Path]) -> None:
   if counts != expected:
     raise ValueError(
       f"{shards[0]} and the shards after it have {counts} lines; every {len(shards)}th "
-      f"of {sum(counts)} examples would be {expected}. seqio shards a task of several "
-      "files file by file: those shards hold the files' examples one after another, "
-      "and are not to be interleaved."
+      f"of {sum(counts)} examples would be {expected} lines. seqio shards a task of "
+      "several files file by file: the shards hold consecutive examples of the files "
+      "and must not be interleaved."
     )
 
 
@@ -153,8 +153,8 @@ def _merge(directory, stem, shards) -> pathlib.Path:
     )
   except OSError as error:
     raise ValueError(
-      f"{result} could not be written ({error.strerror or error}). The shards are as "
-      "they were: put that right and run the same command again."
+      f"{result} could not be written ({error.strerror or error}). The shards are "
+      "unchanged. Correct the cause and run the command again."
     ) from error
   finally:
     partial.unlink(missing_ok=True)

@@ -20,9 +20,9 @@ def check_platform() -> None:
     reason = f" ({error})" if str(error) else ""
     # `from None` drops JAX's traceback, which is long and shows internals.
     raise ValueError(
-      f"JAX finds no platform {requested!r}, which JAX_PLATFORMS names, but "
-      f"{present!r}{reason}. Set JAX_PLATFORMS={present}, or install what JAX needs "
-      "for the other."
+      f"JAX finds no platform {requested!r}, the value of JAX_PLATFORMS, but finds "
+      f"{present!r}{reason}. Set JAX_PLATFORMS={present}, or install JAX for "
+      f"{requested!r}."
     ) from None
 
 

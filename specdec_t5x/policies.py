@@ -22,8 +22,8 @@ def get_policy(policy: Policy | str) -> Policy:
     return policy
   if policy in _REMOVED:
     raise ValueError(
-      f"GAMMA_POLICY {policy!r} was removed, for it was never better than 'auto' "
-      "(docs/results/failures.md). Use 'auto'."
+      f"GAMMA_POLICY {policy!r} was removed, because the policy was never better than "
+      "'auto' (docs/results/failures.md). Use 'auto'."
     )
   if not isinstance(policy, str) or policy not in POLICIES:
     raise ValueError(

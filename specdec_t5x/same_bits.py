@@ -68,15 +68,17 @@ def answers() -> list[Answer]:
 def _answer(decoder, rows, params) -> Answer:
   if decoder.is_fixed(rows):
     if _depends_on_place(decoder.target, rows, params["target"]):
-      reason = "the device gives a token other logits at another place of a block"
+      reason = "a token's logits depend on the token's place in a block on the device"
       console.say(f"SAME_BITS can't be kept: {reason}. Outputs may differ.")
       return Answer(False, reason)
     return Answer(True, f"every call of the target scores {FIXED_WIDTH} tokens")
   if decoder.drafter is None:
     return Answer(True, "decoding is plain")
   if _are_by_row(decoder.target, rows * (decoder.drafter.tree.size + 1)):
-    return Answer(True, "products compute a row alike whatever the other rows are")
-  reason = "products of several tokens are rounded otherwise than those of one"
+    return Answer(True, "products of a row do not depend on the rest of the rows")
+  reason = (
+    "products of several tokens are rounded differently from products of one token"
+  )
   return Answer(False, f"{reason}; SAME_BITS=True scores blocks of one width")
 
 

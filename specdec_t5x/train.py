@@ -53,12 +53,14 @@ def run(
 
 def define_flags() -> None:
   """Defines the command's flags."""
-  about = "what to do: train, train and compare heads, decode a task, and so on."
+  about = "The job: train, train and compare heads, decode a task, and so on."
   flags.DEFINE_enum("job", "train", list(JOBS), about)
-  flags.DEFINE_multi_string("gin_file", None, "A gin file; later ones win.")
+  flags.DEFINE_multi_string("gin_file", None, "A gin file; later files win.")
   flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=VALUE.")
-  flags.DEFINE_list("gin_search_paths", ["."], "Where relative gin files are sought.")
-  flags.DEFINE_string("tfds_data_dir", None, "Where TFDS datasets are prepared.")
+  flags.DEFINE_list(
+    "gin_search_paths", ["."], "Folders to search for relative gin files."
+  )
+  flags.DEFINE_string("tfds_data_dir", None, "Folder of the prepared TFDS datasets.")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -67,7 +69,10 @@ def main(argv: Sequence[str]) -> None:
     sys.exit(f"specdec_t5x.train: expected flags alone, got {argv[1:]}.")
   values = flags.FLAGS
   if not values.gin_file:
-    sys.exit("specdec_t5x.train: expected --gin_file=<file>, got none.")
+    sys.exit(
+      "specdec_t5x.train: expected --gin_file=<file>, got none. Give a file of "
+      "configs/."
+    )
   if values.tfds_data_dir:
     seqio.set_tfds_data_dir_override(values.tfds_data_dir)
   try:

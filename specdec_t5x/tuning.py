@@ -127,7 +127,7 @@ def _tune(job: Job, params: Mapping[str, Any]) -> Tuned:
   if not needs_times(decoder):
     return Tuned(_plain_unless_drafts_pay(decoder))
   if jax.device_count() > 1:
-    console.say("Times are of one device: drafting GAMMA tokens.")
+    console.say("Times are known for one device only: drafting GAMMA tokens.")
     return Tuned(decoder)
   times = _times(job, params)
   policy = dataclasses.replace(decoder.policy, seconds=times.seconds)
@@ -176,7 +176,7 @@ def choose_kernels(job: Job, params: Mapping[str, Any]) -> None:
       step = draft_step.contest(network, params[name], weights, rows)
       contests.append((draft_step.key_of(network, rows), step))
     elif name != "target":
-      console.say(f"Step of the {name}: XLA's, for {reason}.")
+      console.say(f"Step of the {name}: XLA's, because {reason}.")
     is_asked_for = getattr(network.config, "products", None) == "native"
     for key, contest in contests:
       if line := choice.decide(key, contest, where, is_asked_for):
@@ -214,8 +214,8 @@ def in_weights(network: Any, params: Any) -> Any:
   found = jax.block_until_ready(rounded.within(params, rounding(params)))
   few, whole = (rounded.size(tree) / 1e6 for tree in (found, params))
   console.say(
-    f"WEIGHTS={network.config.weights!r}: another model than the checkpoint's, of "
-    f"{few:.1f} MB in place of {whole:.1f} MB."
+    f"WEIGHTS={network.config.weights!r}: the rounded weights are another model than "
+    f"the checkpoint's, with {few:.1f} MB instead of {whole:.1f} MB."
   )
   return found
 

@@ -33,9 +33,9 @@ def refuse_beside_upstream() -> None:
 
 def _refuse(where: str) -> None:
   sys.exit(
-    f"{NAME} provides the package t5x, but another one is installed: {where}. Expected "
-    "none. Uninstall it (pip uninstall t5x) to use this one, or leave this one out: "
-    "specdec_t5x runs on either."
+    f"{NAME} provides the package t5x, but another package t5x is installed: {where}. "
+    f"Uninstall the installed package (pip uninstall t5x), or do not install {NAME}: "
+    "specdec_t5x runs on either package."
   )
 
 

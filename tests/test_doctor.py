@@ -47,7 +47,7 @@ SEEN = "/dev/nvidia[0-9]* is there, but JAX sees a CPU only"
     (
       checks.t5x("upstream in /a", None, ["/a", "/b"]),
       "two packages t5x: /a and /b",
-      "keep one of them",
+      "keep one package",
     ),
     (checks.devices([CPU], None, ["cuda"]), SEEN, "pip install -e '.[cuda]'"),
     (
@@ -84,13 +84,13 @@ def test_a_problem_has_a_fix(findings, problem, fix):
     (checks.t5x("upstream in /a", None, ["/a"]), "upstream in /a", None),
     (checks.triton("3.9.0"), "3.9.0, to be imported before TensorFlow", None),
     (checks.devices([GPU], None, ["cuda"]), "float32", "PARAM_DTYPE=\"'bfloat16'\""),
-    (checks.devices([CPU], None, []), "which is right on a CPU", None),
+    (checks.devices([CPU], None, []), "right on a CPU", None),
     # JAX_PLATFORMS was set on purpose.
     (checks.devices([CPU], None, ["cuda"], "cpu"), SEEN, "unset JAX_PLATFORMS"),
     ([checks.products(None, "/kept/kernels-1.so")], "native: /kept/kernels-1.so", None),
     (
-      [checks.products("they could not be built: no", None)],
-      "no native ones: they could not be built: no",
+      [checks.products("the build failed: no", None)],
+      "native products are missing: the build failed: no",
       "install a C++ compiler",
     ),
     ([checks.products("there are 8 devices", "/a.so")], "there are 8 devices", None),

@@ -48,12 +48,12 @@ def lose_a_line(path):
 @pytest.mark.parametrize(
   ("shard", "damage", "message"),
   [
-    (name(1), remove, "jsonl-00001-of-00003, finished; found no such file.*shard_id=1"),
+    (name(1), remove, "jsonl-00001-of-00003, found no such file.*shard_id=1"),
     (f"{name(2)}.COMPLETED", remove, "without .COMPLETED.*num_shards=3.*shard_id=2"),
     (name(0), lose_a_line, r"\[3, 4, 3\] lines.*would be \[4, 3, 3\].*file by file"),
     (name(1), lambda path: path.write_text("{"), "00001-of-00003 is damaged"),
     (f"{name(1)}.COMPLETED", lambda path: path.write_text('{"bytes": 1}'), "damaged"),
-    (WHOLE, lambda path: path.write_text("kept"), "there already.*Remove it"),
+    (WHOLE, lambda path: path.write_text("kept"), "already exists.*Remove "),
     (name(0, 2), lambda path: path.write_text(""), r"found \[2, 3\]"),
   ],
 )

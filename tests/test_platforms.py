@@ -39,7 +39,7 @@ def test_an_unavailable_platform_is_reported_in_one_sentence(name, platform):
     text=True,
   )
   assert process.returncode == 1
-  message = f"JAX finds no platform {platform!r}, which JAX_PLATFORMS names, but 'cpu'"
+  message = f"platform {platform!r}, the value of JAX_PLATFORMS, but finds 'cpu'"
   [line] = [line for line in process.stderr.splitlines() if message in line]
   assert "Set JAX_PLATFORMS=cpu" in line
   assert len(process.stderr.splitlines()) < 12

@@ -215,7 +215,7 @@ def test_damaged_times_are_measured_again(text, cache, counted, monkeypatch):
 
 @pytest.mark.parametrize(
   ("folder", "message"),
-  [("a file", "for this process alone"), ("", "alone: there is no home folder for")],
+  [("a file", "for this process alone"), ("", "alone: no home folder for")],
 )
 def test_times_that_can_t_be_kept_serve_this_process(
   folder, message, cache, counted, monkeypatch, capsys

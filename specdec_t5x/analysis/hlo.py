@@ -110,5 +110,8 @@ class Program:
       if self.turns(operation) is None
     ]
     if not loops:
-      raise ValueError("Expected a program with a decoding loop, got none: no `while`.")
+      raise ValueError(
+        "Expected a program with a decoding loop, got a program without `while`. "
+        "Compile a decode."
+      )
     return loops

@@ -116,8 +116,8 @@ def optimal_gamma(
   c = _cost("c", c, "step time")
   if max_gamma < 1 or max_gamma != int(max_gamma):
     raise ValueError(
-      f"max_gamma must be a whole number of at least 1, got {max_gamma}. It bounds the "
-      "search; 0, for no speculation, is always among the answers."
+      f"max_gamma must be a whole number of at least 1, got {max_gamma}. max_gamma "
+      "bounds the search; the search always includes 0 (no speculation)."
     )
   gammas = np.arange(1, int(max_gamma) + 1)
   factors = walltime_improvement(alpha[..., None], gammas, c[..., None])
@@ -192,7 +192,7 @@ def lenient_acceptance(
   p, q = _distributions(p, q)
   lenience = np.asarray(lenience, np.float64)
   valid = (lenience > 0) & (lenience <= 1)
-  fix = "1 is exact; smaller accepts more."
+  fix = "1 is exact; smaller values accept more."
   _require("lenience", lenience, valid, "above 0 and at most 1", fix)
   return np.minimum(p / lenience[..., None], q).sum(axis=-1)
 
@@ -205,7 +205,7 @@ def _require(name, value, valid, expected, fix):
 
 def _alpha(value):
   value = np.asarray(value, np.float64)
-  fix = "It is a share: accepted / tried drafted tokens, not a percentage."
+  fix = "alpha is a fraction (accepted / tried drafted tokens), not a percentage."
   _require("alpha", value, (value >= 0) & (value <= 1), "between 0 and 1", fix)
   return value
 
@@ -213,14 +213,14 @@ def _alpha(value):
 def _gamma(value):
   value = np.asarray(value, np.float64)
   valid = np.isfinite(value) & (value >= 0) & (value == np.floor(value))
-  fix = "It counts drafted tokens; 0 means no speculation."
+  fix = "gamma counts drafted tokens; 0 means no speculation."
   _require("gamma", value, valid, "a whole number of at least 0", fix)
   return value
 
 
 def _cost(name, value, unit):
   value = np.asarray(value, np.float64)
-  fix = f"It is the draft's {unit} / the target's; 0 means a free draft."
+  fix = f"The ratio is the draft's {unit} / the target's {unit}; 0 means a free draft."
   valid = np.isfinite(value) & (value >= 0)
   _require(name, value, valid, "a finite number of at least 0", fix)
   return value
@@ -231,8 +231,8 @@ def _distributions(p, q):
   q = np.asarray(q, np.float64)
   if not p.ndim or not q.ndim or p.shape[-1] != q.shape[-1]:
     raise ValueError(
-      "p and q must be distributions of the same tokens along their last axis, got "
-      f"shapes {p.shape} and {q.shape}. Give both the same vocabulary."
+      "p and q must be distributions over one vocabulary along the last axis, got "
+      f"shapes {p.shape} and {q.shape}. Give p and q over the target's vocabulary."
     )
   for name, distribution in (("p", p), ("q", q)):
     fix = "Pass probabilities: softmax the logits, or divide counts by their sum."

@@ -35,7 +35,9 @@ def best_tree(acceptance: Float[np.ndarray, "D R"], size: int) -> Tree:
     ValueError: if `size` is not a positive integer, or there are fewer nodes.
   """
   if not is_whole(size, 1):
-    raise ValueError(f"A tree has a whole number of nodes, at least 1, got {size!r}.")
+    raise ValueError(
+      f"A tree must have a whole number of nodes of at least 1, got {size!r}."
+    )
   depths, ranks = acceptance.shape
   # Heap entries: value of a node, path of ranks, value of the parent. Values are
   # negative products, because the heap pops the smallest value.
@@ -54,8 +56,9 @@ def best_tree(acceptance: Float[np.ndarray, "D R"], size: int) -> Tree:
         heapq.heappush(nodes, (above * chance, candidate, above))
   if len(paths) < size:
     raise ValueError(
-      f"There are {len(paths)} nodes of {depths} depths and {ranks} ranks, fewer than "
-      f"{size}. Ask for fewer nodes, or measure more ranks."
+      f"A tree of {size} nodes needs at least {size} candidate nodes, got {len(paths)} "
+      f"of {depths} depths and {ranks} ranks. Ask for fewer nodes, or measure more "
+      "ranks."
     )
   return _tree_of(paths)
 

@@ -57,7 +57,7 @@ def _head(args: argparse.Namespace) -> Table:
   """Times the full and the certified head for each number of rows."""
   at_least(args, vocab_size=1, width=1, runs=1)
   if reason := library.problem():
-    raise ValueError(f"A certified head needs our own products: {reason}.")
+    raise ValueError(f"A certified head needs native products: {reason}.")
   weights = jax.random.normal(jax.random.key(0), (args.width, args.vocab_size))
   params = {"decoder": {"logits_dense": {"kernel": weights}}}
   params = certified.within(params, certified.screen(params))
@@ -92,18 +92,18 @@ MACHINE = Command(
   _MACHINE,
   _machine,
   {
-    "megabytes": (256.0, "of the matrix, in float32: more than caches hold"),
-    "rows": (64, "that are many"),
-    "runs": (20, "of each"),
+    "megabytes": (256.0, "size of the float32 matrix, larger than the caches"),
+    "rows": (64, "number of rows of the large product"),
+    "runs": (20, "number of timed runs"),
   },
 )
 HEAD = Command(
   _HEAD,
   _head,
   {
-    "vocab_size": (250_112, "columns"),
-    "width": (512, "of features"),
-    "rows": ([1, 8], "at once"),
-    "runs": (30, "of each"),
+    "vocab_size": (250_112, "number of columns"),
+    "width": (512, "width of the features"),
+    "rows": ([1, 8], "numbers of rows"),
+    "runs": (30, "number of timed runs"),
   },
 )

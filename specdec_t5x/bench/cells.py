@@ -76,7 +76,7 @@ class Cells:
     if not other.path.exists():
       raise ValueError(
         f"Expected {FILE} in the folder of --resume, got {os.fspath(folder)!r} without "
-        "it. Name the --output of an earlier run."
+        f"{FILE}. Give the --output of an earlier run."
       )
     for name in other._results.keys() - self._results.keys():
       self.add(json.loads(name), other._results[name])
@@ -100,8 +100,8 @@ class Cells:
         results[_canonical(cell["key"])] = cell["result"]
       except (ValueError, KeyError, TypeError):
         print(
-          f"{self.path}, line {number}: not a whole cell, perhaps of a run that was "
-          "killed. It is measured again where it is needed; the line stays as it is.",
+          f"{self.path}, line {number}: not a complete cell, perhaps because the run "
+          "was killed. The cell is measured again if needed; the line is kept.",
           file=sys.stderr,
         )
     return results, text.endswith("\n") or not text
@@ -146,8 +146,8 @@ def measure_all(
       rows.append((row, _cell(study, draft, setting, cells, args.recorded)))
   if other := cells.unasked():
     print(
-      f"{cells.path} has {other} more cells, of other settings, code or machines; "
-      "they are not shown.",
+      f"{cells.path} has {other} more cells, of other settings, code or machines; the "
+      "cells are not shown.",
       file=sys.stderr,
     )
   return rows

@@ -21,14 +21,14 @@ Flags = Mapping[str, Any]
 REQUIRED = object()
 # The help texts of flags that several commands have.
 _ABOUT = {
-  "temperature": "of the sampling; 0 is greedy",
-  "temperatures": "of the sampling; 0 is greedy",
-  "gamma": "tokens drafted a call",
-  "batch": "inputs at once",
-  "seed": "of the sampling",
-  "max_length": "most tokens of an output",
-  "recorded": "measure nothing: show what --output has, the rest as not measured",
-  "chart": "draw a figure, too; needs matplotlib",
+  "temperature": "sampling temperature; 0 is greedy",
+  "temperatures": "sampling temperature; 0 is greedy",
+  "gamma": "drafted tokens per call",
+  "batch": "batch size",
+  "seed": "seed of the sampling",
+  "max_length": "maximum number of output tokens",
+  "recorded": "show the measured cells of --output, without measuring the rest",
+  "chart": "also draw a figure; needs matplotlib",
 }
 
 
@@ -118,14 +118,15 @@ class Command:
     parser = argparse.ArgumentParser(
       prog=program,
       description=self.about,
-      epilog="Writes JSON, CSV and Markdown. Leave all cores to what is timed.",
+      epilog="Writes JSON, CSV and Markdown. Leave the cores idle for the timed "
+      "programs.",
       formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(**self.fixed)
     charted = {"chart": False} if self.draw and not self.is_figure else {}
     add_flags(parser, {**self.flags, **charted})
-    about = "for JSON, CSV and Markdown, and for cells.jsonl where cells are kept"
-    kept = f"its JSON becomes {report.DATA}/NAME.json, of which pages are rendered"
+    about = "folder for JSON, CSV and Markdown, and for cells.jsonl if cells are kept"
+    kept = f"keep the JSON as {report.DATA}/NAME.json, the source of the pages"
     output = (self.output, about) if self.output else (str, about, REQUIRED)
     add_flags(parser, {"output": output, "keep": (str, kept)})
     return parser

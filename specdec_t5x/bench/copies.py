@@ -94,7 +94,7 @@ def _texts(args, vocabulary) -> Iterator[tuple[jnp.ndarray, jnp.ndarray]]:
   if vocabulary.vocab_size > VOCAB_SIZE:
     raise ValueError(
       f"--vocabulary {args.vocabulary} has {vocabulary.vocab_size} pieces, more than "
-      f"the network's {VOCAB_SIZE}. Use T5's, or a smaller one."
+      f"the network's {VOCAB_SIZE}. Use T5's vocabulary, or a smaller vocabulary."
     )
   eos_id = vocabulary.eos_id
   for row in text_files.read_fields(args.texts, fields)[: args.num_texts]:
@@ -124,14 +124,14 @@ COMMAND = Command(
     "texts": (str, "JSONL or CSV", REQUIRED),
     "vocabulary": (str, "a SentencePiece model, or ByT5's folder", REQUIRED),
     "source": ("article", "the input's field"),
-    "output_field": ("highlights", "the output's"),
-    "lead": (0, "the output is instead the input's first so many sentences"),
-    "prefix": ("", "before each input"),
-    "size": ("small", "of the target", SIZES),
-    "gamma": (DEFAULT_GAMMA, "the longest draft"),
+    "output_field": ("highlights", "the output's field"),
+    "lead": (0, "use this number of first sentences of the input as the output"),
+    "prefix": ("", "text before every input"),
+    "size": ("small", "size of the target", SIZES),
+    "gamma": (DEFAULT_GAMMA, "maximum draft length"),
     "matches": ([1, 2, 3, 4], "COPY_MATCH"),
-    "num_texts": (40, "the first so many"),
-    "input_length": (512, "in tokens"),
-    "max_length": (128, "of an output"),
+    "num_texts": (40, "maximum number of texts"),
+    "input_length": (512, "maximum number of input tokens"),
+    "max_length": (128, "maximum number of output tokens"),
   },
 )

@@ -91,9 +91,8 @@ def measure_costs(
   """
   if decode.max_length < gamma + 1 or runs < 1:
     raise ValueError(
-      f"Expected room for an iteration of gamma + 1 = {gamma + 1} tokens and at "
-      f"least one run, got {decode.max_length} and {runs}. Raise --max-length or lower "
-      "gamma."
+      f"Expected room for an iteration of gamma + 1 = {gamma + 1} tokens and at least "
+      f"1 run, got {decode.max_length} and {runs}. Raise --max-length or lower gamma."
     )
   plain = dataclasses.replace(decode, decoder=PlainDecoder(decode.decoder.target))
   loops = {"plain": plain.loop(inputs)}

@@ -35,8 +35,8 @@ def make(args: argparse.Namespace) -> Table:
   """Measures parts and calls."""
   if not all(0 <= alpha <= 1 for alpha in args.alphas) or args.runs < 1:
     raise ValueError(
-      "Expected alphas from 0 to 1 and at least one run, got "
-      f"{args.alphas} and {args.runs}."
+      f"Expected alphas from 0 to 1 and at least 1 run, got {args.alphas} and "
+      f"{args.runs}."
     )
   # A shorter output has too few iterations to time.
   least = 2 * _FEW * (args.gamma + 1)
@@ -102,14 +102,14 @@ COMMAND = Command(
   __doc__,
   make,
   {
-    "target": ("base", "size", SIZES),
-    "draft": ("tiny", "size, or the target's own weights rounded", (*SIZES, *ROUNDED)),
+    "target": ("base", "size of the target", SIZES),
+    "draft": ("tiny", "size, or the target with rounded weights", (*SIZES, *ROUNDED)),
     "gamma": DEFAULT_GAMMA,
     "alphas": [0.75, 0.9],
-    "batch": (1, "rows"),
-    "input_length": (64, "tokens"),
-    "output_length": (128, "tokens"),
+    "batch": (1, "batch size"),
+    "input_length": (64, "number of tokens"),
+    "output_length": (128, "number of tokens"),
     "dtype": ("float32", "", DTYPES),
-    "runs": (9, "of each program"),
+    "runs": (9, "number of runs of every program"),
   },
 )

@@ -140,11 +140,11 @@ COMMAND = Command(
   __doc__,
   make,
   {
-    "task": ("ende", "of configs/spec_TASK.gin", ("ende", "cnndm", "lm")),
-    "gin_file": ([str], "further gin files, of both", {"default": []}),
-    "gin": ([str], "NAME=VALUE, bindings of the speculative one", {"default": []}),
+    "task": ("ende", "TASK of configs/spec_TASK.gin", ("ende", "cnndm", "lm")),
+    "gin_file": ([str], "more gin files for the two commands", {"default": []}),
+    "gin": ([str], "NAME=VALUE, bindings of the speculative command", {"default": []}),
     "batches": [1, 4, 16, 64],
     "temperatures": [0.0, 1.0],
-    "runs": (3, "of each, after one"),
+    "runs": (3, "number of timed runs of a command, after a warm-up run"),
   },
 )

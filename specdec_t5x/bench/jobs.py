@@ -25,16 +25,16 @@ _ORDERS = {"unigram": 1, "bigram": 2, "trigram": 3}
 # The flags of commands that measure cells.
 CELLS = {
   "num_tokens": (int, "output tokens of a cell (paper: 10000, else 2000)"),
-  "runs": (15, "of each part's clock"),
+  "runs": (15, "number of timings of every part"),
   "recorded": False,
 }
 # The flags of a target and of inputs; `PAIRS` adds drafts.
 TARGET = {
   "target": ([str], "checkpoint; TASK: of a preset", {"metavar": "[TASK:]DIR"}),
   "vocabulary": (str, "a SentencePiece model"),
-  "inputs": (str, "an input a line"),
-  "prefix": ("", "before each line of --inputs"),
-  "num_inputs": (int, "at most the first so many"),
+  "inputs": (str, "file with an input on every line"),
+  "prefix": ("", "text before every line of --inputs"),
+  "num_inputs": (int, "maximum number of inputs"),
   "max_length": int,
   "preset": (
     str,
@@ -42,19 +42,19 @@ TARGET = {
     "in bfloat16 on WMT14 EnDe and CNN/DailyMail",
     (DEMO, PAPER),
   ),
-  "tasks": ([str], "of a preset: ende, cnndm; demo: lm"),
+  "tasks": ([str], "tasks of a preset: ende, cnndm; demo: also lm"),
   "task": ("yours", "name of the task of --inputs"),
-  "prompts": (False, "--inputs are prompts of decoder-only networks, without an end"),
-  "dtype": (str, "of parameters and activations (paper: bfloat16, else float32)"),
-  "tfds_data_dir": (str, "where TFDS datasets are prepared"),
+  "prompts": (False, "--inputs are prompts of decoder-only networks, without EOS"),
+  "dtype": (str, "dtype of parameters and activations (paper: bfloat16, else float32)"),
+  "tfds_data_dir": (str, "folder of the prepared TFDS datasets"),
 }
 PAIRS = {
   **TARGET,
   "draft": (
     [str],
-    "checkpoint or n-gram table (DIR@2: its bigrams), several allowed, named apart; "
-    "`copy` copies from the input, `quantized` is the target in 8 bits. "
-    "With --preset demo, beside the demo's own",
+    "checkpoint or n-gram table (DIR@2: the table's bigrams); several drafts need "
+    "different names; `copy` copies from the input, `quantized` is the target in 8 "
+    "bits. With --preset demo, in addition to the demo's drafts",
     {"metavar": "[TASK:][NAME=]DIR", "action": "extend"},
   ),
 }
@@ -109,7 +109,7 @@ def _of_demo(args) -> Iterator[tuple[str, dict[str, Any]]]:
     raise ValueError(
       f"--preset demo: the demo pair {', '.join(lacking)} is not there: "
       f"{paths[lacking[0]]} is missing. Run `{'` or `'.join(commands)}` in the "
-      "repository's root first, or give a pair of your own with --target, --draft, "
+      "repository's root first, or give your own pair with --target, --draft, "
       "--vocabulary and --inputs."
     )
   for task in tasks:
@@ -156,9 +156,8 @@ def _of_paper(args) -> Iterator[tuple[str, dict[str, Any]]]:
       f"--preset paper needs checkpoints for {' and '.join(needed)}: --target "
       "[TASK:]DIR, T5 1.1 XXL fine-tuned on the task, and --draft [TASK:]NAME=DIR, "
       "fine-tuned T5 1.1 small, base and large, named T5-small, T5-base and T5-large "
-      "to stand beside the paper's; the test sets in --tfds-data-dir, and T5's "
-      "vocabulary, from gs:// or with --vocabulary. Name the tasks that you have with "
-      "--tasks."
+      "as in the paper; the test sets in --tfds-data-dir; and T5's vocabulary, from "
+      "gs:// or with --vocabulary. Select your tasks with --tasks."
     )
   for task, target in targets.items():
     max_input, max_output = _PAPER_LENGTHS[task]
@@ -178,14 +177,17 @@ def _of_flags(args) -> Iterator[tuple[str, dict[str, Any]]]:
     path = getattr(args, flag)
     if path is None or not is_there(path):
       raise ValueError(
-        f"--{flag}: expected a file, got {path!r}. A pair of your own needs --target, "
+        f"--{flag}: expected a file, got {path!r}. Your own pair needs --target, "
         "--draft, --vocabulary and --inputs."
       )
   if len(args.target) != 1:
-    raise ValueError(f"--target: expected one folder, got {args.target}.")
+    raise ValueError(
+      f"--target: expected one folder, got {args.target}. Give --target once."
+    )
   if "draft" in args and not _drafts(args, args.task):
     raise ValueError(
-      "--draft: expected NAME=DIR, `copy` or `quantized`, got none. Give at least one."
+      "--draft: expected NAME=DIR, `copy` or `quantized`, got no draft. Give at least "
+      "1 draft."
     )
   read = reading(
     args.inputs, args.vocabulary, args.num_inputs, args.prompts, args.prefix
@@ -206,7 +208,7 @@ def _tasks(args):
   known = _TASKS[preset(args)]
   unknown = [task for task in args.tasks or () if task not in known]
   if unknown:
-    raise ValueError(f"--tasks: expected some of {known}, got {unknown}.")
+    raise ValueError(f"--tasks: expected names among {known}, got {unknown}.")
   return list(args.tasks or known)
 
 
@@ -231,14 +233,18 @@ def _drafts(args, task):
       name = value if value in UNTRAINED else "draft"
       source = value
     if name in drafts:
-      raise ValueError(f"--draft: {name!r} is given twice. Name drafts apart.")
+      raise ValueError(
+        f"--draft: {name!r} is given twice. Give the drafts different names."
+      )
     drafts[name] = source if source in UNTRAINED else _existing(source, "--draft")
   return drafts
 
 
 def _existing(path, flag):
   if "://" not in path and not os.path.isdir(path.split("@")[0]):
-    raise ValueError(f"{flag}: {path!r} is no folder. Give the folder of a checkpoint.")
+    raise ValueError(
+      f"{flag}: {path!r} is not a folder. Give the folder of a checkpoint."
+    )
   return path
 
 
@@ -261,7 +267,7 @@ def reading(path, vocabulary, count, prompts=False, prefix="", cut=None):
   def read():
     lines = epath.Path(path).read_text().splitlines()[:count]
     if not lines:
-      raise ValueError(f"--inputs: {path!r} has no line. Give an input a line.")
+      raise ValueError(f"--inputs: {path!r} has no line. Give an input on every line.")
     return encoded(vocabulary, [prefix + line for line in lines], prompts, cut)
 
   return read
@@ -288,8 +294,8 @@ def _published(task, args, cut):
     except Exception as error:  # TFDS and its readers define further exceptions.
       raise ValueError(
         f"The test set of {task!r} can't be read ({type(error).__name__}: {error}). "
-        "Give --tfds-data-dir with the dataset; scripts/prepare_tfds.py makes it from "
-        "files of yours."
+        "Give --tfds-data-dir with the dataset; scripts/prepare_tfds.py makes the "
+        "dataset from your files."
       ) from error
     dataset = dataset.take(args.num_inputs or -1)
     ids = [example["inputs"].tolist() for example in reading.rows(dataset)]

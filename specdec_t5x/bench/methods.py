@@ -77,7 +77,7 @@ def make(args: argparse.Namespace, peers: PeersFn | None = None) -> Table:
   inputs = {name: domains.count(name) for name in dict.fromkeys(domains)}
   facts = {"inputs": inputs, "batch": 1, "gamma": args.gamma}
   if lost:  # The rows of the other process are of a draft that was away for a while.
-    facts["drafts lost on their way from the other process"] = lost
+    facts["drafts lost on the link"] = lost
   return render("methods", rows, {"task": study.job.task}, notes=[listed(facts)])
 
 
@@ -183,18 +183,18 @@ COMMAND = Command(
     "num_inputs": (25, jobs.PAIRS["num_inputs"][1]),
     "also": (
       [str],
-      "further inputs, an input a line, with the same --prefix; several allowed",
+      "more inputs, an input on every line, with --prefix; may be repeated",
       {"action": "extend", "metavar": "NAME=FILE", "default": []},
     ),
     "skip": (
       [str],
-      "sublayers, as self_2, that the target leaves out to draft for itself",
+      "sublayers, such as self_2, that layer skipping leaves out",
       {"metavar": "NAME", "default": []},
     ),
     "temperatures": [0.0, 1.0],
-    "gamma": (DEFAULT_GAMMA, "of draft models"),
-    "sizes": ([8, 24], "of trees"),
-    "no_rules": (False, "each shape under one exact rule"),
+    "gamma": (DEFAULT_GAMMA, "draft length of draft models"),
+    "sizes": ([8, 24], "sizes of trees"),
+    "no_rules": (False, "measure every shape with one exact rule"),
   },
   {"tables": True, "heads": True},
   draw=draw,

@@ -211,8 +211,8 @@ class Setup:
     least = (self.gamma + 1) * (FEW + 1)
     if self.max_length < least:
       raise ValueError(
-        f"--output-length must be at least {least} with gamma {self.gamma}, or there "
-        f"are too few iterations to time, got {self.max_length}."
+        f"--output-length must be at least {least} with gamma {self.gamma}, got "
+        f"{self.max_length}: fewer iterations are too few to time."
       )
 
 

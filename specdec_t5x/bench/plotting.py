@@ -10,8 +10,8 @@ def require_matplotlib() -> None:
   """Raises a ValueError if matplotlib is not installed."""
   if importlib.util.find_spec("matplotlib") is None:
     raise ValueError(
-      "Figures need matplotlib, which is not installed. Install it with "
-      "pip install 'specdec_t5x[reproduce]'; the tables do without it."
+      "Figures need matplotlib, but matplotlib is not installed. Install matplotlib "
+      "with pip install 'specdec_t5x[reproduce]'; the tables do not need matplotlib."
     )
 
 

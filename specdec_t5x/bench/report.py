@@ -47,8 +47,8 @@ def rendered(page: str, root: pathlib.Path) -> str:
   ended = len(_MARKED.findall(page))
   if begun != ended:
     raise ValueError(
-      f"A page begins {begun} tables and ends {ended} of them. Write <!-- end --> "
-      "below each <!-- table NAME -->, a line each."
+      f"A page begins {begun} tables and ends {ended}. Write <!-- end --> on its own "
+      "line below every <!-- table NAME -->."
     )
   return _MARKED.sub(lambda match: _table(root, *match.groups()), page)
 
@@ -72,7 +72,7 @@ def main(argv: Sequence[str], root: pathlib.Path = pathlib.Path()) -> int:
     description=__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  parser.add_argument("--check", action="store_true", help="write nothing: compare")
+  parser.add_argument("--check", action="store_true", help="compare without writing")
   args = parser.parse_args(argv)
   try:
     pages = list(differing(root))
@@ -80,7 +80,7 @@ def main(argv: Sequence[str], root: pathlib.Path = pathlib.Path()) -> int:
     print(f"error: {error}", file=sys.stderr)
     return 1
   for path, text in pages:
-    print(f"{path}: {'not as its tables are kept' if args.check else 'rendered'}")
+    print(f"{path}: {'differs from the kept tables' if args.check else 'rendered'}")
     if not args.check:
       path.write_text(text, encoding="utf-8")
   return int(args.check and bool(pages))
@@ -91,8 +91,8 @@ def _table(root, begin, name, words, end) -> str:
   path = root / DATA / f"{name}.json"
   if not path.is_file():
     raise ValueError(
-      f"A page has <!-- table {name} -->, but {path} is not there. Make it with the "
-      f"table's command and --keep {name}."
+      f"A page has <!-- table {name} -->, but {path} does not exist. Make the file "
+      f"with the table's command and --keep {name}."
     )
   kept = json.loads(path.read_text(encoding="utf-8"))
   text = grid(*_chosen(name, kept, shlex.split(words)))
@@ -114,12 +114,14 @@ def _chosen(name, kept, words) -> tuple[list[Column], list[dict]]:
   if unknown := {*chosen, *conditions} - by_key.keys():
     raise ValueError(
       f"A page's <!-- table {name} .. --> names the columns {sorted(unknown)}, "
-      f"expected some of {[*by_key]}."
+      f"expected names among {[*by_key]}."
     )
   rows = kept["rows"]
   for key, values in conditions.items():
     column = by_key[key]
     rows = [row for row in rows if column.show(row.get(key)) in values.split("|")]
   if not rows:
-    raise ValueError(f"A page's <!-- table {name} .. --> chooses no row.")
+    raise ValueError(
+      f"A page's <!-- table {name} .. --> selects no row. Correct the selection."
+    )
   return [by_key[key] for key in chosen or by_key], rows

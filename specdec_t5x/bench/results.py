@@ -65,27 +65,35 @@ def main(
     description=__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  parser.add_argument("--only", nargs="+", default=[], help="tables; all")
   parser.add_argument(
-    "--data", nargs="+", default=[], metavar="WORD=DIR", type=_pair, help="folders"
+    "--only", nargs="+", default=[], help="tables to measure (default: every table)"
+  )
+  parser.add_argument(
+    "--data", nargs="+", default=[], metavar="WORD=DIR", type=_pair, help="data folders"
   )
   args = parser.parse_args(argv)
   by_table = dict(commands(plan or report.planned(), dict(args.data)))
   if unknown := set(args.only) - by_table.keys():
-    print(f"error: --only: expected some of {[*by_table]}, got {sorted(unknown)}.")
+    print(f"error: --only: expected names among {[*by_table]}, got {sorted(unknown)}.")
     return 1
   failed = []
   for name, command in by_table.items():
     if args.only and name not in (_FIRST, *args.only):
       continue
     if command is None:
-      print(f"{name}: left as it was kept; --data says where its folder is.")
+      print(
+        f"{name}: not measured again. Give the data folder with --data to measure the "
+        "table."
+      )
     elif name != _FIRST and _is_kept(root, name, command):
       print(f"{name}: kept")
     elif not _measured(name, command, root):
       failed.append(name)
   if failed:
-    print(f"Failed: {', '.join(failed)}. Run this again for these alone.")
+    print(
+      f"Failed: {', '.join(failed)}. Run the command again to measure the failed "
+      "tables."
+    )
   return report.main([], root) or int(bool(failed))
 
 
@@ -112,7 +120,7 @@ def _measured(name: str, command: Sequence[str], root: pathlib.Path) -> bool:
       [*run, "--keep", name], cwd=root, env=environment, stdout=log, stderr=log
     )
   if process.returncode:
-    print(f"{name}: failed; {path} says why.")
+    print(f"{name}: failed; see {path}.")
   return process.returncode == 0
 
 

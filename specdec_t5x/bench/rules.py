@@ -33,7 +33,10 @@ def make(args: argparse.Namespace) -> Table:
   study = jobs.load(args)
   draft = study.drafts[0]
   if draft.model is None:
-    raise ValueError(f"--draft: trees need a network or a table, got `{draft.source}`.")
+    raise ValueError(
+      f"--draft: trees need a network or a table, got `{draft.source}`. Give another "
+      "draft."
+    )
   run = Run(
     lambda temperature, batch: _ways(study, drafts, temperature),
     study,
@@ -62,7 +65,7 @@ def shapes(gamma: int, branches: int, stem: int) -> list[tuple[str, Tree]]:
   """
   if not (is_whole(branches, 2) and is_whole(stem, 1) and is_whole(gamma, stem + 1)):
     raise ValueError(
-      "Expected at least two branches, and a stem of at least 1 that is shorter than "
+      "Expected at least two branches, and a stem of at least 1 and shorter than "
       f"gamma, got --branches {branches}, --stem {stem} and --gamma {gamma}."
     )
   nodes = branches * gamma
@@ -115,9 +118,9 @@ COMMAND = Command(
   {
     **jobs.PAIRS,
     "temperatures": [0.0, 1.0],
-    "gamma": (DEFAULT_GAMMA, "depth"),
-    "branches": (2, "or candidates"),
-    "stem": (2, "tokens before the branches"),
+    "gamma": (DEFAULT_GAMMA, "depth of a tree"),
+    "branches": (2, "number of branches or candidates"),
+    "stem": (2, "number of tokens before the branches"),
     "batch": 16,
     "seed": 0,
   },

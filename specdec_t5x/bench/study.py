@@ -188,7 +188,7 @@ class Job:
     """
     ids, eos_id = self.read()
     if not ids:
-      raise ValueError(f"{self.task}: there is no input. Give at least one.")
+      raise ValueError(f"{self.task}: expected at least 1 input, got no input.")
     drafts = [load_draft(name, path, self.dtype) for name, path in self.drafts.items()]
     target = api.load_model(self.target, self.dtype)
     return Study(self, target, tuple(drafts), pad_inputs(ids), eos_id)

@@ -62,8 +62,7 @@ def alternate(
   """
   if not programs or not inputs:
     raise ValueError(
-      "Expected at least one program and one input, got "
-      f"{len(programs)} and {len(inputs)}."
+      f"Expected at least 1 program and 1 input, got {len(programs)} and {len(inputs)}."
     )
   for program in programs.values():
     for _ in range(warm):
@@ -136,7 +135,8 @@ def medians(
   lost = [n for n, seconds in result.items() if seconds <= 0 and n not in _CAN_BE_FREE]
   if lost:
     raise ValueError(
-      f"The time of {lost} is lost in noise (gamma {gamma}): more repetitions took no "
-      "longer than few. Leave all cores to the measurement, or raise --runs."
+      f"The time of {lost} is lost in noise (gamma {gamma}): many repetitions took no "
+      "longer than few repetitions. Leave the cores idle for the measurement, or raise "
+      "--runs."
     )
   return result

@@ -57,8 +57,8 @@ def make(args: argparse.Namespace) -> Table:
   drafts_trees = getattr(heads.network.config, "kind", "eagle") != "eagle"
   if not (isinstance(heads.network, FeatureDrafter) and drafts_trees):
     raise ValueError(
-      "--draft: expected heads, but for EAGLE's, got a "
-      f"{type(heads.network).__name__}. Train some with configs/train/heads.gin."
+      "--draft: expected heads, but not EAGLE's, got a "
+      f"{type(heads.network).__name__}. Train heads with configs/train/heads.gin."
     )
   chances = acceptance(study, heads, args.temperature, args.ranks)
   drafts = _drafts(chances, args.sizes)
@@ -147,8 +147,8 @@ def acceptance(
   """Returns the frequency of each rank of the target's token, for each head."""
   if is_decoder_only(study.target.network):
     raise ValueError(
-      "Ranks are counted for encoder-decoders, got a decoder-only target. Choose the "
-      "tree of its heads by hand (SHAPE in configs/drafters/heads.gin)."
+      "Ranks are counted for encoder-decoders, got a decoder-only target. Set the tree "
+      "of the heads by hand (SHAPE in configs/drafters/heads.gin)."
     )
   decode = study.decode(temperature)
   count = jax.jit(functools.partial(ranks_of, (study.target, heads)))
@@ -184,8 +184,8 @@ COMMAND = Command(
   {
     **jobs.PAIRS,
     **jobs.FEW,
-    "sizes": ([2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64], "of trees"),
-    "ranks": (10, "most siblings"),
+    "sizes": ([2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64], "sizes of trees"),
+    "ranks": (10, "maximum number of siblings"),
     "batch": (1, "rows at once"),
     "temperature": 0.0,
   },

@@ -58,7 +58,7 @@ def _check_layout(metadata: dict[str, Any], name: str) -> None:
   layout = metadata["dtype"], metadata["order"]
   if layout != (dtype, "C"):
     raise ValueError(
-      f"the array on disk is {layout}, but the index says {(dtype, 'C')}"
+      f"the array on disk is {layout}, but the index records {(dtype, 'C')}"
     )
 
 

@@ -63,23 +63,23 @@ class Checkpoint(abc.ABC):
       return HuggingFace(path)
     if not isinstance(path, str | os.PathLike) or not str(path):
       raise ValueError(
-        f"Expected the path of a checkpoint's folder, got {path!r}. Give one, in "
+        f"Expected the path of a checkpoint's folder, got {path!r}. Give a path, in "
         "quotes."
       )
     directory = None if is_address(os.fspath(path)) else epath.Path(path)
     if directory is None or not directory.is_dir():
       raise ValueError(
         f"{path} is not a directory. Expected a T5X checkpoint (a folder with an index "
-        f"file {INDEX!r}), an Orbax one (with a folder {STATE!r}) or a Hugging Face "
-        f"folder (with {CONFIG}).{how_to_make(path)}"
+        f"file {INDEX!r}), an Orbax checkpoint (with a folder {STATE!r}) or a Hugging "
+        f"Face folder (with {CONFIG}).{how_to_make(path)}"
       )
     if (directory / INDEX).is_file():
       return T5X(path)
     if orbax_layout.item_of(directory) is None:
       raise ValueError(
-        f"{path} holds no checkpoint: neither a file {INDEX!r} (T5X) nor a folder "
-        f"{STATE!r} (Orbax). Give the folder of one step, as .../checkpoint_1000."
-        f"{lacking(path)}"
+        f"{path} holds no checkpoint: the folder has neither a file {INDEX!r} (T5X) "
+        f"nor a folder {STATE!r} (Orbax). Give the folder of one step, as "
+        f".../checkpoint_1000.{lacking(path)}"
       )
     return Orbax(path)
 
@@ -137,7 +137,7 @@ class Checkpoint(abc.ABC):
       self._check_pointers()
       raise ValueError(
         f"The index of checkpoint {self.path} can't be read ({type(error).__name__}: "
-        f"{error}). The checkpoint is damaged or incomplete; copy it again."
+        f"{error}). The checkpoint is damaged or incomplete. Copy the checkpoint again."
       ) from error
 
   def settings(self, dtype: str = "float32") -> Settings:
@@ -215,7 +215,7 @@ class Checkpoint(abc.ABC):
       self._check_pointers()
       raise ValueError(
         f"Checkpoint {self.path} could not be restored ({type(error).__name__}: "
-        f"{error}). If its files are damaged, copy it again from where it was written."
+        f"{error}). If files are damaged, copy the checkpoint again from the original."
       ) from error
 
   def _check_pointers(self) -> None:

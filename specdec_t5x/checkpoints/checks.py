@@ -22,27 +22,26 @@ def check_shapes(found: Shapes, expected: Shapes, what: str) -> None:
   surplus = sorted(set(found) - set(expected))
   layers = (
     "Check the number of layers, mlp_activations and logits_via_embedding in the gin "
-    "file; bind sizes under target/ and draft/, as the files of configs/pairs/ do."
+    "file; bind sizes under target/ and draft/, as in configs/pairs/."
   )
   if missing:
     raise ValueError(
-      f"{what} lacks {len(missing)} of the network's {len(expected)} "
-      f"parameters, {missing[0]} first. {layers}"
+      f"{what} lacks {len(missing)} of the network's {len(expected)} parameters; the "
+      f"first is {missing[0]}. {layers}"
     )
   wrong = [name for name in sorted(expected) if found[name] != expected[name]]
   if wrong:
     name = next((n for n in wrong if "token_embedder" in n), wrong[0])
     raise ValueError(
-      f"{what}: {name} has shape {found[name]} there, but the network's "
-      f"configuration expects {expected[name]} ({len(wrong)} parameters differ). Check "
-      "vocab_size, emb_dim, num_heads, head_dim and mlp_dim in the gin file, bound "
-      "under target/ and draft/ as in configs/pairs/, and that target and draft have "
-      "the same vocabulary."
+      f"{what}: {name} has shape {found[name]}, but the network's configuration "
+      f"expects {expected[name]} ({len(wrong)} parameters differ). Check vocab_size, "
+      "emb_dim, num_heads, head_dim and mlp_dim in the gin file, bound under target/ "
+      "and draft/ as in configs/pairs/. Target and draft must share a vocabulary."
     )
   if surplus:
     raise ValueError(
-      f"{what} holds {len(surplus)} parameters that the network has no place "
-      f"for, {surplus[0]} first: it is another network's. {layers}"
+      f"{what} holds {len(surplus)} parameters that the network lacks; the first is "
+      f"{surplus[0]}. The parameters belong to another network. {layers}"
     )
 
 
@@ -61,9 +60,9 @@ def check_finite(path: str, params) -> None:
   if bad:
     raise ValueError(
       f"Checkpoint {path}: parameter {bad[0]} is not finite as {flat[bad[0]].dtype}: "
-      f"it holds NaN or infinity, as do {len(bad)} of {len(flat)} parameters. Take an "
-      "earlier checkpoint of the training, or copy it again; of float16 it may be the "
-      "range: set PARAM_DTYPE = 'bfloat16' or 'float32'."
+      f"{len(bad)} of {len(flat)} parameters hold NaN or infinity. Take an earlier "
+      "checkpoint of the training, or copy the checkpoint again. If the range of "
+      "float16 is too small, set PARAM_DTYPE = 'bfloat16' or 'float32'."
     )
 
 

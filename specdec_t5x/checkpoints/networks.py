@@ -41,13 +41,13 @@ def ngram_table(path: str | None, order: int = 0) -> ngram.NgramTable:
   """
   if not is_whole(order, 0):
     raise ValueError(
-      f"NGRAM_ORDER must be a whole number of at least 0, got {order!r}. 0 is the "
-      "table's."
+      f"NGRAM_ORDER must be a whole number of at least 0, got {order!r}. 0 means the "
+      "table's order."
     )
   if path is None:
     raise ValueError(
-      "DRAFTER='ngram' needs DRAFT_CHECKPOINT_PATH, a table that python -m "
-      "specdec_t5x.train --job=ngrams made; got None."
+      "DRAFTER='ngram' needs DRAFT_CHECKPOINT_PATH, got None. Make a table with python "
+      "-m specdec_t5x.train --job=ngrams."
     )
   shapes = Checkpoint.open(path).shapes
   return ngram.NgramTable(ngram.config_from_shapes(shapes, order))
@@ -65,13 +65,13 @@ def heads(path: str | None, dtype: str = "float32") -> FeatureDrafter:
   """
   if path is None:
     raise ValueError(
-      "Heads need DRAFT_CHECKPOINT_PATH, a checkpoint that python -m specdec_t5x.train "
-      "--job=heads --gin_file=configs/train/heads.gin made; got None."
+      "Heads need DRAFT_CHECKPOINT_PATH, got None. Train heads with python -m "
+      "specdec_t5x.train --job=heads --gin_file=configs/train/heads.gin."
     )
   network = network_at(path, dtype)
   if not isinstance(network, FeatureDrafter):
     raise ValueError(
       f"DRAFT_CHECKPOINT_PATH={path} must hold heads, got a {type(network).__name__}. "
-      "Leave out configs/drafters/heads.gin, or give heads' checkpoint."
+      "Leave out configs/drafters/heads.gin, or give a checkpoint of heads."
     )
   return network

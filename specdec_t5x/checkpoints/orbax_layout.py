@@ -68,8 +68,8 @@ def item_of(directory: epath.Path) -> epath.Path | None:
   if len(items) > 1 and preferred is None:
     raise ValueError(
       f"{directory} is an Orbax checkpoint with the items {sorted(items)}, expected "
-      f"one, or one called {' or '.join(map(repr, _ITEMS[:3]))}. Give the path of the "
-      "item that has the parameters."
+      f"one item, or an item {' or '.join(map(repr, _ITEMS[:3]))}. Give the path of "
+      "the item with the parameters."
     )
   return items.get(preferred) or next(iter(items.values()), None)
 
@@ -125,8 +125,8 @@ def check_is_network(path: str, layout: Layout, shapes: Shapes) -> None:
     network_config(shapes)
   except (ValueError, KeyError, IndexError) as error:
     raise ValueError(
-      f"{path} is an Orbax checkpoint of {layout.contents:.200}, and its "
-      f"{len(shapes)} arrays are no network's under T5X's names ({error}). "
+      f"{path} is an Orbax checkpoint of {layout.contents:.200}, but the {len(shapes)} "
+      f"arrays are not the parameters of a network under T5X's names ({error}). "
       f"{HOW_TO_SAVE}"
     ) from error
 

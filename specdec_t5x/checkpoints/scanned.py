@@ -125,9 +125,9 @@ def _layer_axes(stored: Shapes) -> dict[str, int]:
   if len(solutions) != 1:
     name = next(iter(stacks["decoder"] or stacks["encoder"]))
     raise ValueError(
-      f"{name} of shape {stored[name]} and its like look like parameters of stacked "
-      f"layers, as of T5X's scalable_t5, and {len(solutions)} ways to stack them fit "
-      "the shapes, expected one. Save the network with scan_layers=False."
+      f"{name} of shape {stored[name]} looks like a parameter of stacked layers, as in "
+      f"T5X's scalable_t5. Expected one way to stack the layers, but {len(solutions)} "
+      "ways fit the shapes. Save the network with scan_layers=False."
     )
   return dict(solutions.pop())
 

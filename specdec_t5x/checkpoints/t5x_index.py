@@ -59,7 +59,7 @@ def check_whole(directory: epath.Path, leaves: Leaves) -> None:
     with chunk.open("rb") as file:
       file.seek(-4, os.SEEK_END)
       if int.from_bytes(file.read(), "little") != size % 2**32:
-        raise ValueError(f"{chunk} is cut off or altered")
+        raise ValueError(f"{chunk} is truncated or altered")
 
 
 def _compressed_files(directory, leaves) -> Iterator[tuple[epath.Path, int]]:

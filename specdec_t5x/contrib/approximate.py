@@ -52,8 +52,8 @@ class Approximate(Rule):
     if not sampling.greedy:
       raise ValueError(
         f"The rule {type(self).__name__} needs TEMPERATURE=0, got "
-        f"{sampling.temperature}: it compares with the target's likeliest token. To "
-        "sample use 'token', 'block', or 'typical', which is lossy, too."
+        f"{sampling.temperature}: the rule compares with the target's likeliest token. "
+        "To sample use 'token' or 'block', or 'typical', another lossy rule."
       )
     # `Greedy` compares logits, as float32 probabilities may tie if logits do not tie.
     if self.is_greedy:
@@ -109,7 +109,7 @@ class Distance(Approximate):
     1,
     whole(0),
     "accepted distance of two tokens' ids; 0 is greedy verification",
-    fix="It is how far apart two tokens' ids may be.",
+    fix="The distance is the largest difference of two tokens' ids.",
   )
 
   @property

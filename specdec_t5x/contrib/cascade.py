@@ -103,10 +103,9 @@ class Cascade(Drafter):
     if self.rule.guarantee is not Guarantee.EXACT or self.rule.needs_independent:
       raise ValueError(
         "The rule between two levels of a cascade must keep the middle network's "
-        "distribution "
-        f"of a chain, got {type(self.rule).__name__}. Use 'token', 'block' or "
-        "'recursive': else the target would judge by a distribution that nothing was "
-        "drawn from."
+        f"distribution of a chain, got {type(self.rule).__name__}. Use 'token', "
+        "'block' or 'recursive': with another rule the target would verify with the "
+        "wrong distribution."
       )
     _check_lower(self.drafter, self.gamma)
 
@@ -278,15 +277,15 @@ def _check_lower(drafter: Any, gamma: int) -> None:
   """Raises a ValueError if `drafter` can't draft for the middle network."""
   if drafter.reads_target or not drafter.tree.is_chain:
     raise ValueError(
-      "A cascade needs a lower drafter of chains that reads nothing of the network "
-      f"that it drafts for, got a {type(drafter).__name__} of {drafter.tree.size} "
-      "nodes. Use a DraftModel, Copy or another Cascade."
+      "A cascade needs a lower drafter of chains without features of the middle "
+      f"network, got a {type(drafter).__name__} of {drafter.tree.size} nodes. Use a "
+      "DraftModel, Copy or another Cascade."
     )
   if drafter.tree.size >= gamma:
     raise ValueError(
-      f"A window of GAMMA={gamma} tokens takes at most {gamma - 1} of a lower draft, "
-      "since the middle network adds one to each, got lower drafts of "
-      f"{drafter.tree.size}. Lower LOWER_GAMMA, or raise GAMMA."
+      f"A window of GAMMA={gamma} tokens takes at most {gamma - 1} tokens of a lower "
+      "draft, because the middle network adds a token to every lower draft, got lower "
+      f"drafts of {drafter.tree.size} tokens. Lower LOWER_GAMMA, or raise GAMMA."
     )
 
 

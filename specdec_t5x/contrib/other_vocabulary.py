@@ -53,14 +53,14 @@ class OtherVocabulary(DraftModel):
     ):
       if size > network.config.vocab_size:
         raise ValueError(
-          f"The {name}'s tokenizer has at least {size} tokens, but its network's "
+          f"The {name}'s tokenizer has at least {size} tokens, but the {name}'s "
           f"vocab_size is {network.config.vocab_size}. VOCABULARY_PATH must be the "
           "target's tokenizer, DRAFT_TOKENIZER the draft's."
         )
     if lacks_encoder(self.network):
       raise ValueError(
-        "DRAFT_TOKENIZER needs a draft that reads inputs itself, got one on its "
-        "target's encoder. Leave it out."
+        "DRAFT_TOKENIZER needs a draft with an encoder, got a draft on the target's "
+        "encoder. Leave DRAFT_TOKENIZER out."
       )
 
   def extend(self, context: Context) -> ExtendFn:

@@ -66,8 +66,8 @@ class Pruned(RowTrees):
   """
 
   nodes: int = knob(16, whole(1), "drafted nodes")
-  width: int = knob(6, whole(1), "nodes of a level that are followed")
-  ranks: int = knob(6, whole(1), "likeliest tokens of a position that are considered")
+  width: int = knob(6, whole(1), "nodes that are extended on a level")
+  ranks: int = knob(6, whole(1), "candidate tokens of a position")
   penalty: float = knob(0.0, finite(), "penalty of a pair of tokens not in the request")
   table: Any = None
   weight: float = knob(0.25, finite(), "weight of the table of n-grams")
@@ -77,7 +77,7 @@ class Pruned(RowTrees):
     if self.table is not None and not hasattr(self.table, "probs_after"):
       raise ValueError(
         f"Pruned.table must be a table of n-grams, got a {type(self.table).__name__}. "
-        "Count one with python -m specdec_t5x.train --job=ngrams."
+        "Count a table with python -m specdec_t5x.train --job=ngrams."
       )
 
   @property
@@ -92,8 +92,8 @@ class Pruned(RowTrees):
       widths.append(min(self.width, widths[-1] * self.ranks))
     if self.nodes > sum(widths):
       raise ValueError(
-        f"Pruned.nodes must be at most {sum(widths)}, which are followed in {count} "
-        f"positions, got {self.nodes}. Lower it, or raise width or ranks."
+        f"Pruned.nodes must be at most {sum(widths)}, the number of extended nodes in "
+        f"{count} positions, got {self.nodes}. Lower nodes, or raise width or ranks."
       )
 
   def propose(
@@ -232,9 +232,9 @@ class EagleTree(Eagle):
   def __post_init__(self):
     if self.shape.penalty or self.shape.table is not None:
       raise ValueError(
-        "EAGLE's tree goes by its own distributions, which know the tokens before, got "
-        f"a penalty of {self.shape.penalty} and a table of n-grams "
-        f"{self.shape.table!r}. Leave both out."
+        "EAGLE's tree uses EAGLE's own distributions, conditioned on earlier tokens, "
+        f"got a penalty of {self.shape.penalty} and a table of n-grams "
+        f"{self.shape.table!r}. Leave penalty and table out."
       )
     self.shape.check(self.network.config.count)
 

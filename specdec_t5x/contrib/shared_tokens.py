@@ -31,8 +31,8 @@ class SharedTokens:
     """
     if not (ids >= 0).any():
       raise ValueError(
-        f"None of the target's {len(ids)} tokens is one of the draft's, expected some: "
-        "there is nothing to draft from. Check that DRAFT_TOKENIZER is the draft's."
+        "Target and draft must share tokens, but the draft's vocabulary has 0 of the "
+        f"target's {len(ids)} tokens. DRAFT_TOKENIZER must be the draft's tokenizer."
       )
     self.ids = ids
     self.pieces = pieces

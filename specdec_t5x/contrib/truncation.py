@@ -46,14 +46,13 @@ class Truncation:
   def __post_init__(self):
     if not is_whole(self.top_k, 0):
       raise ValueError(
-        "The draft's top_k must be a whole number of at least 0, got "
-        f"{self.top_k!r}. It is how many tokens of its distribution are kept; 0 keeps "
-        "all."
+        f"The draft's top_k must be a whole number of at least 0, got {self.top_k!r}. "
+        "top_k is the number of tokens to keep; 0 keeps the whole distribution."
       )
     if not is_probability(self.top_p) or not self.top_p:
       raise ValueError(
-        f"The draft's top_p must be above 0 and at most 1, got {self.top_p!r}. It is "
-        "how much of the kept tokens' mass is kept; 1 keeps all."
+        f"The draft's top_p must be above 0 and at most 1, got {self.top_p!r}. top_p "
+        "is the fraction of the kept tokens' mass to keep; 1 keeps the whole mass."
       )
 
   def size(self, vocab_size: int) -> int:

@@ -35,6 +35,6 @@ def check_uniforms(uniforms: Float[Array, "B C L"], decisions: int) -> None:
   if uniforms.ndim != 3 or uniforms.shape[1] != decisions:
     raise ValueError(
       f"Expected uniforms of {decisions} decisions, [B, {decisions}, L], got an array "
-      f"of shape {uniforms.shape}. A drafter says how many it takes (`decisions`), and "
-      "what wraps one hands on that number, too."
+      f"of shape {uniforms.shape}. A drafter sets the number of decisions "
+      "(`decisions`), and a wrapper must forward `decisions`."
     )

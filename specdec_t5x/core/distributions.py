@@ -45,7 +45,7 @@ class Sampling:
     if not is_finite(self.temperature):
       raise ValueError(
         f"temperature must be a finite number of at least 0, got {self.temperature!r}. "
-        "0 is greedy decoding, 1 samples from the model as it is."
+        "0 is greedy decoding, 1 samples from the model's own distribution."
       )
     if not is_whole(self.top_k, 0):
       raise ValueError(
@@ -57,8 +57,8 @@ class Sampling:
       )
     if self.top_k and self.top_p:
       raise ValueError(
-        f"At most one of top_k and top_p may be set, got top_k={self.top_k} and "
-        f"top_p={self.top_p}. As in T5X; set one of them to 0."
+        f"At most one of top_k and top_p may be set, as in T5X, got top_k={self.top_k} "
+        f"and top_p={self.top_p}. Set top_k or top_p to 0."
       )
     if not isinstance(self.coupled, bool):
       raise ValueError(f"coupled must be True or False, got {self.coupled!r}.")
@@ -176,7 +176,7 @@ def sample(
   levels = draws_per_token(probs.shape[-1])
   if uniforms.shape[-1] < levels:
     raise ValueError(
-      f"A token of {probs.shape[-1]} takes {levels} uniforms, got "
+      f"A token of a vocabulary of {probs.shape[-1]} needs {levels} uniforms, got "
       f"{uniforms.shape[-1]}. Pass more, or raise core.distributions.LEVELS."
     )
   return _descend(probs, uniforms, float(jnp.finfo(jnp.float32).tiny))

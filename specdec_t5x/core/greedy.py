@@ -29,8 +29,8 @@ class Greedy(Rule):
     """Returns the rule and `sampling`; raises a ValueError unless temperature is 0."""
     if not sampling.greedy:
       raise ValueError(
-        f"VERIFICATION='greedy' needs TEMPERATURE=0, got {sampling.temperature}: it "
-        "gives the target's greedy output. To sample use 'token' or 'block'."
+        f"VERIFICATION='greedy' needs TEMPERATURE=0, got {sampling.temperature}: the "
+        "rule gives the target's greedy output. To sample use 'token' or 'block'."
       )
     return self, sampling
 

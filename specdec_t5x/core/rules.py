@@ -39,15 +39,18 @@ def get_rule(rule: Rule | str, **knobs: Any) -> Rule:
     surplus = sorted(set(knobs) - fields)
     if surplus:
       raise ValueError(
-        f"The rule {rule!r} has no {', '.join(surplus)}, got {knobs}. Its knobs are "
-        f"{sorted(fields) or 'none'}."
+        f"The rule {rule!r} has no {', '.join(surplus)}, got {knobs}. The rule's knobs "
+        f"are {sorted(fields) or 'none'}."
       )
     return dataclasses.replace(RULES[rule], **knobs)
   if not isinstance(rule, Rule):
     raise ValueError(
       f"Unknown verification rule {rule!r}; expected one of {sorted(RULES)} or a Rule. "
-      "Set it with --gin.VERIFICATION."
+      "Correct --gin.VERIFICATION."
     )
   if knobs:
-    raise ValueError(f"{knobs} are knobs of named rules; set them on {rule!r}.")
+    raise ValueError(
+      f"{knobs} are knobs of named rules, got the rule {rule!r}. Set the knobs on the "
+      "Rule."
+    )
   return rule

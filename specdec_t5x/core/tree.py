@@ -45,8 +45,8 @@ class Tree:
       for node, (previous, parent) in enumerate(pairs, 1)
     ):
       raise ValueError(
-        "A tree's parents must be nodes that come earlier (0 is the root), in an order "
-        f"that never falls, got {self.parents}. A chain of three is (0, 1, 2)."
+        "A tree's parents must be earlier nodes (0 is the root) in ascending order, "
+        f"got {self.parents}. A chain of three is (0, 1, 2)."
       )
 
   @property
@@ -123,8 +123,8 @@ jax.tree_util.register_pytree_node(Tree, _flatten, _unflatten)
 def _check_size(size: int) -> None:
   if size > _MOST_NODES:
     raise ValueError(
-      f"A draft may have at most {_MOST_NODES} tokens, got GAMMA (of a tree, all "
-      f"tokens of its branches) = {size}. Lower GAMMA or NUM_CANDIDATES."
+      f"A draft may have at most {_MOST_NODES} tokens, got GAMMA (in a tree, the "
+      f"tokens of every branch) = {size}. Lower GAMMA or NUM_CANDIDATES."
     )
 
 

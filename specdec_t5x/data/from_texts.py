@@ -47,7 +47,8 @@ def register(
   """
   if not origins:
     raise ValueError(
-      "files is empty, expected one entry for each split, such as {'test': ...}."
+      "files must have an entry for every split, such as {'test': ...}, got an empty "
+      "dict."
     )
   if vocabulary is None:
     vocabulary = vocabularies.t5_vocabulary()
@@ -59,7 +60,7 @@ def register(
     if size != sizes[split]:
       raise ValueError(
         f"{origins[split]} had {sizes[split]} examples when task {name!r} was "
-        f"registered and has {size} now. Leave files alone while they are used."
+        f"registered and has {size} now. Do not change files of a registered task."
       )
     return {column: texts[part] for column, texts in columns.items()}
 
@@ -153,10 +154,12 @@ def parts_of(split: str, sizes: Mapping[str, int]) -> list[tuple[str, slice]]:
     instructions = tfds.core.ReadInstruction.from_spec(split).to_absolute(infos)
   except (ValueError, NotImplementedError) as error:
     reason = str(error).splitlines()[-1]
-    raise ValueError(f"{split!r} is no part of {dict(sizes)}: {reason}") from error
+    raise ValueError(f"{split!r} is not a part of {dict(sizes)}: {reason}") from error
   parts = [(x.splitname, slice(x.from_, x.to)) for x in instructions]
   if not any(range(sizes[name])[part] for name, part in parts):
-    raise ValueError(f"{split!r} holds no example of {dict(sizes)}.")
+    raise ValueError(
+      f"{split!r} holds no example of {dict(sizes)}. Choose another part."
+    )
   return parts
 
 

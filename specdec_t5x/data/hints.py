@@ -32,8 +32,8 @@ def how_to_make(path: str) -> str:
       if normal_path.removeprefix(folder).split(os.sep)[0] in _MORE:
         command = f"python -m specdec_t5x.demo --pairs {pair} --more"
       return (
-        f" It is a part of the demo pair, which `{command}` makes; for models of your "
-        "own set TARGET_CHECKPOINT_PATH, DRAFT_CHECKPOINT_PATH and VOCABULARY_PATH."
+        f" The file belongs to the demo pair: run `{command}`. For your own models set "
+        "TARGET_CHECKPOINT_PATH, DRAFT_CHECKPOINT_PATH and VOCABULARY_PATH."
       )
   return _about_hub(os.fspath(path))
 
@@ -45,7 +45,7 @@ def _about_hub(path: str) -> str:
       return ""
   return (
     " This looks like the name of a model on a hub. Nothing is downloaded here: "
-    "download the model yourself and give the path of its local folder."
+    "download the model yourself and give the path of the local folder."
   )
 
 
@@ -63,6 +63,6 @@ def check_exist(paths: Mapping[str, str]) -> None:
   for flag, path in paths.items():
     if not epath.Path(path).exists():
       raise ValueError(
-        f"--{flag}: {path!r} does not exist. Name a file of your own, or leave "
-        "the flag out: the default is the pair that comes with the package."
+        f"--{flag}: {path!r} does not exist. Give a file, or leave the flag out: the "
+        "default is the pair in the package."
       )

@@ -87,7 +87,7 @@ def language_modeling_from_files(
   """
   for split, path in files.items():
     if not isinstance(path, str) or not path:
-      raise ValueError(f"files[{split!r}] is {path!r}, expected the path of a text.")
+      raise ValueError(f"files[{split!r}] must be the path of a text, got {path!r}.")
   return register_texts(
     name,
     {split: ("texts", path) for split, path in files.items()},
@@ -246,8 +246,8 @@ def _pattern(prompt_words: int) -> str:
 def _check_prompt_words(prompt_words: int) -> None:
   if not is_whole(prompt_words, 0) or prompt_words > MAX_PROMPT_WORDS:
     raise ValueError(
-      f"prompt_words is {prompt_words!r}, expected a whole number from 0 (no prompt) "
-      f"to {MAX_PROMPT_WORDS}."
+      f"prompt_words must be a whole number from 0 (no prompt) to {MAX_PROMPT_WORDS}, "
+      f"got {prompt_words!r}."
     )
 
 
@@ -257,8 +257,8 @@ def _check_left_out(
   """Raises a ValueError if no text is kept, or warns about omitted texts."""
   if not kept:
     raise ValueError(
-      f"None of the {total} texts of {origin} has more than {prompt_words} words, so "
-      "there is nothing after a prompt. Lower prompt_words, or give longer lines."
+      f"Texts must have more than prompt_words={prompt_words} words, but the {total} "
+      f"texts of {origin} are shorter. Lower prompt_words, or give longer lines."
     )
   if warn and kept < total:
     logging.warning(

@@ -28,8 +28,8 @@ def bleu(
   counts = {len(r) for r in references}
   if len(counts) != 1:
     raise ValueError(
-      "BLEU expected the same number of references for every example, got "
-      f"{sorted(counts)}. Drop the surplus ones."
+      "BLEU needs an equal number of references for every example, got "
+      f"{sorted(counts)}. Remove the surplus references."
     )
   if not any(text for texts in references for text in texts):
     raise ValueError(
@@ -111,6 +111,6 @@ def _split_sentences(summary: str) -> str:
 def _check_pairs(targets: Sequence, predictions: Sequence) -> None:
   if len(targets) != len(predictions) or not len(targets):
     raise ValueError(
-      "Expected as many targets as predictions and at least one, got "
+      "Expected an equal number of targets and predictions, at least 1, got "
       f"{len(targets)} targets and {len(predictions)} predictions."
     )

@@ -80,7 +80,7 @@ def prepare(
       invalid (see `text_files`), or a split exists and `overwrite` is False.
   """
   if not splits:
-    raise ValueError("No split was given, expected at least one, such as 'test'.")
+    raise ValueError("No split was given. Give at least 1 split, such as 'test'.")
   final = _builder(dataset, tfds_data_dir)
   # Reading all files checks all files before the first write.
   examples = {split: _examples(final, files) for split, files in splits.items()}
@@ -89,7 +89,7 @@ def prepare(
   taken = sorted(set(splits) & set(final.info.splits))
   if taken and not overwrite:
     raise ValueError(
-      f"{final.data_dir} has the split {', '.join(taken)} already. Choose another "
+      f"{final.data_dir} already has the split {', '.join(taken)}. Choose another "
       "directory, or allow replacing it (--overwrite)."
     )
   _check_format(final)
@@ -107,13 +107,13 @@ def _builder(dataset: str, directory: str) -> tfds.core.DatasetBuilder:
   if name not in (*_TRANSLATION, *_RECORDS):
     raise ValueError(
       f"Can't prepare {dataset!r}. Expected one of "
-      f"{', '.join((*_TRANSLATION, *_RECORDS))} (translation with a language "
-      "pair, as in wmt14_translate/de-en). Other data is used by file, with "
+      f"{', '.join((*_TRANSLATION, *_RECORDS))} (translation with a language pair, as "
+      "in wmt14_translate/de-en). Use the files of other data with "
       "specdec_t5x.data.tasks.translation_from_files or from_records."
     )
   if name in _TRANSLATION and "/" not in dataset:
     raise ValueError(
-      f"{dataset!r} lacks its language pair, expected for example {name}/de-en."
+      f"{dataset!r} lacks a language pair. Give a pair, such as {name}/de-en."
     )
   try:
     return tfds.builder(dataset, data_dir=directory)
@@ -128,7 +128,7 @@ def _examples(builder: tfds.core.DatasetBuilder, files: Files) -> list[dict[str,
   if isinstance(files, TextLines):
     if builder.name != _LM1B:
       raise ValueError(
-        f"{builder.name} has more than one text an example, got a text file "
+        f"{builder.name} has several texts per example, got a text file "
         f"({files.path}). Only {_LM1B} is made from lines of text."
       )
     return [{"text": line.strip()} for line in text_files.read_lines(files.path)]

@@ -184,7 +184,7 @@ def register(
   """
   if not re.fullmatch(r"[\w.:]+", name):
     raise ValueError(
-      f"The task's name is {name!r}. Expected letters, digits, '_', '.' and ':'."
+      f"The task's name must have letters, digits, '_', '.' and ':' only, got {name!r}."
     )
   if vocabularies.is_waiting_for_seqio():
     if name in _specs:
@@ -254,13 +254,12 @@ def _file_of(vocabulary: Any) -> str:
 def _check_same(name: str, spec: TaskSpec, old_spec: TaskSpec | None) -> None:
   """Raises a ValueError if another task has the name."""
   if old_spec != spec:
-    old_task = "a task that this package did not register"
+    old_task = "a task of another package"
     if old_spec:
       old_task = old_spec.describe()
     raise ValueError(
-      f"A task named {name!r} is registered already, with other arguments.\n"
-      f"Registered: {old_task}\nAsked for:  {spec.describe()}\n"
-      "Choose another name."
+      f"A task named {name!r} is already registered with other arguments.\nRegistered: "
+      f"{old_task}\nAsked for:  {spec.describe()}\nChoose another name."
     )
 
 

@@ -45,8 +45,8 @@ def from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> str:
   """
   if not epath.Path(file).exists():
     raise ValueError(
-      f"Spec-Bench's file {file} is not there. Get data/spec_bench/question.jsonl of "
-      "github.com/hemingkx/Spec-Bench, and give its path (SPEC_BENCH_FILE in "
+      f"Spec-Bench's file {file} does not exist. Get data/spec_bench/question.jsonl of "
+      "github.com/hemingkx/Spec-Bench, and give the path (SPEC_BENCH_FILE in "
       "configs/spec_instructions.gin)."
     )
   groups = {group for _, group, _ in _read(file)}
@@ -85,8 +85,8 @@ def _read(file: str) -> list[tuple[str, str, str]]:
       category = record["category"]
     except (ValueError, LookupError, TypeError) as error:
       raise ValueError(
-        f"{file}, line {number}: expected an object with 'category' and 'turns', as "
-        f"Spec-Bench's question.jsonl has ({type(error).__name__}: {error})."
+        f"{file}, line {number}: expected an object with 'category' and 'turns', as in "
+        f"Spec-Bench's question.jsonl ({type(error).__name__}: {error})."
       ) from error
     rows.append((text, category if category in GROUPS else MT_BENCH, category))
   return rows

@@ -114,7 +114,7 @@ def translation_from_files(
   for split, paths in files.items():
     if isinstance(paths, str) or len(paths) != 2 or not paths[0]:
       raise ValueError(
-        f"files[{split!r}] is {paths!r}, expected (source path, target path); the "
+        f"files[{split!r}] must be (source path, target path), got {paths!r}. The "
         "target path may be None."
       )
   if prefix is None:
@@ -162,7 +162,7 @@ def from_records(
       task has the name.
   """
   if metric not in registry.METRICS:
-    raise ValueError(f"metric is {metric!r}, expected one of {set(registry.METRICS)}.")
+    raise ValueError(f"metric must be one of {set(registry.METRICS)}, got {metric!r}.")
 
   def read(origin: tuple[str, str]) -> _Pairs:
     fields = [f for f in (source_field, target_field) if f is not None]
@@ -232,8 +232,8 @@ def humaneval_from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> s
   """
   if not epath.Path(file).exists():
     raise ValueError(
-      f"HumanEval's file {file} is not there. Get data/HumanEval.jsonl.gz of "
-      "github.com/openai/human-eval, and give its path (HUMANEVAL_FILE in "
+      f"HumanEval's file {file} does not exist. Get data/HumanEval.jsonl.gz of "
+      "github.com/openai/human-eval, and give the path (HUMANEVAL_FILE in "
       "configs/spec_humaneval.gin)."
     )
   fields = ("prompt", "canonical_solution")

@@ -40,7 +40,7 @@ def read_lines(path: str) -> list[str]:
   """
   data = _read_bytes(path).removeprefix(b"\xef\xbb\xbf")
   if not data.strip():
-    raise ValueError(f"{path} is empty. Expected one text on each line.")
+    raise ValueError(f"{path} is empty. Expected one text per line.")
   # str.splitlines would also break at U+0085 and U+2028 inside a text.
   lines = data.removesuffix(b"\n").split(b"\n")
   return [_decode(path, n, line) for n, line in enumerate(lines, 1)]
@@ -66,7 +66,7 @@ def read_parallel(source: str, target: str | None) -> tuple[list[str], list[str]
   if len(sources) != len(targets):
     raise ValueError(
       f"{source} has {len(sources)} lines and {target} has {len(targets)}. Expected "
-      "parallel files, line n of one the translation of line n of the other."
+      "parallel files: line n of the target must translate line n of the source."
     )
   return sources, targets
 
@@ -99,8 +99,8 @@ def read_fields(
   extension = os.path.splitext(path.removesuffix(".gz"))[1].lower()
   if extension not in readers:
     raise ValueError(
-      f"{path} ends in {extension!r}, expected {' or '.join(readers)}, or one of them "
-      "with .gz. Rename it, or convert it to one JSON object on each line."
+      f"{path} ends in {extension!r}, expected {' or '.join(readers)}, with or without "
+      ".gz. Rename the file, or convert the file to one JSON object per line."
     )
   text = "\n".join(read_lines(path))
   rows = []
@@ -110,7 +110,7 @@ def read_fields(
       row = {name: value.rstrip("\r\n") for name, value in row.items()}
     rows.append(row)
   if not rows:
-    raise ValueError(f"{path} holds no record. Expected at least one.")
+    raise ValueError(f"{path} must hold at least 1 record, got 0.")
   return rows
 
 
@@ -121,7 +121,7 @@ def _select(
   missing = [name for name in required if name not in record]
   if missing:
     raise ValueError(
-      f"{where}: no field {', '.join(map(repr, missing))}. The fields that exist are "
+      f"{where}: no field {', '.join(map(repr, missing))}. The fields are "
       f"{', '.join(repr(name) for name in record)}."
     )
   chosen = {n: record[n] for n in (*required, *optional) if n in record}
@@ -133,8 +133,8 @@ def _select(
       )
     if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
       raise ValueError(
-        f"{where}: field {name!r} holds half of a surrogate pair (\\ud800 to "
-        "\\udfff), which UTF-8 can't express. Remove it."
+        f"{where}: field {name!r} holds half of a surrogate pair (\\ud800 to \\udfff), "
+        "but UTF-8 can't express half a pair. Remove the character."
       )
   return chosen
 
@@ -148,8 +148,8 @@ def _jsonl_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
     except (ValueError, RecursionError) as error:
       # ValueError: not JSON, or a too long number. RecursionError: too deep nesting.
       raise ValueError(
-        f"{path}, line {number}: malformed JSON ({error}). Expected one object on "
-        "each line."
+        f"{path}, line {number}: malformed JSON ({error}). Expected one object per "
+        "line."
       ) from error
     if not isinstance(record, dict):
       raise ValueError(
@@ -168,11 +168,11 @@ def _csv_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
     except csv.Error as error:
       raise ValueError(
         f"{path}, line {reader.line_num}: malformed CSV ({error}). Expected comma "
-        'separated fields, quotes inside them doubled ("").'
+        'separated fields, with doubled quotes inside fields ("").'
       ) from error
   if len(set(reader.fieldnames)) != len(reader.fieldnames):
     raise ValueError(
-      f"{path}: the header {reader.fieldnames} names a field twice. Rename one."
+      f"{path}: the header {reader.fieldnames} names a field twice. Rename a field."
     )
   for number, row in rows:
     # DictReader collects surplus fields under the key None, and fills absent fields
@@ -180,7 +180,8 @@ def _csv_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
     if None in row or None in row.values():
       raise ValueError(
         f"{path}, line {number}: expected {len(reader.fieldnames)} fields as in the "
-        "header, got another number. Quote fields that hold commas or line breaks."
+        "header, got a different number of fields. Quote fields that hold commas or "
+        "line breaks."
       )
     yield number, row
 
@@ -208,8 +209,8 @@ def _read_bytes(path: str) -> bytes:
     return gzip.decompress(data)
   except (gzip.BadGzipFile, EOFError, zlib.error) as error:
     raise ValueError(
-      f"{path} can't be decompressed: {error}. Expected a whole gzip file; fetch it "
-      "again, or take .gz off its name where it is plain text."
+      f"{path} can't be decompressed: {error}. Expected a complete gzip file. Fetch "
+      "the file again, or remove .gz from the name of a plain text file."
     ) from error
 
 
@@ -217,7 +218,8 @@ def _decode(path: str, number: int, line: bytes) -> str:
   if b"\0" in line:
     raise ValueError(
       f"{path}, line {number}: a NUL byte at column {line.index(0) + 1}. Expected text "
-      "in UTF-8; a file in UTF-16 has one in each letter: convert it, as with iconv."
+      "in UTF-8; a file in UTF-16 has a NUL byte in every letter. Convert the file, as "
+      "with iconv."
     )
   try:
     return line.decode("utf-8").rstrip("\r")

@@ -97,23 +97,23 @@ def check_vocabulary(
   except OSError as error:
     raise ValueError(
       f"The vocabulary {path} can't be read: {error}. Expected a SentencePiece model "
-      "(T5's own is sentencepiece.model or spiece.model); give a path to a copy on "
-      f"this machine where buckets are out of reach.{how_to_make(path)}"
+      "(T5's own is sentencepiece.model or spiece.model); if buckets are out of reach, "
+      f"give the path of a local copy.{how_to_make(path)}"
     ) from error
   try:
     # A model may have sentinels among the pieces, so no sentinels are added here.
     tokenizer = SentencePieceVocabulary(path).tokenizer
   except (message.DecodeError, RuntimeError) as error:
     raise ValueError(
-      f"{path} is not a SentencePiece model: {error}. Expected the .model file that "
-      "SentencePiece training writes, not its .vocab text."
+      f"{path} is not a SentencePiece model: {error}. Expected the .model file of "
+      "SentencePiece training, not the .vocab text."
     ) from error
   ids = {name: getattr(tokenizer, name)() for name in _T5_IDS}
   if 0 not in (ids["pad_id"], ids["unk_id"]) or ids["eos_id"] < 1:
     raise ValueError(
-      f"{path} numbers its special tokens {ids}, expected {_T5_IDS}, or others with "
-      "0 as padding or unknown: 0 fills rows up. Train the vocabulary with --pad_id=0 "
-      "--eos_id=1 --unk_id=2 --bos_id=-1."
+      f"{path} numbers the special tokens {ids}, expected {_T5_IDS}, or other ids with "
+      "0 as padding or unknown, because 0 is the padding of rows. Train the vocabulary "
+      "with --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1."
     )
 
 

@@ -295,8 +295,9 @@ def _by_shard(
     return decode_part(request, slots)
   if slots % shards:
     raise ValueError(
-      f"SLOTS={slots} is no multiple of the mesh's {_AXIS!r} axis of {shards} devices: "
-      "each decodes as many rows. Change it, or PjitPartitioner.num_partitions."
+      f"SLOTS must be divisible by the mesh's {_AXIS!r} axis of {shards} devices, got "
+      f"{slots}: every device decodes an equal number of rows. Change SLOTS or "
+      "PjitPartitioner.num_partitions."
     )
   return _mapped(decode_part, mesh, slots // shards)(request)
 
@@ -327,7 +328,7 @@ def _check_undivided() -> None:
   """
   if jax.device_count() > 1 and get_axis_rules():
     raise ValueError(
-      f"SLOTS on several devices, here {jax.device_count()}, needs a partitioner that "
-      "enters its mesh by jax.set_mesh, as t5x_runtime's does: rows of one device "
-      "would take inputs of another. Leave SLOTS at 0."
+      f"SLOTS on several devices ({jax.device_count()}) needs a partitioner that "
+      "enters the mesh with jax.set_mesh, such as t5x_runtime's: otherwise a row would "
+      "take the inputs of another device. Leave SLOTS at 0."
     )

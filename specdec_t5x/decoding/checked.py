@@ -26,6 +26,6 @@ def check_decoded(
     if rows.any():
       raise ValueError(
         f"{name(int(rows.argmax()))}: expected numbers for logits, got NaN from the "
-        f"{network}, in {rows.sum()} of {rows.size} examples. Decode in another dtype "
-        "(float32), or train or copy the checkpoint again."
+        f"{network}, in {rows.sum()} of {rows.size} examples. Decode in float32, or "
+        "train or copy the checkpoint again."
       )

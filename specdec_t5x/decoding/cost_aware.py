@@ -90,7 +90,7 @@ class CostAware(Policy):
     if self.seconds and len(self.seconds) != len(choices):
       raise ValueError(
         f"CostAware.seconds needs {len(choices)} times, of drafts of {choices} tokens, "
-        f"got {len(self.seconds)}. Leave them out, and they are measured."
+        f"got {len(self.seconds)}. Leave seconds out to measure the times."
       )
 
   def start(self, rows: int) -> Counts:
@@ -147,9 +147,9 @@ class CostAware(Policy):
     expected = self.speedup(self.prior_alpha, choices)
     if not self.pays(choices):
       return (
-        f"Decoding plainly: with drafts, at an acceptance rate (alpha) of "
-        f"{self.prior_alpha:.2g}, it would be {expected:.2f} times as fast, and drafts "
-        f"pay from {_WORTH} times on."
+        f"Decoding plainly: at an acceptance rate (alpha) of {self.prior_alpha:.2g}, "
+        f"drafts would make decoding {expected:.2f} times as fast, and drafts pay from "
+        f"{_WORTH} times on."
       )
     alphas = [i / 100 for i in range(1, 100)]
     first = next(alpha for alpha in alphas if self.speedup(alpha, choices) > 1)

@@ -184,7 +184,7 @@ class SpeculativeDecoder(Decoder):
     if self.rule.needs_independent and not self.drafter.independent:
       raise ValueError(
         f"The rule {name} needs independent drafts, got a "
-        f"{type(self.drafter).__name__}, whose tokens are certain or drawn without "
+        f"{type(self.drafter).__name__} with tokens that are certain or drawn without "
         "replacement. Use 'traversal' or 'recursive'."
       )
     self.policy.check(self.drafter.lengths)
@@ -215,8 +215,8 @@ class SpeculativeDecoder(Decoder):
     if depth >= max_length:
       raise ValueError(
         f"GAMMA={depth} is too long a draft for outputs of {max_length} tokens: at "
-        f"most {max_length - 1} drafted tokens can count, since each call of the "
-        "target adds one of its own. Lower GAMMA, or let outputs be longer "
+        f"most {max_length - 1} drafted tokens can count, because every call of the "
+        "target adds a token. Lower GAMMA, or allow longer outputs "
         "(TASK_FEATURE_LENGTHS)."
       )
 
@@ -541,6 +541,6 @@ def check_slots(slots: Any) -> None:
   """Raises a ValueError if `slots` is not a number of rows."""
   if not is_whole(slots, 0):
     raise ValueError(
-      f"SLOTS must be a whole number of at least 0, got {slots!r}. It is how many rows "
-      "of a batch decode at once; 0 is all."
+      f"SLOTS must be a whole number of at least 0, got {slots!r}. SLOTS is the number "
+      "of rows that decode at once; 0 means the whole batch."
     )

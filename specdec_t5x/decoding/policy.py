@@ -85,7 +85,7 @@ class Fixed(Policy):
     if not (self.length is None or is_whole(self.length, 0) or _is_array(self.length)):
       raise ValueError(
         f"Fixed.length must be a whole number of at least 0, got {self.length!r}. "
-        "Leave it out for drafts as long as the drafter's."
+        "Leave length out for the drafter's own draft length."
       )
 
   @property

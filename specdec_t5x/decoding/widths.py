@@ -54,9 +54,9 @@ def check_same_bits(same_bits: bool | None, drafted: int, is_chain: bool) -> Non
   if same_bits and not (is_chain and drafted < FIXED_WIDTH):
     shape = "" if is_chain else " as a tree"
     raise ValueError(
-      f"SAME_BITS=True needs drafts of at most {FIXED_WIDTH - 1} tokens, one after the "
-      f"other, got {drafted} tokens{shape}: every call of the target scores "
-      f"{FIXED_WIDTH} tokens. Lower GAMMA, or leave SAME_BITS out."
+      f"SAME_BITS=True needs chains of at most {FIXED_WIDTH - 1} tokens, got {drafted} "
+      f"tokens{shape}: every call of the target scores {FIXED_WIDTH} tokens. Lower "
+      "GAMMA, or leave SAME_BITS out."
     )
 
 

@@ -39,7 +39,7 @@ def run(pair: recipe.DemoPair, inputs: int, more: bool, kept: str = "") -> None:
     more: whether to compare all of the pair's drafts.
     kept: the name of the kept table, for pages; "" keeps no table.
   """
-  print(f"\nDemo pair {pair.name!r}: {pair.about}. Nothing here is real data.")
+  print(f"\nDemo pair {pair.name!r}: {pair.about}. The data is synthetic.")
   parts = [part for part in pair.parts if not part.embedded]
   parts += [*pair.tables, *pair.more] if more else []
   steps = Steps(_steps(pair, parts, inputs))
@@ -58,7 +58,7 @@ def run(pair: recipe.DemoPair, inputs: int, more: bool, kept: str = "") -> None:
   files = table.write(folder) + (keep(table, kept) if kept else [])
   pictures = chart.draw(table, folder)
   print(f"\n{comparison.brief(table)}\n{same}")
-  print(f"All that was measured: {', '.join(files)}\nA picture: {', '.join(pictures)}")
+  print(f"Measurements: {', '.join(files)}\nA picture: {', '.join(pictures)}")
   print(_NEXT.get(pair.name, ""))
 
 
@@ -141,12 +141,16 @@ def main() -> None:
   parser.add_argument(
     "--pairs", nargs="+", choices=sorted(recipe.PAIRS), default=["ende"]
   )
-  parser.add_argument("--inputs", type=int, default=60, help="inputs of the table")
   parser.add_argument(
-    "--more", action="store_true", help="heads, n-grams and a smaller draft, too"
+    "--inputs", type=int, default=60, help="number of inputs of the table"
   )
-  parser.add_argument("--train", action="store_true", help="train the pairs alone")
-  parser.add_argument("--keep", default="", help="for the pages, by this name")
+  parser.add_argument(
+    "--more", action="store_true", help="also train heads, n-grams and a smaller draft"
+  )
+  parser.add_argument("--train", action="store_true", help="only train the pairs")
+  parser.add_argument(
+    "--keep", default="", help="name of the table to keep for the pages"
+  )
   flags = parser.parse_args()
   if flags.inputs < 2:
     parser.error(f"--inputs must be at least 2, got {flags.inputs}.")

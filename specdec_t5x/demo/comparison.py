@@ -69,7 +69,9 @@ def compare(
 
 def brief(table: Table) -> str:
   """Returns the most important columns of the table, with title and note."""
-  note = "Batch 1, in turn with plain decoding; the first two need no training."
+  note = (
+    "Batch 1, alternating with plain decoding; the first two methods need no training."
+  )
   return f"## {table.title}\n\n{grid(_BRIEF, table.rows)}\n{note}\n"
 
 

@@ -38,8 +38,8 @@ def make_part(part: Part) -> None:
     logging.set_verbosity(verbosity)
   if not os.path.isdir(part.checkpoint):
     raise ValueError(
-      f"{part.gin_file} was run, but {part.checkpoint} is not there. The steps in that "
-      "file and in specdec_t5x/demo/recipe.py must agree."
+      f"{part.gin_file} was run, but {part.checkpoint} does not exist. The steps in "
+      "the gin file and in specdec_t5x/demo/recipe.py must agree."
     )
 
 

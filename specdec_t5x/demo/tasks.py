@@ -138,10 +138,11 @@ def _check_sizes(sizes: Mapping[str, int], seed: int) -> None:
   for split, size in sizes.items():
     if not is_whole(size, 1):
       raise ValueError(
-        f"The number of {split} examples is {size!r}, expected an integer from 1 up."
+        f"The number of {split} examples must be a whole number of at least 1, got "
+        f"{size!r}."
       )
   if not isinstance(seed, int) or isinstance(seed, bool):
-    raise ValueError(f"seed is {seed!r}, expected an integer.")
+    raise ValueError(f"seed must be a whole number, got {seed!r}.")
 
 
 def _name(

@@ -47,7 +47,9 @@ def demo_vocabulary(
       made with other settings or not by this function.
   """
   if not isinstance(size, int) or size < 1:
-    raise ValueError(f"size is {size!r}, expected a positive integer such as 2000.")
+    raise ValueError(
+      f"size must be a whole number of at least 1, such as 2000, got {size!r}."
+    )
   settings = {
     "version": _VERSION,
     "size": size,
@@ -56,7 +58,7 @@ def demo_vocabulary(
   }
   if not set(settings["corpora"]) <= set(_CORPORA):
     raise ValueError(
-      f"corpora is {corpora!r}, expected {', '.join(_CORPORA)} or several with commas."
+      f"corpora must be {', '.join(_CORPORA)} or several with commas, got {corpora!r}."
     )
   if os.path.exists(path):
     _check_settings(path, settings)
@@ -70,15 +72,15 @@ def _check_settings(path: str, wanted: dict) -> None:
   record = f"{path}.settings.json"
   if not os.path.exists(record):
     raise ValueError(
-      f"{path} is there without {record}, so what it was made from is not known. "
-      "Remove it to train it again, or choose another path."
+      f"{path} exists without {record}, so the settings of the vocabulary are unknown. "
+      f"Remove {path} to train again, or choose another path."
     )
   with open(record, encoding="utf-8") as file:
     found = json.load(file)
   if found != wanted:
     raise ValueError(
       f"{path} was made with {found}, expected {wanted}. Choose another path, or "
-      "remove the file to train it again."
+      "remove the file to train again."
     )
 
 

@@ -55,24 +55,25 @@ TOO_LONG = 20  # The most rows of the table. The JSON file has every difference.
 ADVICE = {
   "none": "Nothing to do.",
   "ties": (
-    "Rounding, no bug: score in float32 to make ties rarer, or compare with the strict "
-    "baseline (--strict here, BLOCK = GAMMA + 1 in configs/baseline_*.gin)."
+    "The differences are rounding, not a bug: score in float32 to make ties rarer, or "
+    "compare with the strict baseline (--strict here, BLOCK = GAMMA + 1 in "
+    "configs/baseline_*.gin)."
   ),
   "strict": (
-    "The two runs have products of the same shape, yet this machine does not compute "
-    "them alike; outputs can be compared up to ties only."
+    "The two runs have products of equal shapes, but the machine does not compute "
+    "equal results. Compare outputs up to ties only."
   ),
   "bugs": (
-    "Rounding does not explain this: see the reasons above. Please report it with the "
-    "--json file and the versions that `python -m specdec_t5x.doctor` prints."
+    "Rounding does not explain the differences: see the reasons above. Please report "
+    "the bug with the --json file and the versions of `python -m specdec_t5x.doctor`."
   ),
   "not numbers": (
-    "The target's logits are NaN or infinite: nothing can be compared there, and such "
-    "outputs mean nothing. Decode in float32, or train or copy the checkpoint again."
+    "The target's logits are NaN or infinite: the outputs can't be compared, and have "
+    "no meaning. Decode in float32, or train or copy the checkpoint again."
   ),
   "beyond": (
-    "Logits differ by more than rounding where the outputs agree: likely a bug that "
-    "other inputs will show."
+    "Logits differ by more than rounding at places where the outputs agree. A bug is "
+    "likely, and other inputs will show the bug."
   ),
 }
 
@@ -101,20 +102,43 @@ def _parser() -> argparse.ArgumentParser:
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add = parser.add_argument
-  add("--target", default=ENDE.target.path, help="checkpoint (%(default)s)")
-  add("--draft", default=ENDE.drafts[0].path, help="checkpoint (%(default)s)")
+  add("--target", default=ENDE.target.path, help="target's checkpoint (%(default)s)")
+  add("--draft", default=ENDE.drafts[0].path, help="draft's checkpoint (%(default)s)")
   add("--vocabulary", default=ENDE.vocabulary, help="SentencePiece (%(default)s)")
-  add("--input", metavar="FILE", help="an example a line (the demo's test set)")
-  add("--examples", type=int, help="the first so many (100 of the demo's, or all)")
-  add("--prefix", help="before each line ('' with --input, else the demo task's)")
-  add("--gamma", type=int, default=DEFAULT_GAMMA, help="tokens drafted (%(default)s)")
   add(
-    "--max_length", type=int, default=128, help="most tokens of an output (%(default)s)"
+    "--input",
+    metavar="FILE",
+    help="file with an example on every line (the demo's test set)",
   )
-  add("--batch_size", type=int, default=16, help="decoded at once (%(default)s)")
-  add("--dtypes", nargs="+", choices=DTYPES, default=["float32"], help="(float32)")
-  add("--strict", action="store_true", help="the plain run scores in blocks, too")
-  add("--json", metavar="FILE", help="gets everything that was found")
+  add(
+    "--examples",
+    type=int,
+    help="maximum number of examples (100 of the demo's, or every line)",
+  )
+  add(
+    "--prefix",
+    help="text before every line ('' with --input, else the demo task's prefix)",
+  )
+  add(
+    "--gamma",
+    type=int,
+    default=DEFAULT_GAMMA,
+    help="drafted tokens per call (%(default)s)",
+  )
+  add(
+    "--max_length",
+    type=int,
+    default=128,
+    help="maximum number of output tokens (%(default)s)",
+  )
+  add(
+    "--batch_size", type=int, default=16, help="examples decoded at once (%(default)s)"
+  )
+  add(
+    "--dtypes", nargs="+", choices=DTYPES, default=["float32"], help="dtypes (float32)"
+  )
+  add("--strict", action="store_true", help="score the plain run in blocks, too")
+  add("--json", metavar="FILE", help="file for the complete results")
   return parser
 
 
@@ -128,7 +152,7 @@ def _texts(args) -> list[str]:
     if count > ENDE_SIZES["test"]:
       raise ValueError(
         f"--examples: the demo's test set has {ENDE_SIZES['test']} lines, got {count}. "
-        "Name a file of your own with --input."
+        "Give a file with --input."
       )
     rows = translation.rows("test", ENDE_SIZES["test"])[:count]
     lines = [english for english, _ in rows]
@@ -139,7 +163,9 @@ def _texts(args) -> list[str]:
     except ValueError as error:
       raise ValueError(f"--input: {error}") from error
   if not any(line.strip() for line in lines):
-    raise ValueError(f"--input: {args.input!r} has no text. Give an example a line.")
+    raise ValueError(
+      f"--input: {args.input!r} has no text. Give an example on every line."
+    )
   return [(prefix or "") + line for line in lines]
 
 
@@ -149,7 +175,7 @@ def _vocabulary(args) -> Vocabulary:
   hints.check_exist({name: getattr(args, name) for name in names})
   if args.json and not epath.Path(args.json).parent.is_dir():
     raise ValueError(
-      f"--json: {args.json!r} lies in no folder. Make that folder first."
+      f"--json: the folder of {args.json!r} does not exist. Make the folder first."
     )
   return open_vocabulary(args.vocabulary)
 
@@ -169,7 +195,7 @@ def _compare(args, texts, vocabulary, dtype) -> Report:
   if vocabulary.vocab_size > size:
     raise ValueError(
       f"--vocabulary: {args.vocabulary!r} has {vocabulary.vocab_size} tokens, the "
-      f"target's vocab_size is {size}. Name the one that it was trained with."
+      f"target's vocab_size is {size}. Give the target's own vocabulary."
     )
   ids = api.encoded(texts, target.network, vocabulary)
   console.stage(
@@ -200,7 +226,9 @@ def _render(dtype: str, report: Report, args, vocabulary) -> str:
     rows = [_cells(difference, vocabulary) for difference in differences[:TOO_LONG]]
     lines += ["", *textwrap.indent(aligned([HEADER, *rows]), "  ").splitlines()]
   if len(differences) > TOO_LONG:
-    lines.append(f"  and {len(differences) - TOO_LONG} more; --json FILE has them all")
+    lines.append(
+      f"  and {len(differences) - TOO_LONG} more; --json FILE has the complete list"
+    )
   # The first line with each reason.
   reasons = {x.reason: x.example + 1 for x in reversed(differences) if x.verdict != TIE}
   lines += [f"  {DIFFERENT}: line {line}: {why}" for why, line in reasons.items()]

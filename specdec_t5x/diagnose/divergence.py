@@ -266,7 +266,7 @@ def _judge(example, position, outputs, measures, limit) -> Difference:
     reason = "one run had ended, without an end of sequence"
   elif not is_best.all():
     run = "speculative" if is_best[0] else "plain"
-    reason = f"the {run} run's token is not the best by its own logits"
+    reason = f"the {run} run's token is not the best token of the run's logits"
   elif distance > allowed:
     reason = f"the runs' logits differ by more than rounding ({allowed:.2g})"
   else:

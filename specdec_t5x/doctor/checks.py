@@ -77,8 +77,8 @@ def triton(version: str | None) -> list[Finding]:
   if version is None:
     return []
   order = (
-    "before TensorFlow, which specdec_t5x and t5x see to; in the other order a process "
-    "that uses PyTorch aborts, so import one of them first"
+    "before TensorFlow, as specdec_t5x and t5x ensure; in the reverse order a process "
+    "with PyTorch aborts, so import specdec_t5x or t5x first"
   )
   return [Finding("triton", f"{version}, to be imported {order}")]
 
@@ -95,7 +95,7 @@ def t5x(
   """
   install = f"pip install ./t5x_runtime {HERE}"
   if error:
-    fix = f"install what it lacks, or it again ({install}; docs/t5x_contract.md)"
+    fix = f"install the missing package, or t5x again ({install}; docs/t5x_contract.md)"
     findings = [Finding("active", "broken", f"t5x can't be imported: {error}", fix)]
   elif provider is None:
     findings = [Finding("active", "none", "there is no package t5x", install)]
@@ -103,7 +103,7 @@ def t5x(
     findings = [Finding("active", provider)]
   if len(installed) > 1:
     value = " and ".join(installed)
-    fix = f"keep one of them: pip uninstall {PROVIDERS[0]}, or {PROVIDERS[1]}"
+    fix = f"keep one package: pip uninstall {PROVIDERS[0]}, or {PROVIDERS[1]}"
     findings.append(Finding("installed", value, f"two packages t5x: {value}", fix))
   return findings
 
@@ -123,7 +123,10 @@ def devices(
     requested: the value of JAX_PLATFORMS.
   """
   if error:
-    fix = f"set JAX_PLATFORMS, now {requested!r}, to '' or install the extra it needs"
+    fix = (
+      f"set JAX_PLATFORMS, now {requested!r}, to '' or install the extra of the "
+      "platform"
+    )
     return [Finding("devices", "none", f"JAX finds no device: {error}", fix)]
   findings = []
   for device, count in collections.Counter(devices).items():
@@ -133,14 +136,16 @@ def devices(
     flags = [f"--gin.{x}=\"'bfloat16'\"" for x in ("PARAM_DTYPE", "ACTIVATION_DTYPE")]
     fix = f"decode with {' '.join(flags)}; docs/tpu.md"
     return [*findings, Finding("dtype", "float32 by default", fix=fix)]
-  findings.append(Finding("dtype", "float32 by default, which is right on a CPU"))
+  findings.append(Finding("dtype", "float32 by default, right on a CPU"))
   return findings + [_unused(extra, requested) for extra in present]
 
 
 def _unused(extra, requested):
   value = f"{ACCELERATORS[extra]} is there, but JAX sees a CPU only"
   if requested == "cpu":  # The user chose the CPU, so there is no problem.
-    return Finding(extra, value, fix="unset JAX_PLATFORMS, which is 'cpu', to use it")
+    return Finding(
+      extra, value, fix="unset JAX_PLATFORMS (now 'cpu') to use the device"
+    )
   fix = f"pip install -e '.[{extra}]' {HERE}, and check the device's driver"
   return Finding(extra, value, value, fix)
 
@@ -160,7 +165,7 @@ def fusions(version: str | None, platforms: Collection[str]) -> list[Finding]:
     f"jaxlib {version} is reported to miscompile fusions of products and reductions "
     "on CPU (YNNPACK; jax issues 39103, 39257, 40412)"
   )
-  fix = f"if results look wrong, compare with {NO_FUSIONS}, which turns them off"
+  fix = f"if results look wrong, compare with {NO_FUSIONS} to turn the fusions off"
   return [Finding("fusions", value, fix=fix)]
 
 
@@ -173,8 +178,11 @@ def products(reason: str | None, library: str | None) -> Finding:
   """
   if reason is None:
     return Finding("products", f"native: {library}")
-  value = f"XLA's, for there are no native ones: {reason}"
-  fix = "install a C++ compiler, or name one in CXX: decoding on a CPU is faster by it"
+  value = f"XLA's, because native products are missing: {reason}"
+  fix = (
+    "install a C++ compiler, or set CXX to a compiler: decoding on a CPU is faster "
+    "with native products"
+  )
   return Finding("products", value, fix=None if library else fix)
 
 
@@ -182,15 +190,15 @@ def rounded(instructions: str | None) -> Finding:
   """Returns how this CPU multiplies 8- and 4-bit weights; None: no native products."""
   name = "8, 4 bits"
   if instructions is None:
-    fix = "see products: without native ones rounded weights gain nothing on a CPU"
-    return Finding(name, "XLA's products, which read them as float32", fix=fix)
+    fix = "see products: without native products rounded weights gain nothing on a CPU"
+    return Finding(name, "XLA's products, with weights read as float32", fix=fix)
   return Finding(name, f"native products, by {instructions}")
 
 
 def kept(folders: Mapping[str, int]) -> list[Finding]:
   """Returns the bytes of each folder that runs keep for a faster start."""
   return [
-    Finding("kept", f"{size / 2**20:.1f} MiB in {folder}, made again where it is gone")
+    Finding("kept", f"{size / 2**20:.1f} MiB in {folder}, made again if missing")
     for folder, size in folders.items()
   ]
 
@@ -199,7 +207,7 @@ def demo(pair: DemoPair, missing: Sequence[str]) -> Finding:
   """Returns the missing parts of a demo pair; a missing part is no problem."""
   if not missing:
     return Finding(pair.name, "complete")
-  fix = f"`{pair.command}` {HERE} makes what this demo pair lacks"
+  fix = f"`{pair.command}` {HERE} makes the missing parts of the demo pair"
   return Finding(pair.name, f"lacks {', '.join(missing)}", fix=fix)
 
 

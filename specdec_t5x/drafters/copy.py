@@ -40,9 +40,9 @@ class Copy(Drafter):
   match: int = knob(
     3,
     whole(1, LONGEST_MATCH),
-    "how many of the last tokens must stand at the place that is copied",
+    "number of last tokens that must match before the copied tokens",
     "COPY_MATCH",
-    "It is how many of the last tokens must have stood together before.",
+    "COPY_MATCH is the number of last tokens that must match an earlier place.",
   )
 
   independent = False

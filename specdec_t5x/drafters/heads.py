@@ -98,8 +98,8 @@ class Headed(Drafter):
     siblings.check(self.shape, self.siblings)
     if self.shape.depth > count:
       raise ValueError(
-        f"A tree of depth {self.shape.depth} needs as many heads, got {count}. Lower "
-        "GAMMA (or choose another tree), or train more heads."
+        f"A tree of depth {self.shape.depth} needs {self.shape.depth} heads, got "
+        f"{count}. Lower GAMMA (or choose another tree), or train more heads."
       )
 
   def default_policy(self, is_named: bool) -> str:
@@ -252,8 +252,8 @@ def check_width(target: Any, heads: Any) -> None:
   width = heads.config.emb_dim
   if width != expected:
     raise ValueError(
-      f"Heads draft from the target's own features, whose width is {expected}, got "
-      f"heads of width {width}. Use those that were trained on this target."
+      f"Heads draft from the target's features of width {expected}, got heads of width "
+      f"{width}. Use heads that were trained on the target."
     )
 
 
@@ -262,9 +262,9 @@ def check_layer(target: Any, drafter: Any) -> None:
   check_width(target, drafter)
   if not drafter.config.attends_as(target.config):
     raise ValueError(
-      "A layer that drafts attends to its target's keys and values, whose heads and "
-      f"widths differ: expected those of {target.config}, got {drafter.config}. Use "
-      "one that was trained on this target."
+      "A draft layer attends to the target's keys and values, but the heads and widths "
+      f"differ: expected the heads and widths of {target.config}, got "
+      f"{drafter.config}. Use a layer that was trained on the target."
     )
 
 

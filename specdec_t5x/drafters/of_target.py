@@ -46,8 +46,8 @@ class OfTarget(Stepwise):
     if unknown:
       names = ", ".join(sublayers) or "none"
       raise ValueError(
-        f"SKIP: the target has no sublayers {unknown}; it has {names}. "
-        "`python -m lab layers`, in a clone, chooses among them for a target."
+        f"SKIP: the target has no sublayers {unknown}; the sublayers are {names}. "
+        "`python -m lab layers`, in a clone, selects sublayers for a target."
       )
 
   def first_logits(

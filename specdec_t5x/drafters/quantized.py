@@ -66,8 +66,8 @@ class Quantized(OfTarget):
     target_rounding = rounded.of_weights(target.config)
     if target_rounding and target_rounding.bits <= self.bits:
       raise ValueError(
-        f"BITS={self.bits} must be fewer than the target's, whose WEIGHTS are "
-        f"{target.config.weights!r}: the draft would be the target. Take "
+        f"BITS={self.bits} must be fewer than the bits of the target's "
+        f"WEIGHTS={target.config.weights!r}, or the draft would equal the target. Take "
         "configs/drafters/quantized.gin with BITS=4 and GROUP=32, or Quantized(4, 32)."
       )
 
@@ -86,6 +86,7 @@ class Quantized(OfTarget):
     if NAME not in target.derived:
       raise ValueError(
         f"{NAME!r} is not among the parameters, {sorted(target.derived)}: the target's "
-        "weights are rounded once, before they are decoded with (`derived`)."
+        "weights are rounded once, before decoding (`derived`). Pass the rounded "
+        "parameters."
       )
     return target.without(self.skip, target.derived[NAME])

@@ -51,8 +51,8 @@ def check(tree: Any, siblings: Any) -> None:
   """Raises a ValueError if `tree` is not static, or `siblings` is not in `SIBLINGS`."""
   if siblings not in SIBLINGS:
     raise ValueError(
-      f"siblings must be one of {SIBLINGS}, got {siblings!r}: how the children of one "
-      "node are drawn."
+      f"siblings must be one of {SIBLINGS}, got {siblings!r}. siblings is the way to "
+      "draw the children of a node."
     )
   if not isinstance(tree, Tree) or not tree.is_static:
     raise ValueError(

@@ -40,9 +40,9 @@ class DefaultGamma(int):
 
 GAMMA = Knob(
   check=whole(1),
-  about="most tokens of a draft",
+  about="maximum draft length",
   macro="GAMMA",
-  fix="For decoding without speculation use configs/baseline_*.gin, or no draft.",
+  fix="To decode without speculation, use configs/baseline_*.gin, or no draft.",
 )
 
 

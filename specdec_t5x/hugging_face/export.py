@@ -47,11 +47,11 @@ def write(
   """
   path = pathlib.Path(folder)
   if path.exists() and (not path.is_dir() or any(path.iterdir())):
-    raise ValueError(f"{folder} is there already. Name a folder that is not.")
+    raise ValueError(f"{folder} already exists. Give a new folder.")
   if vocabulary and not os.path.isfile(vocabulary):
     raise ValueError(
-      f"The vocabulary {vocabulary!r} is no file. Give the SentencePiece model that "
-      "the network was trained with."
+      f"The vocabulary {vocabulary!r} is not a file. Give the network's own "
+      "SentencePiece model."
     )
   theirs = settings.to_theirs(config)
   shards = list(_shards(config, params, shard_bytes))

@@ -76,13 +76,13 @@ def _leaves(path: pathlib.Path, size: int, time: int) -> dict[str, Leaf]:
       for parts, start in _walk(unpacker, file, ()):
         name = their_name("/".join(parts))
         if name in leaves:
-          raise ValueError(f"it has two arrays {name:.80}")
+          raise ValueError(f"the file has two arrays {name:.80}")
         leaves[name] = _leaf(file, parts, start, unpacker.tell())
       surplus = size - unpacker.tell()
   except (msgpack.UnpackException, LookupError, OverflowError, TypeError) as error:
     raise ValueError(f"{type(error).__name__}: {error}") from error
   if surplus:
-    raise ValueError(f"there are {surplus} bytes after its end")
+    raise ValueError(f"the file has {surplus} surplus bytes at the end")
   return leaves
 
 
@@ -102,7 +102,7 @@ def _walk(
   for _ in range(unpacker.read_map_header()):
     key = unpacker.unpack()
     if not isinstance(key, str):
-      raise ValueError(f"it has {key!r:.80} in the place of a name")
+      raise ValueError(f"the file has {key!r:.80} instead of a name")
     is_chunked |= key == _CHUNKED
     if is_chunked:
       unpacker.skip()

@@ -70,7 +70,8 @@ def lacking(path: str | os.PathLike) -> str:
   if len(lacks) == len(_FILES):
     return ""
   return (
-    f" As a Hugging Face folder it lacks {' and '.join(lacks)}: copy what is missing."
+    f" As a Hugging Face folder {path} lacks {' and '.join(lacks)}. Copy the missing "
+    "files."
   )
 
 
@@ -131,9 +132,9 @@ class Folder:
     config = dataclasses.replace(config, logits_via_embedding=tied)
     if last not in tensors.shapes and not found.get("tie_word_embeddings", True):
       warnings.warn(
-        f"{folder / CONFIG} says that embeddings are not tied, and there is no "
-        f"{last}: logits come from {embedding}, as in transformers 5. (4 would draw a "
-        f"matrix at random.) If a file with {last} is missing, copy it, too.",
+        f"{folder / CONFIG} says that embeddings are not tied, but {last} is missing: "
+        f"logits come from {embedding}, as in transformers 5. (4 would draw a matrix "
+        f"at random.) If a file with {last} is missing, copy it, too.",
         stacklevel=2,
       )
     return cls(str(path), config, is_scaled, tensors, embedding, head, generates)
@@ -169,8 +170,8 @@ class Folder:
     for name in self.shapes:
       if not np.isfinite(np.asarray(Unread(self, name))).all():
         raise ValueError(
-          f"{self.path}: parameter {name} is not finite in float32: it holds NaN or "
-          "infinity, or in float64 what float32 has no room for. Take other weights."
+          f"{self.path}: parameter {name} is not finite in float32: the parameter "
+          "holds NaN, infinity, or float64 values beyond float32. Take other weights."
         )
     flat = {name: Unread(self, name) for name in self.shapes}
     return flax.traverse_util.unflatten_dict(flat, sep="/")
@@ -188,7 +189,7 @@ class Folder:
       if is_stored and not self.tensors.are_equal(self.embedding, alias):
         raise ValueError(
           f"{self.path}: {alias} is not {self.embedding}. Expected one embedding for "
-          "encoder and decoder, as T5 has it; such a model can't be read."
+          "encoder and decoder, as in T5. A model with two embeddings can't be read."
         )
 
 
@@ -219,7 +220,7 @@ def _of_text(path, tensors: Tensors) -> Tensors:
   image_names = [name for name in canonical.files if gemma.is_of_images(name)]
   if image_names:
     logging.info(
-      "%s: skipped %d arrays that read images, %s first: this network reads text.",
+      "%s: skipped %d arrays of image inputs; the first is %s. The network reads text.",
       path,
       len(image_names),
       image_names[0],
@@ -237,8 +238,8 @@ def _without_leftovers(path, tensors: Tensors) -> Tensors:
   zeros = {name for name in candidates if not tensors.read(name).any()}
   if zeros:
     _say_once(
-      f"{path}: left out {len(zeros)} arrays of zeros that an old conversion wrote, "
-      f"{min(zeros)} first: a T5 has no such parameters."
+      f"{path}: left out {len(zeros)} arrays of zeros from an old conversion; the "
+      f"first is {min(zeros)}. A T5 lacks the parameters."
     )
   return tensors.renamed(lambda name: None if name in zeros else name)
 
@@ -273,8 +274,9 @@ def _check_layers(path, config, tensors):
     wanted = getattr(config, f"num_{stack}_layers")
     if count != wanted:
       raise ValueError(
-        f"{path}: {CONFIG} says {wanted} {stack} layers, the files hold {count}. "
-        "They are not of one model, or files are missing: copy all of them again."
+        f"{path}: {CONFIG} says {wanted} {stack} layers, but the files hold {count}. "
+        "The files belong to different models, or files are missing. Copy the whole "
+        "folder again."
       )
 
 
@@ -291,21 +293,21 @@ def _check_arrays(path, config, tensors):
     missing.append(embeddings[0])
   if missing:
     raise ValueError(
-      f"{path} lacks {len(missing)} of a T5's {len(wanted)} arrays, {missing[0]} "
-      "first. Expected a T5 with encoder, decoder and output projection."
+      f"{path} lacks {len(missing)} of a T5's {len(wanted)} arrays; the first is "
+      f"{missing[0]}. Expected a T5 with encoder, decoder and output projection."
     )
   wanted |= copies
   surplus = sorted(set(tensors.shapes) - set(wanted) - {names.UNUSED})
   if surplus:
     raise ValueError(
-      f"{path} holds {len(surplus)} arrays that a T5 has no place for, {surplus[0]} "
-      f"first: the network of {CONFIG} is another one."
+      f"{path} holds {len(surplus)} arrays that a T5 lacks; the first is {surplus[0]}. "
+      f"{CONFIG} belongs to another network."
     )
   for name, shape in tensors.shapes.items():
     if shape != wanted.get(name, shape):
       raise ValueError(
-        f"{path}: {name} has shape {shape}, but by {CONFIG} it is {wanted[name]}. "
-        "They are not of one model: copy both again."
+        f"{path}: {name} has shape {shape}, but {CONFIG} gives {wanted[name]}. The "
+        f"files belong to different models. Copy the weights and {CONFIG} again."
       )
 
 

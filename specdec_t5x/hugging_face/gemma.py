@@ -119,7 +119,7 @@ def from_theirs(found: Mapping[str, Any], where: str) -> GemmaConfig:
   for name, side in sides.items():
     if not isinstance(side, Mapping):
       raise ValueError(
-        f"{where}: {name} must be an object with its sizes, got {side!r:.80}. Copy the "
+        f"{where}: {name} must be an object with sizes, got {side!r:.80}. Copy the "
         "file again."
       )
   layers = {
@@ -141,7 +141,7 @@ def _side(found: Mapping[str, Any], where: str, merged: bool) -> dict[str, Any]:
   for name, value in (_BUILT_IN | caps).items():
     if found.get(name, value) not in (value, None):
       raise ValueError(
-        f"{where}: {name} is {found[name]!r}, and this network has {value}. Such a "
+        f"{where}: {name} must be {value} for the network, got {found[name]!r}. The "
         "model can't be read."
       )
   lacking = [theirs for theirs in _SIZES.values() if found.get(theirs) is None]
@@ -187,8 +187,8 @@ def _positions(found, where, merged) -> dict[str, float]:
   for kind, supported in ((sliding, ("default",)), (full, ("default", "linear"))):
     if kind.get("rope_type", "default") not in supported:
       raise ValueError(
-        f"{where}: rope_type is {kind['rope_type']!r}, expected one of {supported}. "
-        "Such a model can't be read."
+        f"{where}: rope_type must be one of {supported}, got {kind['rope_type']!r}. "
+        "The model can't be read."
       )
   return {
     "theta": float(sliding["rope_theta"]),
@@ -214,8 +214,8 @@ def to_theirs(config: GemmaConfig) -> dict[str, Any]:
   """
   if config.mlp_activations != ("gelu", "linear"):
     raise ValueError(
-      f"mlp_activations are {config.mlp_activations}, and a T5Gemma has ('gelu', "
-      "'linear'). Such a network can't be written."
+      "mlp_activations must be ('gelu', 'linear') for a T5Gemma, got "
+      f"{config.mlp_activations}. The network can't be written."
     )
   kind = "t5gemma2" if config.merged else "t5gemma"
   encoder = _to_side(config.encoder_side, config.num_encoder_layers)

@@ -86,16 +86,16 @@ class Generation:
     parts = [f"{file}: {', '.join(names)}" for file, names in by_file.items()]
     if not parts:
       return ""
-    return f"{'; '.join(parts)} not applied; the settings of this run decide."
+    return f"{'; '.join(parts)} not applied; the settings of the run are used."
 
   def check(self) -> None:
     """Raises a ValueError if the folder asks for another distribution."""
     if self.refused:
       name, value = next(iter(self.refused.items()))
       raise ValueError(
-        f"{self.files[name]} sets {name}={value!r}, which changes the target's "
-        f"distribution and is not supported. Remove {name} from the file to decode "
-        "without it."
+        f"{self.files[name]} sets {name}={value!r}, a setting that changes the "
+        f"target's distribution and is not supported. Remove {name} from the file to "
+        "decode without the setting."
       )
 
 
@@ -154,15 +154,15 @@ def _ids(where: str, name: str, value: Any, vocab_size: int | None) -> tuple[int
     or not all(is_whole(x, 0) for x in ids)
     or (len(ids) > 1 and not may_be_list)
   ):
-    several = ", or a list of them" if may_be_list else ""
+    several = ", or a list of token ids" if may_be_list else ""
     raise ValueError(
       f"{where}: {name} must be a token id{several}, got {value!r}. Correct the file."
     )
   outside = [x for x in ids if vocab_size is not None and x >= vocab_size]
   if outside:
     raise ValueError(
-      f"{where}: {name} is {value!r}, and the network's vocab_size is {vocab_size}: "
-      f"expected ids below it. Correct the file."
+      f"{where}: {name} must be below the network's vocab_size {vocab_size}, got "
+      f"{value!r}. Correct the file."
     )
   return tuple(dict.fromkeys(ids))
 

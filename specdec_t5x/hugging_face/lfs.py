@@ -51,6 +51,6 @@ def _beginning(path: pathlib.Path) -> bytes:
 
 def _message(path, folder) -> str:
   return (
-    f"{path} is a pointer of Git LFS, text in place of the file itself. Run `git lfs "
+    f"{path} is a pointer of Git LFS, a text without the file's content. Run `git lfs "
     f"pull` in {folder}."
   )

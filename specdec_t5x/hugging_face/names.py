@@ -60,8 +60,8 @@ def their_name(path: str) -> str:
     return ".".join([stack, "block", layer.removeprefix("layers_"), *names, "weight"])
   except (KeyError, ValueError) as error:
     raise ValueError(
-      f"Unknown parameter {path!r}: expected those of a T5 encoder-decoder under T5X's "
-      "names, as `specdec_t5x.load_model` returns them."
+      f"Unknown parameter {path!r}: expected the parameters of a T5 encoder-decoder "
+      "under T5X's names, as returned by `specdec_t5x.load_model`."
     ) from error
 
 

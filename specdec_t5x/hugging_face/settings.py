@@ -67,15 +67,15 @@ def from_theirs(found: Mapping[str, Any], where: str) -> T5Config:
   for name, value in _BUILT_IN.items():
     if found.get(name, value) not in (value, None):
       raise ValueError(
-        f"{where}: {name} is {found[name]!r}, and this network has {value}. Such a "
+        f"{where}: {name} must be {value} for the network, got {found[name]!r}. The "
         "model can't be read."
       )
   usual = "relu" if kind == "t5" else "gated-gelu"
   layer = found.get("feed_forward_proj", usual)
   if not isinstance(layer, str) or layer not in ACTIVATIONS:
     raise ValueError(
-      f"{where}: feed_forward_proj is {layer!r}, expected one of {tuple(ACTIVATIONS)}. "
-      "Such a model can't be read."
+      f"{where}: feed_forward_proj must be one of {tuple(ACTIVATIONS)}, got {layer!r}. "
+      "The model can't be read."
     )
   if not isinstance(found.get("tie_word_embeddings", True), bool):
     raise ValueError(
@@ -115,8 +115,8 @@ def _check_generates(found: Mapping[str, Any], where: str) -> None:
   names = [str(name) for name in names]
   if not any(name.endswith(_GENERATE) for name in names):
     raise ValueError(
-      f"{where}: this is a {', '.join(names)}, expected an encoder-decoder "
-      "that generates tokens (..ForConditionalGeneration). An encoder alone, a "
+      f"{where}: expected an encoder-decoder that generates tokens "
+      f"(..ForConditionalGeneration), got a {', '.join(names)}. An encoder alone, a "
       "classifier or a forecaster (Chronos Bolt) can't be read."
     )
 
@@ -142,8 +142,8 @@ def to_theirs(config: T5Config) -> dict[str, Any]:
   names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
   if config.mlp_activations not in names:
     raise ValueError(
-      f"mlp_activations are {config.mlp_activations}, and Hugging Face's T5 has one of "
-      f"{tuple(names)}. Such a network can't be written."
+      f"mlp_activations must be one of {tuple(names)} for Hugging Face's T5, got "
+      f"{config.mlp_activations}. The network can't be written."
     )
   if config.is_gemma:
     return gemma.to_theirs(config)

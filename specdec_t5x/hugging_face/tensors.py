@@ -27,9 +27,9 @@ def read_json(path: pathlib.Path) -> Mapping[str, Any]:
     contents = json.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError, RecursionError) as error:
     lfs.check_file(path)
-    raise ValueError(f"{path} can't be read ({error}). Copy it again.") from error
+    raise ValueError(f"{path} can't be read ({error}). Copy the file again.") from error
   if not isinstance(contents, dict):
-    raise ValueError(f"{path} must hold a JSON object. Copy it again.")
+    raise ValueError(f"{path} must hold a JSON object. Copy the file again.")
   return contents
 
 
@@ -85,8 +85,8 @@ class Tensors:
       path = self.lost[lost[0]]
       index = path.with_name(FLAX_INDEX if _is_flax(path) else INDEX)
       raise ValueError(
-        f"{path} lacks {lost[0]}, which {index} says it holds. "
-        "The files are not of one model: copy all of them again."
+        f"{path} lacks {lost[0]}, but {index} lists the array. The files belong to "
+        "different models. Copy the whole folder again."
       )
 
   def read(self, name: str) -> np.ndarray:
@@ -164,12 +164,14 @@ def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
   except (safetensors.SafetensorError, OSError, ValueError) as error:
     lfs.check_file(path)
     kind = "msgpack file of Flax's" if _is_flax(path) else "safetensors file"
-    raise ValueError(f"{path} is no whole {kind} ({error}). Copy it again.") from error
+    raise ValueError(
+      f"{path} is not a complete {kind} ({error}). Copy the file again."
+    ) from error
   for name, kind in kinds.items():
     if kind not in _DTYPES:
       raise ValueError(
-        f"{path}: {name} is {kind}, expected one of {_DTYPES}. Quantised weights are "
-        "not read: take the original ones."
+        f"{path}: {name} is {kind}, expected one of {_DTYPES}. Quantised weights can't "
+        "be read. Take the original weights."
       )
   return shapes
 
@@ -188,20 +190,20 @@ def _listed(index: pathlib.Path) -> dict[str, pathlib.Path]:
   files = read_json(index).get("weight_map")
   if not isinstance(files, dict) or not files:
     raise ValueError(
-      f"{index} has no 'weight_map' from arrays to files. Copy it again."
+      f"{index} has no 'weight_map' from arrays to files. Copy the file again."
     )
   for name in files.values():
     # A link may lead out of the folder, as in Hugging Face's cache. A name must not.
     plain = isinstance(name, str) and "\\" not in name and "\0" not in name
     if not plain or pathlib.PurePath(name).name != name:
       raise ValueError(
-        f"{index} names the file {name!r}: expected one of the same folder. "
-        "Don't use this folder."
+        f"{index} names the file {name!r}, expected a file in the index's folder. Do "
+        "not use the folder."
       )
     if not (folder / name).is_file():
       raise ValueError(
-        f"{folder} lacks {name}, one of the {len(set(files.values()))} files that its "
-        "index names. Copy it, too."
+        f"{folder} lacks {name}, one of the {len(set(files.values()))} files in the "
+        f"index. Copy {name}, too."
       )
   their_name = flax_file.their_name if index.name == FLAX_INDEX else str
   return {their_name(name): folder / file for name, file in files.items()}
@@ -212,11 +214,11 @@ def _without_weights(folder: pathlib.Path) -> str:
   others = sorted(path.name for kind in kinds for path in folder.glob(kind))
   if not others:
     return (
-      f"{folder} has a config.json, and none of {SINGLE}, {INDEX}, {FLAX} and "
-      f"{FLAX_INDEX}. Copy the weights, too."
+      f"{folder} has a config.json, but lacks weights ({SINGLE}, {INDEX}, {FLAX} or "
+      f"{FLAX_INDEX}). Copy the weights, too."
     )
   return (
-    f"{folder} has {others[0]} and no {SINGLE}: pickles run what is in them, and are "
-    "not read. Where you trust it, load it with transformers and write it anew: "
-    "model.save_pretrained(DIR)."
+    f"{folder} has {others[0]} and no {SINGLE}: pickles run code when loaded, and are "
+    f"not read. If you trust {others[0]}, load the model with transformers and write "
+    "the model again: model.save_pretrained(DIR)."
   )

@@ -62,13 +62,13 @@ def problem() -> str | None:
   if reason := why_left_out():
     return reason
   if jax.default_backend() != "cpu":
-    return f"the devices are {jax.default_backend()}s; they are for CPUs"
+    return f"the devices are {jax.default_backend()}s; native products are for CPUs"
   if jax.device_count() > 1:
-    return f"there are {jax.device_count()} devices; XLA can't divide them"
+    return f"there are {jax.device_count()} devices; XLA can't divide native kernels"
   try:
     library = ctypes.CDLL(str(built()))
   except (OSError, subprocess.SubprocessError) as error:
-    reason = f"they could not be built: {_first_lines(error)}"
+    reason = f"the build failed: {_first_lines(error)}"
     warnings.warn(f"Decoding without native products: {reason}", stacklevel=2)
     return reason
   register(library, TARGETS, "cpu")
@@ -185,7 +185,7 @@ def folder() -> pathlib.Path:
     return pathlib.Path(home).expanduser()
   except RuntimeError as error:
     raise OSError(
-      f"there is no home folder for {home}: set SPECDEC_T5X_CACHE to a folder"
+      f"no home folder for {home} exists: set SPECDEC_T5X_CACHE to a folder"
     ) from error
 
 
@@ -202,7 +202,7 @@ def _compiler() -> list[str]:
     words = shlex.split(command)  # As in "ccache g++".
   except ValueError as error:
     raise OSError(
-      f"CXX={command!r} is no command: {error}. Name a compiler, as in CXX=g++"
+      f"CXX={command!r} is not a command: {error}. Set CXX to a compiler, as in CXX=g++"
     ) from error
   if not words:
     raise OSError(f"no C++ compiler ({', '.join(_COMPILERS)}, or CXX)")

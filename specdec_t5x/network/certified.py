@@ -34,13 +34,14 @@ LEAST = 1 << 23
 def problem(config: Any) -> str | None:
   """Returns why a network's head can't be certified, or None."""
   if config.logits_cap:
-    return "its logits are capped, which makes large ones equal that are not"
+    return "the logits are capped, so the cap can make different large logits equal"
   if rounded.of_weights(config):
-    return f"its weights are of 8 bits already (WEIGHTS={config.weights!r})"
+    return f"the weights already have 8 bits (WEIGHTS={config.weights!r})"
   if config.dtype == "float32" and rounded.are_packed(config):
     return None
   return library.problem() or (
-    "it needs our own products, which PRODUCTS='xla' and bfloat16 do without"
+    "the head needs native products, but PRODUCTS='xla' and bfloat16 do not use native "
+    "products"
   )
 
 
@@ -59,12 +60,12 @@ def is_used(config: Any, reads_argmaxes: bool) -> bool:
     reason = problem(config)
     if not reads_argmaxes:
       reason = (
-        "more of the target's logits than their largest is read (by TEMPERATURE above "
-        "0, a rule that looks at probabilities, a beam, a draft that learns)"
+        "more of the target's logits than the argmax is used (by TEMPERATURE above 0, "
+        "a rule with probabilities, a beam, or a draft that learns)"
       )
     if reason:
       raise ValueError(
-        f"HEAD='certified' can't be had: {reason}. Use 'auto' or 'full'."
+        f"HEAD='certified' is not available: {reason}. Use 'auto' or 'full'."
       )
     return True
   if choice == "full" or not reads_argmaxes or problem(config):

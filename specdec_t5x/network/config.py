@@ -112,7 +112,7 @@ class NetworkConfig:
     if self.dtype not in DTYPES:
       raise ValueError(
         f"{kind}.dtype must be one of {DTYPES}, got {self.dtype!r}. Set "
-        "ACTIVATION_DTYPE to 'bfloat16' for 16 bits: T5's activations outgrow float16."
+        "ACTIVATION_DTYPE to 'bfloat16' for 16 bits: T5's activations overflow float16."
       )
     unknown = [name for name in self.mlp_activations if name not in ACTIVATIONS]
     if unknown or not self.mlp_activations:
@@ -127,8 +127,8 @@ class NetworkConfig:
       )
     if self.weights not in WEIGHTS:
       raise ValueError(
-        f"WEIGHTS must be one of {tuple(WEIGHTS)}, got {self.weights!r}: 'float32' is "
-        "the checkpoint's network, in PARAM_DTYPE, 'int8' one of rounded weights."
+        f"WEIGHTS must be one of {tuple(WEIGHTS)}, got {self.weights!r}: 'float32' "
+        "keeps the checkpoint's weights, in PARAM_DTYPE, and 'int8' rounds the weights."
       )
     if self.head not in HEADS:
       raise ValueError(f"HEAD must be one of {HEADS}, got {self.head!r}.")
@@ -233,9 +233,9 @@ def config_from_shapes(
   """
   if GEMMA_NORM in shapes:
     raise ValueError(
-      "These are parameters of a T5Gemma, whose windows, positions and caps no shape "
-      "tells. Give its GemmaConfig: in gin the target.gin that python -m "
-      "specdec_t5x.convert writes, in Python `load_model(.., config=..)`."
+      "The parameters belong to a T5Gemma, and shapes do not determine a T5Gemma's "
+      "windows, positions and caps. Give the GemmaConfig: in gin include target.gin "
+      "from python -m specdec_t5x.convert, in Python call `load_model(.., config=..)`."
     )
   is_gpt = "decoder/token_embedder/embedding" in shapes
   per_layer = "decoder/layers_0/relpos_bias/rel_embedding" in shapes
@@ -248,8 +248,8 @@ def config_from_shapes(
     mlp_dim = shapes["decoder/layers_0/mlp/wo/kernel"][0]
   except KeyError as error:
     raise ValueError(
-      f"There is no parameter {error} among the {len(shapes)}: this is not a T5 "
-      "encoder-decoder, or a decoder-only network, with T5X's parameter names."
+      "Expected a T5 encoder-decoder or a decoder-only network with T5X's parameter "
+      f"names, but parameter {error} is missing among the {len(shapes)} parameters."
     ) from error
 
   def count(part):

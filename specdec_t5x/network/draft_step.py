@@ -105,8 +105,8 @@ class DraftStep:
     clusters = library.loaded().specdec_step_clusters(self.layout.cluster, shared_bytes)
     if clusters < self.layout.heads:
       return (
-        f"{self.layout.heads} clusters of {self.layout.cluster} blocks are needed at "
-        f"once; the GPU has room for {clusters}"
+        f"the kernel needs {self.layout.heads} clusters of {self.layout.cluster} "
+        f"blocks at once; the GPU has room for {clusters} clusters"
       )
     return None
 
@@ -222,8 +222,8 @@ def derived(network_name: str, network: Any) -> dict[str, Prepare]:
   is_asked_for = getattr(config, "products", None) == "native"
   if reason and is_asked_for and is_for_gpu():
     raise ValueError(
-      f"PRODUCTS='native' can't be had for the {network_name}'s step: {reason}. Use "
-      "'auto' or 'xla'."
+      f"PRODUCTS='native' is not available for the {network_name}'s step: {reason}. "
+      "Use 'auto' or 'xla'."
     )
   return {} if reason else {name_of(network_name): Prepare(of_network(network))}
 

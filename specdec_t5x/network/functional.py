@@ -91,14 +91,14 @@ def check_same_kind(target: Network, draft: Network) -> None:
   if set(kinds) == {Transformer, GptTransformer}:
     got = " and a ".join(kind.__name__ for kind in kinds)
     raise ValueError(
-      "Target and draft must both be encoder-decoders or both decoder-only, got a "
-      f"{got}. Use a draft of the target's kind."
+      "Target and draft must be two encoder-decoders or two decoder-only networks, got "
+      f"a {got}. Use a draft of the target's kind."
     )
   if lacks_encoder(draft) and draft.config.emb_dim != target.config.emb_dim:
     raise ValueError(
-      "A draft on its target's encoder has the target's width "
-      f"{target.config.emb_dim}, got one of width {draft.config.emb_dim}. Use the one "
-      "that was trained on this target."
+      "A draft on the target's encoder must have the target's width "
+      f"{target.config.emb_dim}, got width {draft.config.emb_dim}. Use a draft that "
+      "was trained on the target."
     )
 
 

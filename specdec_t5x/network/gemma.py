@@ -80,13 +80,14 @@ class GemmaConfig(T5Config):
       )
     if self.num_heads % self.num_kv_heads or self.head_dim % 2:
       raise ValueError(
-        "GemmaConfig needs num_heads that num_kv_heads divides and an even head_dim, "
-        f"got {self.num_heads}, {self.num_kv_heads} and {self.head_dim}."
+        "GemmaConfig.num_heads must be divisible by num_kv_heads, and head_dim must be "
+        f"even, got {self.num_heads}, {self.num_kv_heads} and {self.head_dim}."
       )
     if self.merged and self.encoder and self.encoder.emb_dim != self.emb_dim:
       raise ValueError(
-        "Encoder and decoder of a T5Gemma 2 have one width, got emb_dim="
-        f"{self.encoder.emb_dim} and {self.emb_dim}. merged=False is a T5Gemma."
+        "Encoder and decoder of a T5Gemma 2 must have equal widths, got "
+        f"emb_dim={self.encoder.emb_dim} and {self.emb_dim}. For a T5Gemma set "
+        "merged=False."
       )
 
   @property

@@ -87,7 +87,7 @@ class GptTransformer(CachedNetwork):
     del decoder_positions, max_decode_length  # The mask and the cache imply them.
     if decoder_causal_attention is not None:
       raise ValueError(
-        "Expected decoder_causal_attention=None: this network's attention is causal in "
+        "decoder_causal_attention must be None: the network's attention is causal in "
         "the prompt, too. Set inputs_bidirectional_attention=False."
       )
     rows, length = decoder_input_tokens.shape

@@ -100,8 +100,8 @@ class HeadsConfig:
     object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
     if self.kind not in KINDS:
       raise ValueError(
-        f"The kind of heads must be one of {sorted(KINDS)}, got {self.kind!r}. Set "
-        "HEADS to one of them."
+        f"The kind of heads must be one of {sorted(KINDS)}, got {self.kind!r}. Correct "
+        "HEADS."
       )
     if self.dtype not in DTYPES:
       raise ValueError(
@@ -117,14 +117,14 @@ class HeadsConfig:
         )
     if not is_whole(self.rank, 0) or (self.rank > 0 and self.vocab_size < 1):
       raise ValueError(
-        "MARKOV_RANK must be a whole number of at least 0, and vocab_size the target's "
-        f"where it is not 0, got {self.rank!r} and {self.vocab_size!r}. 0 is no bias; "
-        "64 to 256 are usual."
+        "MARKOV_RANK must be a whole number of at least 0, and vocab_size must be the "
+        f"target's if MARKOV_RANK is not 0, got {self.rank!r} and {self.vocab_size!r}. "
+        "0 means no bias; 64 to 256 are usual."
       )
     if self.rank and self.kind in ("eagle", "hydra"):
       raise ValueError(
-        f"A bias of the token before is not for {self.kind!r}, which reads the tokens "
-        f"before its own anyway, got rank {self.rank}. Leave out '_markov'."
+        f"A bias of the previous token is not for {self.kind!r}, because {self.kind!r} "
+        f"reads the previous tokens, got rank {self.rank}. Leave out '_markov'."
       )
     if self.kind in LAYERS:
       _ = self.layer  # Checks the sizes of the layer.
@@ -142,8 +142,8 @@ class HeadsConfig:
       return cls(kind, count, target.emb_dim, **knobs)
     if target.is_gemma:
       raise ValueError(
-        "A parallel drafter's layer is a T5's, got a T5Gemma as target. Draft with "
-        "heads of another kind, a draft model, or the target itself."
+        "A parallel drafter needs a T5 as target, got a T5Gemma. Draft with heads of "
+        "another kind, a draft model, or the target itself."
       )
     names = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations")
     sizes = {name: getattr(target, name) for name in names}

@@ -83,7 +83,8 @@ def frequent(counts: Int[np.ndarray, "V"], size: int, eos_id: EndTokens) -> list
   if not is_whole(size, 1) or size >= len(counts):
     raise ValueError(
       "DRAFT_VOCABULARY must be a whole number of at least 1, below the vocabulary's "
-      f"{len(counts)} tokens, got {size!r}. It is how many tokens a draft may say."
+      f"{len(counts)} tokens, got {size!r}. DRAFT_VOCABULARY is the number of tokens "
+      "that a draft may propose."
     )
   counts = counts.copy()
   counts[list(as_tuple(eos_id))] = counts.sum() + 1

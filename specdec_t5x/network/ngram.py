@@ -54,8 +54,8 @@ class NgramConfig:
     longest = len(self.contexts) + 1
     if not 1 <= self.order <= longest:
       raise ValueError(
-        f"NGRAM_ORDER must be from 1 to {longest}, which is the table's, or 0 for "
-        f"{longest}; got {self.order}."
+        f"NGRAM_ORDER must be from 1 to {longest}, the table's order, or 0 for "
+        f"{longest}, got {self.order}."
       )
 
 
@@ -258,16 +258,17 @@ def config_from_shapes(
   """
   if not is_table(shapes):
     raise ValueError(
-      f"This is no table of n-grams: it has parameters {sorted(shapes)[:2]} and so on. "
-      "Expected one that python -m specdec_t5x.train --job=ngrams made."
+      "Expected a table of n-grams, got a checkpoint with the parameters "
+      f"{sorted(shapes)[:2]} and more. Make a table with python -m specdec_t5x.train "
+      "--job=ngrams."
     )
   longest = sum(name.endswith("/probs") for name in shapes)
   sizes = [shapes.get(f"contexts_{i}/probs", ()) for i in range(longest)]
   if len(shapes["unigram"]) != 1 or any(len(size) != 2 for size in sizes):
     raise ValueError(
-      f"This is no whole table of n-grams: 'unigram' has shape {shapes['unigram']}, "
-      f"the contexts {sizes}. Expected (vocabulary,) and (contexts, width) of each "
-      "length; make or copy it again."
+      f"The table of n-grams is incomplete: 'unigram' has shape {shapes['unigram']}, "
+      f"the contexts have {sizes}. Expected (vocabulary,), and (contexts, width) for "
+      "every length. Make or copy the table again."
     )
   return NgramConfig(
     vocab_size=shapes["unigram"][0],

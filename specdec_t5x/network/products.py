@@ -41,8 +41,13 @@ def check(choice: str, dtype: str) -> None:
   dtypes = ("bfloat16",) if is_gpu else DTYPES
   if dtype not in dtypes or kernels.problem():
     names = " and ".join(dtypes)
-    reason = kernels.problem() or f"ACTIVATION_DTYPE is {dtype!r}; they are of {names}"
-    raise ValueError(f"PRODUCTS='native' can't be had: {reason}. Use 'auto' or 'xla'.")
+    reason = (
+      kernels.problem()
+      or f"ACTIVATION_DTYPE is {dtype!r}; native products support {names}"
+    )
+    raise ValueError(
+      f"PRODUCTS='native' is not available: {reason}. Use 'auto' or 'xla'."
+    )
 
 
 def are_native(choice: str, rows: int, dtype: Any, most: int = MAX_ROWS) -> bool:

@@ -75,8 +75,8 @@ class Rounding:
       raise ValueError(f"BITS must be one of {sorted(DTYPES)}, got {self.bits!r}.")
     if not is_whole(self.group, 0) or self.group % 8:
       raise ValueError(
-        "GROUP must be a multiple of 8, the inputs that share a scale, or 0 for a "
-        f"scale a column, got {self.group!r}."
+        "GROUP must be a multiple of 8 (inputs per scale), or 0 (one scale per "
+        f"column), got {self.group!r}."
       )
     if isinstance(self.whole, str) or not all(isinstance(n, str) for n in self.whole):
       raise ValueError(
@@ -92,7 +92,7 @@ class Rounding:
     unknown = [name for name in self.whole if name not in names]
     if unknown:
       raise ValueError(
-        f"WHOLE: the target has no {unknown}; it has {', '.join(names)}."
+        f"WHOLE: the target has no {unknown}; the names are {', '.join(names)}."
       )
 
   def __call__(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,8 +100,8 @@ class Rounding:
     flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params))
     if _are_rounded(flat):
       raise ValueError(
-        "Expected the parameters of a checkpoint, got some that are rounded already. "
-        "Round what was restored (`load_model`)."
+        "Expected the parameters of a checkpoint, got rounded parameters. Round the "
+        "restored parameters (`load_model`)."
       )
     matrices = {}
     for path, matrix in flat.items():
@@ -139,8 +139,8 @@ def check(config: Any, params: Mapping[str, Any]) -> None:
   flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params))
   if _are_rounded(flat) != (of_weights(config) is not None):
     raise ValueError(
-      f"Expected parameters in weights={config.weights!r}, got others: rounded ones "
-      "are another network's. Let `load_model(.., weights=..)`, or WEIGHTS, make both."
+      f"Expected parameters in weights={config.weights!r}, got other parameters. Load "
+      "network and parameters with `load_model(.., weights=..)`, or with WEIGHTS."
     )
 
 

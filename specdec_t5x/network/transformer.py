@@ -265,6 +265,7 @@ def check_encoder(config: T5Config) -> None:
   """Raises a ValueError if a network has no encoder."""
   if not config.num_encoder_layers:
     raise ValueError(
-      "Expected a network with an encoder, got one without: it drafts on its target's, "
-      "in the same process and without a beam. Pass it as that target's draft."
+      "Expected a network with an encoder, got a draft on the target's encoder. A "
+      "draft on the target's encoder runs in the target's process, without a beam. "
+      "Pass the network as the target's draft."
     )

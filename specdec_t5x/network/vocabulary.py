@@ -18,10 +18,10 @@ def check_same_vocabulary(target: Any, draft: Any, name: str = "draft") -> None:
   if abs(target_size - draft_size) > most:
     raise ValueError(
       f"Target and {name} must share a vocabulary: the target's vocab_size is "
-      f"{target_size}, the {name}'s {draft_size}. Use one trained with the target's "
-      f"vocabulary (padding rows may differ by up to {most}), or name a draft model's: "
-      "DRAFT_TOKENIZER in configs/contrib/other_vocabulary.gin, draft_tokenizer in "
-      "Python."
+      f"{target_size}, and the {name}'s is {draft_size}. Use a {name} with the "
+      f"target's vocabulary (padding rows may differ by up to {most}), or give a draft "
+      "model's tokenizer: DRAFT_TOKENIZER in configs/contrib/other_vocabulary.gin, "
+      "draft_tokenizer in Python."
     )
 
 

@@ -58,7 +58,7 @@ class DecoderOnlyModel(Decodes, models.DecoderOnlyModel):
     """
     if inputs_bidirectional_attention:
       raise ValueError(
-        "Expected inputs_bidirectional_attention=False, got True: these networks' "
+        "inputs_bidirectional_attention must be False, got True: the networks' "
         "attention is causal in the prompt, too. Decode a prefix language model with "
         "T5X's own DecoderOnlyModel."
       )
@@ -87,7 +87,7 @@ class DecoderOnlyModel(Decodes, models.DecoderOnlyModel):
     """
     if "decoder_causal_attention" not in batch:
       raise ValueError(
-        "Expected the feature decoder_causal_attention, which marks the prompts, got "
+        "Expected the feature decoder_causal_attention, the mask of the prompts, got "
         f"{sorted(batch)}. Set TASK_FEATURE_LENGTHS of 'inputs' and 'targets', and the "
         "converter to seqio.DecoderFeatureConverter."
       )

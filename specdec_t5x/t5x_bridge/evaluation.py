@@ -65,16 +65,16 @@ class Evaluator(seqio.Evaluator):
     check(dataset_cfg, model, paths={**paths, "target": _target(restore_cfg)})
     if model.returns_all:
       raise ValueError(
-        "An evaluation is of one output an input, and this run writes all of "
-        "NUM_DECODES. Set NUM_DECODES=1, or take t5x.infer."
+        "An evaluation needs one output per input, but the run writes NUM_DECODES "
+        "outputs. Set NUM_DECODES=1, or use t5x.infer."
       )
     converter = model.FEATURE_CONVERTER_CLS(pack=False)
     with _without_advice_on_lengths():
       super().__init__(mixture_or_task_name, converter, **of_seqio)
     if not super().eval_tasks:
       raise ValueError(
-        f"MIXTURE_OR_TASK_NAME={mixture_or_task_name!r} has no metrics, so there is "
-        "nothing to evaluate. Register it with references, or take t5x.infer."
+        f"MIXTURE_OR_TASK_NAME={mixture_or_task_name!r} has no metrics, so evaluation "
+        "is impossible. Register the task with references, or use t5x.infer."
       )
     if "log_dir" in of_seqio:  # seqio's JSONLogger does not create the directory.
       epath.Path(of_seqio["log_dir"]).mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,8 @@ def _target(cfg: utils.RestoreCheckpointConfig) -> str:
   steps = checkpoints.all_steps(cfg.path)
   if not steps:
     raise ValueError(
-      "RestoreCheckpointConfig.mode='all' evaluates each checkpoint of the folder "
-      f"TARGET_CHECKPOINT_PATH={cfg.path}, which holds none."
+      "RestoreCheckpointConfig.mode='all' needs a folder with checkpoints, got "
+      f"TARGET_CHECKPOINT_PATH={cfg.path} without checkpoints. Give the parent folder "
+      "of checkpoint_<step>."
     )
   return os.path.join(cfg.path, f"checkpoint_{max(steps)}")

@@ -38,9 +38,12 @@ VOCABULARY = "vocabulary.model"
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 portable = functools.partial(
   library.left_out,
-  "exported programs run elsewhere, and kernels are compiled where they run",
+  "exported programs run on other machines, but kernels are compiled on the running "
+  "machine",
 )
-_LEFT_OUT = "kernels for CPUs, which are compiled where they run: products are XLA's"
+_LEFT_OUT = (
+  "kernels for CPUs are compiled on the running machine, so products are XLA's"
+)
 
 
 def check_export(
@@ -50,10 +53,11 @@ def check_export(
   folder = pathlib.Path(output_dir)
   if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
     raise ValueError(
-      f"--output={output_dir} is there, and is no empty folder. Name a new one."
+      f"--output={output_dir} already exists, and is not an empty folder. Give a new "
+      "folder."
     )
   if not platforms or set(platforms) - set(PLATFORMS):
-    raise ValueError(f"--platforms must be some of {PLATFORMS}, got {platforms!r}.")
+    raise ValueError(f"--platforms must be names among {PLATFORMS}, got {platforms!r}.")
   if not batch_sizes or not all(is_whole(size, 1) for size in batch_sizes):
     raise ValueError(
       "--batch_sizes must be whole numbers of at least 1, as 1,16, got "
@@ -68,16 +72,16 @@ def check_decoder(decoder: Decoder) -> None:
     decoder.drafter.check_export()
   if decoder.observer:
     raise ValueError(
-      "A draft that learns can't be exported, nor places be kept: nothing reads what "
-      "the program keeps. Leave out configs/contrib/online.gin, export the draft that "
-      "it made; leave out configs/runs/places.gin."
+      "A draft that learns can't be exported, and places can't be kept, because the "
+      "program returns only outputs. Leave out configs/contrib/online.gin, and export "
+      "the learned draft. Leave out configs/runs/places.gin."
     )
   if tuning.needs_times(decoder):
     raise ValueError(
-      f"The policy {type(decoder.policy).__name__} goes by times of this device, and "
-      "the program runs on others. Set GAMMA, as --gin.GAMMA=5, and leave out "
-      "GAMMA_POLICY or set it to 'fixed'; or give configs/policies/auto.gin the "
-      "SECONDS of the device that decodes."
+      f"The policy {type(decoder.policy).__name__} uses measured times of this device, "
+      "but the program runs on other devices. Set GAMMA, as --gin.GAMMA=5, and leave "
+      "out GAMMA_POLICY or set GAMMA_POLICY to 'fixed'; or give "
+      "configs/policies/auto.gin the SECONDS of the decoding device."
     )
 
 

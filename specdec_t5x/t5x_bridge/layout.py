@@ -31,8 +31,8 @@ def inputs_a_call(batch_size: int, read_ahead: int, slots: int) -> int:
     return batch_size
   if jax.device_count() > 1 and not hasattr(t5x, "PROVIDER"):
     console.say(
-      "Upstream T5X's partitioner does not say which device a row is on: a row that "
-      "ends waits for its batch (READ_AHEAD=1)."
+      "Upstream T5X's partitioner does not report the device of a row, so a finished "
+      "row waits for the batch (READ_AHEAD=1)."
     )
     return batch_size
   return batch_size * read_ahead
@@ -54,9 +54,10 @@ def check_layout(variables, partitioner, rows: int) -> None:
   mesh = dict(partitioner.mesh.shape)
   if rows % mesh["data"]:
     raise ValueError(
-      f"BATCH_SIZE={rows} is no multiple of the mesh's 'data' axis of "
-      f"{mesh['data']} devices. Change it, or PjitPartitioner.num_partitions: their "
-      f"product is the {jax.device_count()} devices."
+      f"BATCH_SIZE must be divisible by the mesh's 'data' axis of {mesh['data']} "
+      f"devices, got {rows}. Change BATCH_SIZE or PjitPartitioner.num_partitions "
+      f"(num_partitions times the 'data' axis is {jax.device_count()}, the number of "
+      "devices)."
     )
   axes = flax.core.unfreeze(mesh_axes(variables, partitioner))
   flat = flax.traverse_util.flatten_dict(axes, sep="/")
@@ -82,7 +83,7 @@ def _count(mesh, axis) -> int:
 def _indivisible(name, shape, size, devices) -> str:
   macro = f"{name.partition('/')[0].upper()}_SHARDING"
   return (
-    f"{name} {shape} can't be divided over {devices} devices: {size} is no multiple. "
-    f"Set {macro}='no_heads' (all but heads is divided) or 'replicated' (each device "
-    "holds the whole network), or another PjitPartitioner.num_partitions."
+    f"{name} {shape} can't be divided over {devices} devices: {size} is not divisible "
+    f"by {devices}. Set {macro}='no_heads' (heads are not divided) or 'replicated' "
+    "(every device holds the whole network), or change PjitPartitioner.num_partitions."
   )

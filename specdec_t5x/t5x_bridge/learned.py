@@ -92,8 +92,8 @@ def read(checkpoint: epath.PathLike | None) -> tuple[Chunk, ...] | None:
     return tuple(Chunk(**entry) for entry in json.loads(path.read_text()))
   except (ValueError, TypeError, RecursionError) as error:
     raise ValueError(
-      f"{path} is damaged: expected a list of what the draft has learned from "
-      f"({error}). Take another checkpoint, or copy this one again."
+      f"{path} is damaged: expected a list of learned samples ({error}). Take another "
+      "checkpoint, or copy the checkpoint again."
     ) from error
 
 

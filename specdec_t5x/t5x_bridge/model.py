@@ -92,9 +92,9 @@ class Decodes:
       ValueError: always; the model of `training.distillation` can be trained.
     """
     raise ValueError(
-      f"{type(self).__name__} decodes, and does not learn. T5X's trainer takes "
-      "configs/train/t5x_distill.gin; T5X's interactive model restores one checkpoint, "
-      "where this one has one a network: use specdec_t5x.generate."
+      f"{type(self).__name__} decodes, and does not learn. For T5X's trainer use "
+      "configs/train/t5x_distill.gin. T5X's interactive model restores one checkpoint, "
+      "but the model has a checkpoint per network: use specdec_t5x.generate."
     )
 
   @optimizer_def.setter
@@ -404,12 +404,12 @@ def _refuse(prompt_with_targets: bool, decoder_params: Any) -> None:
   """Raises a ValueError if this project's loops do not support T5X's arguments."""
   if prompt_with_targets:
     raise ValueError(
-      "prompt_with_targets=True is not supported: decoding starts at the start token."
+      "prompt_with_targets must be False: decoding starts at the start token."
     )
   if surplus := set(decoder_params or ()) - {DECODE_RNG}:
     raise ValueError(
       f"decoder_params may hold {DECODE_RNG!r} alone, got {sorted(surplus)}. Set "
-      "TEMPERATURE, TOPK, TOPP and SEED instead; each setting compiles its own program."
+      "TEMPERATURE, TOPK, TOPP and SEED instead; every setting compiles a program."
     )
 
 

@@ -80,8 +80,9 @@ class CheckpointManager:
     """
     if fallback_state is not None or state_transformation_fns:
       raise ValueError(
-        "fallback_to_scratch and assignment_map are not supported: a parameter that "
-        "the checkpoint lacks would make another model of the target."
+        "fallback_to_scratch and assignment_map are not supported, because a missing "
+        "parameter would change the target. Leave fallback_to_scratch and "
+        "assignment_map out."
       )
     state = self._train_state
     paths = {**self._paths, "target": path}

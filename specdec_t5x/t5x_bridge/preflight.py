@@ -97,8 +97,8 @@ def check_run(
     macro = f"{name.upper()}_CHECKPOINT_PATH"
     if name not in paths:
       raise ValueError(
-        f"CHECKPOINT_PATHS has {sorted(paths)}, and no path of the network {name!r}, "
-        f"which {type(model.decoder).__name__} needs. Bind it in your gin file."
+        f"CHECKPOINT_PATHS has {sorted(paths)}, but {type(model.decoder).__name__} "
+        f"needs a path of the network {name!r}. Bind the path in your gin file."
       )
     shapes = flat_shapes(abstract_state(model.decoder.networks[name]).params)
     checkpoint = Checkpoint.of_network(paths[name], macro, shapes)
@@ -205,7 +205,7 @@ def check_macros() -> None:
   if unknown:
     close = difflib.get_close_matches(unknown[0].upper(), sorted(macros), cutoff=0.5)
     raise ValueError(
-      f"--gin.{unknown[0]} sets a macro that nothing reads. Closest are: "
+      f"--gin.{unknown[0]} sets a macro that nothing reads. The closest macros are: "
       f"{', '.join(close) or 'none'}."
     )
 
@@ -217,8 +217,8 @@ def check_task(dataset_cfg: utils.DatasetConfig) -> None:
   if isinstance(name, str) and name not in names:
     close = difflib.get_close_matches(name, names) or names
     raise ValueError(
-      f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. Registered, and closest, are: "
-      f"{', '.join(close)}. For your own files bind a function of "
+      f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. The closest registered tasks "
+      f"are: {', '.join(close)}. For your own files bind a function of "
       "specdec_t5x.data.tasks, or import the module that registers the task in gin."
     )
   lengths = dataset_cfg.task_feature_lengths
@@ -270,8 +270,7 @@ def check_one_job(gin_files: Sequence[str]) -> None:
   if len(jobs) > 1:
     raise ValueError(
       f"Expected one gin file that describes a run, got {' and '.join(jobs)}: the last "
-      "one would replace the others. Give one of them, and run the others by commands "
-      "of their own."
+      "file would replace the earlier files. Give one file per command."
     )
 
 
@@ -282,15 +281,15 @@ def check_split(task: Any, split: str) -> None:
   except Exception as error:  # TFDS raises a dozen types if data is not prepared.
     raise ValueError(
       f"The data of task {task.name!r} can't be found ({type(error).__name__}: "
-      f"{error}). Give --tfds_data_dir, a directory of TFDS that holds it; "
-      "scripts/prepare_tfds.py makes one from files."
+      f"{error}). Give --tfds_data_dir, a TFDS directory with the data; "
+      "scripts/prepare_tfds.py makes a directory from files."
     ) from error
   if split in splits:
     return
-  fix = "Set it to one of them"
+  fix = "Set SPLIT to an existing split"
   cause = None
   if _has_parts(task):
-    fix += " or parts, as 'test[:100]', which hold an example"
+    fix += " or to a part with examples, as 'test[:100]'"
     try:
       if isinstance(split, str) and task.num_input_examples(split):
         return
@@ -298,7 +297,8 @@ def check_split(task: Any, split: str) -> None:
       fix += f" ({error.args[0]})"
       cause = error
   raise ValueError(
-    f"SPLIT={split!r} is no split of task {task.name!r}, which has {splits}. {fix}."
+    f"SPLIT={split!r} is not a split of task {task.name!r}; the splits are {splits}. "
+    f"{fix}."
   ) from cause
 
 
@@ -322,7 +322,7 @@ def check_writable(directory: str) -> None:
   except OSError as error:
     raise ValueError(
       f"INFER_OUTPUT_DIR={directory} can't be written to ({error}). Choose a directory "
-      "that you may create files in."
+      "with write permission."
     ) from error
 
 
@@ -344,7 +344,7 @@ def check_same_run(output_dir: str) -> None:
   if not isinstance(old, dict):
     raise ValueError(
       f"{summary} is damaged: expected the configuration of a finished run. Choose "
-      "another INFER_OUTPUT_DIR, or remove this one to run again."
+      "another INFER_OUTPUT_DIR, or remove the directory to run again."
     )
   new = configuration()
   names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
@@ -352,7 +352,7 @@ def check_same_run(output_dir: str) -> None:
     changes = ", ".join(f"{n}: {old.get(n)} -> {new.get(n)}" for n in names)
     raise ValueError(
       f"INFER_OUTPUT_DIR={output_dir} holds a finished run with other settings "
-      f"({changes}). Choose another directory, or remove this one to run again."
+      f"({changes}). Choose another directory, or remove the directory to run again."
     )
 
 
@@ -361,8 +361,8 @@ def check_new_draws(macro: str, path: str, draws: learned.Draws) -> None:
   if chunks := draws.among(learned.read(path) or ()):
     raise ValueError(
       f"{macro}={path} has learned from {chunks[0].name}, drawn with "
-      f"SEED={draws.seed}: this run would draw by the same random numbers, and outputs "
-      "would not have the target's distribution. Set another SEED."
+      f"SEED={draws.seed}. With equal random numbers, outputs would not have the "
+      "target's distribution. Set another SEED."
     )
 
 
@@ -406,17 +406,17 @@ def check_activations(macro: str, checkpoint: Checkpoint, network: Network) -> N
       setting = operator.attrgetter(side + name)
       if setting(folder) != setting(config):
         raise ValueError(
-          f"{macro}={checkpoint.path} has {side}{name}={setting(folder)!r}, and the "
-          f"gin file says {setting(config)!r}. Set it to the folder's."
+          f"{macro}={checkpoint.path} has {side}{name}={setting(folder)!r}, but the "
+          f"gin file has {setting(config)!r}. Set {side}{name} to the folder's value."
         )
   if folder.mlp_activations != config.mlp_activations:
     raise ValueError(
       f"{macro}={checkpoint.path} has the feed-forward layer {folder.mlp_activations}, "
-      f"and the gin file says {config.mlp_activations}. Set mlp_activations to the "
-      "folder's."
+      f"but the gin file has {config.mlp_activations}. Set mlp_activations to the "
+      "folder's value."
     )
   if folder.start_token != config.start_token:
     raise ValueError(
-      f"{macro}={checkpoint.path} starts decoding from token {folder.start_token}, and "
-      f"the gin file says {config.start_token}. Set start_token to the folder's."
+      f"{macro}={checkpoint.path} starts decoding from token {folder.start_token}, but "
+      f"the gin file has {config.start_token}. Set start_token to the folder's value."
     )

@@ -14,8 +14,8 @@ def pair(config: str, example: str) -> NoReturn:
     ValueError: always.
   """
   raise ValueError(
-    f"{config} needs a target and a draft, and no demo pair is made for its task. Add "
+    f"{config} needs a target and a draft, because the task has no demo pair. Add "
     f"--gin_file={example} or another file of configs/pairs/ with "
-    "--gin.TARGET_CHECKPOINT_PATH and --gin.DRAFT_CHECKPOINT_PATH; a file of your own "
-    "binds those two, VOCABULARY_PATH and the sizes of the networks, as they do."
+    "--gin.TARGET_CHECKPOINT_PATH and --gin.DRAFT_CHECKPOINT_PATH; your own gin file "
+    "must bind the two paths, VOCABULARY_PATH and the sizes of the networks."
   )

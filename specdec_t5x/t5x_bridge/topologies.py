@@ -45,7 +45,7 @@ def described(topology: str) -> np.ndarray:
     description = topologies.get_topology_desc(topology, platform="tpu", **options)
   except (RuntimeError, NotImplementedError, FileNotFoundError) as error:
     raise ValueError(
-      f"No compiler for {topology!r}: {error}. It comes with `pip install libtpu`, of "
-      "the version that this jax's extra `tpu` names."
+      f"No compiler for {topology!r}: {error}. Install the compiler with `pip install "
+      "libtpu`, in the version of the extra `tpu` of the installed jax."
     ) from error
   return np.array(description.devices)

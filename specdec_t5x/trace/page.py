@@ -28,7 +28,7 @@ def to_html(traces: Sequence[Trace], title: str = "Speculative decoding") -> str
     ValueError: if there is no trace.
   """
   if not traces:
-    raise ValueError("Expected a trace at least, got none to show.")
+    raise ValueError("Expected at least 1 trace, got 0.")
   body = "\n".join(_decode(number, trace) for number, trace in enumerate(traces, 1))
   legend = " ".join(f'<span class="token {kind}">{kind}</span>' for kind in STYLES)
   return framed(title, legend, _INTRO, body, "tokens.js")

@@ -31,7 +31,7 @@ class KeepPlaces:
     if num_decodes != 1:
       raise ValueError(
         f"NUM_DECODES must be 1 with configs/runs/places.gin, got {num_decodes!r}: "
-        "places are kept of one output an input."
+        "places are kept for one output per input. Set NUM_DECODES=1."
       )
 
   def start(self, rows: int, max_length: int) -> Int[Array, "B T"]:

@@ -136,7 +136,7 @@ def _read(line: str, where: str) -> Trace:
     return Trace(**fields, turns=turns)
   except (ValueError, KeyError, TypeError) as error:
     raise ValueError(
-      f"{where}: expected a trace as `scripts/show_trace.py --record=FILE` writes it, "
+      f"{where}: expected a trace written by `scripts/show_trace.py --record=FILE`, "
       f"got {line[:60]!r} ({type(error).__name__}: {error})."
     ) from error
 
@@ -178,7 +178,8 @@ def record(
   )
   if decoder.drafter is None:
     raise ValueError(
-      "A trace is of speculative decoding: expected a draft or a drafter, got none."
+      "A trace of speculative decoding needs a draft or a drafter, got None. Give a "
+      "draft."
     )
   decoder.check(sampling, max_length, 1)
   opened = open_vocabulary(vocabulary, vocab_size=decoder.target.config.vocab_size)

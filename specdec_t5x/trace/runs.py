@@ -74,8 +74,8 @@ def load(folder: str) -> list[Example]:
   if len(files) != 1:
     raise ValueError(
       f"{folder}: expected the INFER_OUTPUT_DIR of one finished run of t5x.infer, with "
-      f"a file *.jsonl-00000-of-00001, found {len(files)} of them. Join those of "
-      "several shards by `python -m specdec_t5x.merge_shards`."
+      f"one file *.jsonl-00000-of-00001, found {len(files)} files. Join the files of "
+      "several shards with `python -m specdec_t5x.merge_shards`."
     )
   lines = files[0].read_text(encoding="utf-8").splitlines()
   return [_example(line, f"{files[0]}, line {n}") for n, line in enumerate(lines, 1)]
@@ -104,7 +104,7 @@ def _example(line: str, place: str) -> Example:
     )
   except (ValueError, KeyError, TypeError, IndexError) as error:
     raise ValueError(
-      f"{place}: expected an example as t5x.infer writes it with the statistics of "
+      f"{place}: expected an example written by t5x.infer with the statistics of "
       f"specdec_t5x's models, got {line[:80]!r}."
     ) from error
 
@@ -128,8 +128,8 @@ def to_html(runs: Mapping[str, Sequence[Example]]) -> str:
   sources = [[example.source for example in run] for run in examples]
   if any(other != sources[0] for other in sources):
     raise ValueError(
-      f"{' and '.join(runs)} are of other inputs: only runs of the same task and split "
-      "can be compared."
+      f"{' and '.join(runs)} have different inputs. Compare runs of one task and one "
+      "split."
     )
   sections = _summary(runs), _dots(examples), _failures(examples), _rows(examples)
   legend = [

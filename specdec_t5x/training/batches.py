@@ -62,9 +62,9 @@ class TaskData:
     valid_names = ({"targets"}, {"inputs", "targets"})
     if set(lengths) not in valid_names or min(lengths.values()) < 1:
       raise ValueError(
-        "TASK_FEATURE_LENGTHS must give 'inputs' and 'targets', and nothing else, a "
-        f"length of at least 1, got {dict(lengths)}. For a decoder-only network give "
-        "'targets' alone, the length of whole texts."
+        "TASK_FEATURE_LENGTHS must give a length of at least 1 to 'inputs' and "
+        f"'targets' only, got {dict(lengths)}. For a decoder-only network give only "
+        "'targets', the length of whole texts."
       )
     for name in ("batch_size", "shuffle_buffer"):
       if getattr(self, name) < 1:
@@ -85,7 +85,7 @@ def get_task(name: str) -> seqio.Task | seqio.Mixture:
   names = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
   if name not in names:
     raise ValueError(
-      f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. Registered are: "
+      f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. The registered tasks are: "
       f"{', '.join(sorted(names))}. For your own files bind a function of "
       "specdec_t5x.data.tasks."
     )
@@ -111,9 +111,9 @@ def check_splits(data: TaskData, splits: Sequence[str]) -> None:
   missing = [s for s in splits if s.split("[")[0] not in task.splits]
   if missing:
     raise ValueError(
-      f"Task {data.task!r} has no split {', '.join(map(repr, missing))}; it has "
-      f"{sorted(task.splits)}. Set SPLIT or VALIDATION_SPLIT, or, for a task without "
-      "validation, VALIDATION_PERIOD = 0 and METRIC_PERIOD = 0."
+      f"Task {data.task!r} has no split {', '.join(map(repr, missing))}; the splits "
+      f"are {sorted(task.splits)}. Set SPLIT or VALIDATION_SPLIT, or, for a task "
+      "without validation, VALIDATION_PERIOD = 0 and METRIC_PERIOD = 0."
     )
 
 
@@ -136,8 +136,8 @@ def train_batches(
         batch = []
     if not row_count:
       raise ValueError(
-        f"Split {data.split!r} of task {data.task!r} holds no example that fits into "
-        f"{dict(data.feature_lengths)}. Check the files and the lengths."
+        f"Split {data.split!r} of task {data.task!r} holds no example within the "
+        f"lengths {dict(data.feature_lengths)}. Check the files and the lengths."
       )
     first_row = 0
 

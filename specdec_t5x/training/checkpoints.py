@@ -57,7 +57,9 @@ class Checkpoints:
 
   def __init__(self, directory: str, parameters: ParameterStore, keep: int = 0):
     if keep < 0:
-      raise ValueError(f"KEEP must be at least 0, got {keep}. 0 keeps all checkpoints.")
+      raise ValueError(
+        f"KEEP must be at least 0, got {keep}. 0 keeps every checkpoint."
+      )
     self._directory = epath.Path(directory).absolute()
     self._parameters = parameters
     self._keep = keep
@@ -98,8 +100,9 @@ class Checkpoints:
         last = max(steps_without_optimizer)
         raise ValueError(
           f"{self._directory} holds {PARAMETERS}_{last} but no optimizer state "
-          f"({OPTIMIZER}_{last}), so its training can't go on there. To train from its "
-          "parameters, set INIT_CHECKPOINT_PATH to it and choose another OUTPUT_DIR."
+          f"({OPTIMIZER}_{last}), so training can't continue. To train from the "
+          f"parameters, set INIT_CHECKPOINT_PATH to {PARAMETERS}_{last} and choose "
+          "another OUTPUT_DIR."
         )
       return None
     step = steps[-1]
@@ -110,9 +113,10 @@ class Checkpoints:
         restored = reader.restore(path, item)
     except Exception as error:  # Orbax and tensorstore raise different types.
       raise ValueError(
-        f"{path} can't be read ({type(error).__name__}: {error}). If another optimizer "
-        "or network wrote it, choose another OUTPUT_DIR; if it is damaged, delete it "
-        "to go on from the step before."
+        f"{path} can't be read ({type(error).__name__}: {error}). If the checkpoint "
+        "belongs to another optimizer or network, choose another OUTPUT_DIR. If the "
+        "checkpoint is damaged, delete the checkpoint to continue from the previous "
+        "step."
       ) from error
     params = jax.tree.map(
       lambda old, new: jax.device_put(new, old.sharding),
@@ -162,8 +166,8 @@ def claim(directory: str, settings: Mapping[str, Any]) -> None:
     old = json.loads(path.read_text())
   except OSError as error:
     raise ValueError(
-      f"OUTPUT_DIR={directory} can't be written to ({error}). Choose a directory that "
-      "you may create files in."
+      f"OUTPUT_DIR={directory} can't be written to ({error}). Choose a directory with "
+      "write permission."
     ) from error
   names = sorted({*settings, *old})
   changed = [name for name in names if old.get(name) != settings.get(name)]
@@ -172,7 +176,7 @@ def claim(directory: str, settings: Mapping[str, Any]) -> None:
     raise ValueError(
       f"OUTPUT_DIR={directory} holds a run with other settings ({', '.join(changed)} "
       f"differ): {name} was {old.get(name)} and is now {settings.get(name)}. Choose "
-      "another OUTPUT_DIR, or the settings that the run began with."
+      "another OUTPUT_DIR, or the settings of the earlier run."
     )
 
 
@@ -199,8 +203,8 @@ def new_checkpoint(output_dir: str) -> str:
   path = os.path.join(os.path.abspath(output_dir), "checkpoint_0")
   if os.path.exists(path):
     raise ValueError(
-      f"OUTPUT_DIR={output_dir} holds a checkpoint_0 already. Choose another "
-      "directory, or remove it to make it again."
+      f"OUTPUT_DIR={output_dir} already holds a checkpoint_0. Choose another "
+      "directory, or remove the checkpoint."
     )
   preflight.check_writable(output_dir)
   return path

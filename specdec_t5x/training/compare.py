@@ -61,12 +61,12 @@ def train_heads(
     if os.path.isdir(heads_path):  # The target was trained together with the heads.
       target_path = draft_path
       draft_path = heads_path
-    console.stage(f"Decoding {lines} validation inputs with them.")
+    console.stage(f"Decoding {lines} validation inputs with the heads.")
     row = _measured(target_path, draft_path, data, gamma, lines)
     rows.append({"kind": kind, **row, "checkpoint": draft_path})
   # In texts without inputs, the start of an output is unknown.
   if not data.is_decoder_only:
-    print(f"Tokens a call of the target, drafts of {gamma}, {lines} validation inputs:")
+    print(f"Tokens per target call, drafts of {gamma}, {lines} validation inputs:")
   print(tables.aligned([list(rows[0]), *(list(row.values()) for row in rows)]))
   return rows
 

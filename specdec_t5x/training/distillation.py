@@ -54,8 +54,8 @@ class DistillationModel(EncoderDecoderModel):
     if set(decoder.networks) != {"target", "draft"}:
       raise ValueError(
         "T5X's trainer distils a draft model, got a decoder of the networks "
-        f"{sorted(decoder.networks)}. Leave DRAFTER at 'draft_model'; heads and tables "
-        "are trained by python -m specdec_t5x.train."
+        f"{sorted(decoder.networks)}. Leave DRAFTER at 'draft_model'; train heads and "
+        "tables with python -m specdec_t5x.train."
       )
     check_same_vocabulary(decoder.target, decoder.networks["draft"])
     self.optimizer_def = optimizer_def

@@ -48,8 +48,9 @@ class HeadObjective(Objective):
     is_share = is_finite(self.decay) and 0 < self.decay <= 1
     if self.decay != D_PACE and not is_share:
       raise ValueError(
-        f"HEAD_DECAY must be above 0 and at most 1, got {self.decay!r}. It is how much "
-        f"a head counts beside the one before; {D_PACE!r} goes by what drafts gain."
+        f"HEAD_DECAY must be above 0 and at most 1, got {self.decay!r}. HEAD_DECAY is "
+        f"the weight of a head relative to the previous head; {D_PACE!r} derives the "
+        "weights from the gain of drafts."
       )
 
   def read(self, network: FeatureDrafter, params: Params, batch: Batch, key=None):

@@ -89,8 +89,8 @@ def train(
   if loop.metric_period:
     if mode in HEAD_MODES:
       raise ValueError(
-        f"METRIC_PERIOD must be 0 with MODE = {mode!r}: heads decode nothing by "
-        "themselves."
+        f"METRIC_PERIOD must be 0 with MODE = {mode!r}: heads decode nothing without a "
+        "target."
       )
     end_ids = end_ids_of(batches.target_vocabulary(data.task))
     decode = _plain_decoder(network, GREEDY, data, end_ids, 0)
@@ -154,7 +154,7 @@ def decode_task(
   if not output_file.endswith(".jsonl"):
     raise ValueError(f"OUTPUT_FILE must end in .jsonl, got {output_file!r}.")
   if limit is not None and limit < 1:
-    raise ValueError(f"LIMIT must be at least 1, or None for all, got {limit}.")
+    raise ValueError(f"LIMIT must be at least 1, or None for no limit, got {limit}.")
   if data.is_decoder_only:
     raise ValueError(
       "TASK_FEATURE_LENGTHS must give lengths for 'inputs', 'targets', got "
@@ -168,9 +168,9 @@ def decode_task(
   vocabulary = batches.target_vocabulary(data.task)
   if vocabulary.vocab_size > target.network.config.vocab_size:
     raise ValueError(
-      f"Task {data.task!r} has a vocabulary of {vocabulary.vocab_size} tokens, the "
-      f"target {target_checkpoint} one of {target.network.config.vocab_size}. Use the "
-      "vocabulary that the target was trained with."
+      f"Task {data.task!r} has a vocabulary of {vocabulary.vocab_size} tokens, but the "
+      f"target {target_checkpoint} has a vocabulary of "
+      f"{target.network.config.vocab_size} tokens. Use the target's own vocabulary."
     )
   end_ids = api.end_tokens(target, vocabulary)
   settings = repr((data, target_checkpoint, split, sampling, limit, seed, end_ids))
@@ -275,11 +275,15 @@ def trim_draft(
   is_heads = isinstance(network, FeatureDrafter)
   if getattr(network.config, "hot", 1):
     raise ValueError(
-      "DRAFT_CHECKPOINT_PATH must be a draft model or heads that say all tokens, got a "
-      f"{type(network).__name__} at {draft_checkpoint}. Trim the one that was trained."
+      "DRAFT_CHECKPOINT_PATH must be a draft model or heads with the whole vocabulary, "
+      f"got a {type(network).__name__} at {draft_checkpoint}. Trim the trained draft."
     )
   if is_heads != (target_checkpoint is not None):
-    fix = "the target's, by whose projection they draft" if is_heads else "left out"
+    fix = (
+      "the target's checkpoint, because heads draft with the target's projection"
+      if is_heads
+      else "left out"
+    )
     raise ValueError(
       f"TARGET_CHECKPOINT_PATH must be {fix}: {draft_checkpoint} holds "
       f"{'heads' if is_heads else 'a draft model'}; got {target_checkpoint!r}."
@@ -287,8 +291,8 @@ def trim_draft(
   owner = api.load_model(target_checkpoint) if is_heads else draft
   if owner.network.config.is_gemma:
     raise ValueError(
-      "A T5Gemma's projection is its embedding, unscaled, and can't be trimmed. Trim a "
-      f"T5's draft, got {target_checkpoint or draft_checkpoint}."
+      "Trimming needs a T5's draft, because a T5Gemma's projection is the unscaled "
+      f"embedding and can't be trimmed, got {target_checkpoint or draft_checkpoint}."
     )
   head = hot.projection(owner.params)
   counts = np.zeros(head.shape[1], np.int64)
@@ -324,14 +328,14 @@ def _check_mode(network, mode, target_checkpoint) -> None:
     raise ValueError(f"Unknown MODE {mode!r}; expected one of {MODES}.")
   if mode == "supervised" and target_checkpoint:
     raise ValueError(
-      f"TARGET_CHECKPOINT_PATH={target_checkpoint} is for MODE = one of {_OF_TARGETS}, "
-      "got MODE = 'supervised'. Set one or drop the other; to begin from a checkpoint "
-      "set INIT_CHECKPOINT_PATH."
+      f"TARGET_CHECKPOINT_PATH={target_checkpoint} needs a MODE among {_OF_TARGETS}, "
+      "got MODE = 'supervised'. Change MODE, or leave TARGET_CHECKPOINT_PATH out. To "
+      "start from a checkpoint, set INIT_CHECKPOINT_PATH."
     )
   if mode != "supervised" and not target_checkpoint:
     raise ValueError(
-      f"MODE = {mode!r} needs TARGET_CHECKPOINT_PATH, the checkpoint whose "
-      "distributions are learned; got none."
+      f"MODE = {mode!r} needs TARGET_CHECKPOINT_PATH, the checkpoint of the learned "
+      "distributions, got None. Set TARGET_CHECKPOINT_PATH."
     )
   modes = set(MODES) - set(HEAD_MODES)
   if isinstance(network, FeatureDrafter):
@@ -340,9 +344,9 @@ def _check_mode(network, mode, target_checkpoint) -> None:
     modes = ("heads",)
   if mode not in modes:
     raise ValueError(
-      f"Heads are trained with MODE = one of {HEAD_MODES}, a draft on the target's "
-      "encoder with 'heads', and they alone, got MODE = "
-      f"{mode!r} for a {type(network).__name__}. Train them with --job=heads and "
+      f"MODE must be one of {HEAD_MODES} for heads, 'heads' for a draft on the "
+      "target's encoder, and a mode without heads for other drafts, got MODE = "
+      f"{mode!r} for a {type(network).__name__}. Train heads with --job=heads and "
       "configs/train/heads.gin."
     )
 

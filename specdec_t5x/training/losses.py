@@ -111,7 +111,7 @@ def get_distillation_loss(name: str) -> DistillationLoss:
   if name not in DISTILLATION_LOSSES:
     raise ValueError(
       f"Unknown distillation loss {name!r}; expected one of "
-      f"{sorted(DISTILLATION_LOSSES)}. Set DISTILL_LOSS to one of them."
+      f"{sorted(DISTILLATION_LOSSES)}. Correct DISTILL_LOSS."
     )
   return DISTILLATION_LOSSES[name]
 

@@ -46,15 +46,15 @@ def _on_encoder(target: Settings, layers: int) -> T5Config:
   """Returns the configuration of a draft on a target's encoder."""
   if getattr(target, "is_gemma", False):
     raise ValueError(
-      "A draft on its target's encoder is a T5's, got a T5Gemma as target: no shape of "
-      "the draft's checkpoint would tell the rest. Train 'medusa' or 'hydra' heads, or "
-      "distil a draft model."
+      "A draft on the target's encoder needs a T5 as target, got a T5Gemma: shapes do "
+      "not determine a T5Gemma's settings. Train 'medusa' or 'hydra' heads, or distil "
+      "a draft model."
     )
   most = target.num_decoder_layers if isinstance(target, T5Config) else 0
   if not is_whole(layers, 1) or layers > most:
     raise ValueError(
       f"HEAD_LAYERS must be a whole number from 1 to {most} with 'shared_encoder', the "
-      f"target's decoder layers (0 where it has no encoder to read), got {layers!r}."
+      f"target's decoder layers (0 if the target has no encoder), got {layers!r}."
     )
   return dataclasses.replace(
     target, dropout_rate=0.0, num_encoder_layers=0, num_decoder_layers=layers

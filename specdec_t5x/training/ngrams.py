@@ -51,14 +51,16 @@ def estimate(
     if wrong.size:
       raise ValueError(
         f"VOCAB_SIZE is {vocab_size}, but the targets have a token {wrong.max()}. Set "
-        "it to the target model's, and the vocabulary to the one that it was trained "
-        "with."
+        "VOCAB_SIZE to the target's vocab_size, and VOCABULARY_PATH to the target's "
+        "vocabulary."
       )
     unigrams += np.bincount(tokens[places > 0], minlength=vocab_size)
     for i in range(order - 1):
       counted[i] = _merged(counted[i], _grams(tokens, places, i + 1))
   if not unigrams.sum():
-    raise ValueError("There is no token to count: the sequences are empty.")
+    raise ValueError(
+      "Expected sequences with tokens, got empty sequences. Check the targets."
+    )
   params = {"unigram": (unigrams / unigrams.sum()).astype(np.float32)}
   for i, (grams, counts) in enumerate(counted):
     params[f"contexts_{i}"] = _contexts(grams, counts, width, max_contexts)

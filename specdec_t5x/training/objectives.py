@@ -123,7 +123,7 @@ def check_same_vocabulary(target: Network, student: Network) -> None:
   """Raises a ValueError if the distributions of two networks can't be compared."""
   if is_decoder_only(target) != is_decoder_only(student):
     raise ValueError(
-      "A distillation target and its student must read the same batches, got a "
+      "A distillation target and a student must read equal batches, got a "
       f"{type(target).__name__} and a {type(student).__name__}. Use a target of the "
       "student's kind."
     )
@@ -131,9 +131,9 @@ def check_same_vocabulary(target: Network, student: Network) -> None:
   size = student.config.vocab_size
   if size != expected:
     raise ValueError(
-      "A distillation target and its student must share a vocabulary: the target's "
-      f"vocab_size is {expected}, the student's {size}. Give the student the target's "
-      "vocabulary and vocab_size (padding rows included)."
+      "A distillation target and a student must share a vocabulary: the target's "
+      f"vocab_size is {expected}, and the student's is {size}. Give the student the "
+      "target's vocabulary and vocab_size (padding rows included)."
     )
 
 

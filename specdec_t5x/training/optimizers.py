@@ -49,8 +49,8 @@ class Schedule:
       raise ValueError(f"WARMUP_STEPS must be at least 0, got {self.warmup_steps}.")
     if not 0.0 <= self.final_fraction <= 1.0:
       raise ValueError(
-        f"final_fraction must be between 0 and 1, got {self.final_fraction}. It is the "
-        "share of LEARNING_RATE that is left at the end."
+        f"final_fraction must be between 0 and 1, got {self.final_fraction}. "
+        "final_fraction is the final learning rate relative to LEARNING_RATE."
       )
     if self.kind != "cosine":
       # Other schedules do not depend on the last step, so a longer run is the same run.
@@ -111,8 +111,8 @@ class Optimizer:
       )
     if self.name == "adafactor" and self.weight_decay:
       raise ValueError(
-        f"weight_decay={self.weight_decay} is for adamw: T5's Adafactor has none. Set "
-        "WEIGHT_DECAY = 0.0 or OPTIMIZER = 'adamw'."
+        f"weight_decay must be 0.0 except for adamw, got {self.weight_decay}: T5's "
+        "Adafactor has no weight decay. Set WEIGHT_DECAY = 0.0 or OPTIMIZER = 'adamw'."
       )
 
   def make(self) -> optax.GradientTransformation:

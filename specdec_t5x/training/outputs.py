@@ -64,7 +64,8 @@ def check_metrics(task: str) -> None:
   if not isinstance(source, seqio.Task) or not source.predict_metric_fns:
     raise ValueError(
       f"Task {task!r} has no metric function (BLEU, ROUGE), so METRIC_PERIOD must be "
-      "0. Registered with a target file, or as one task instead of a mixture, it has."
+      "0. To get a metric, register the task with a target file, or use a task instead "
+      "of a mixture."
     )
 
 
@@ -133,9 +134,9 @@ def write_decoded(
   if not counts["written"]:
     partial.unlink()
     raise ValueError(
-      f"None of {counts['unfinished']} outputs of task {data.task!r} ended within "
-      "the length that TASK_FEATURE_LENGTHS gives 'targets', so there is nothing to "
-      "learn from. Raise it, and check that the target is trained for this task."
+      f"Training needs finished outputs, but the {counts['unfinished']} outputs of "
+      f"task {data.task!r} did not end within the length of 'targets' in "
+      "TASK_FEATURE_LENGTHS. Raise the length. The target must be trained for the task."
     )
   partial.replace(final)
   return counts

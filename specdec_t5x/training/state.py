@@ -49,8 +49,9 @@ def initial_state(params: Params, optimizer: Optimizer) -> TrainState:
   """
   if not all(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(params)):
     raise ValueError(
-      "A draft that is trimmed to hot tokens, or a table of n-grams, does not learn: "
-      "some of its parameters are whole numbers. Train the draft, then trim it."
+      "A draft trimmed to hot tokens, or a table of n-grams, can't be trained, because "
+      "some parameters are whole numbers. Train the draft first, and trim the draft "
+      "afterwards."
     )
   params = jax.tree.map(lambda x: jnp.array(x, jnp.float32, copy=True), params)
   state = TrainState.create(apply_fn=None, params=params, tx=_transform(optimizer))
@@ -96,7 +97,7 @@ def finite(numbers: Numbers, step: int) -> dict[str, float]:
     raise DivergedError(
       f"Training diverged: at step {step} the loss is {values['loss']} and the "
       f"gradient's norm {values['grad_norm']}. Lower LEARNING_RATE or lengthen "
-      "WARMUP_STEPS; the last checkpoint is from before."
+      "WARMUP_STEPS; the last checkpoint is older than the divergence."
     )
   return values
 
@@ -125,13 +126,13 @@ class Placement:
     devices = jax.devices()
     if jax.process_count() > 1:
       raise ValueError(
-        f"Training runs in one process, got {jax.process_count()}. Start it on one "
-        "host, or train with upstream T5X, whose checkpoints are the same."
+        f"Training runs in one process, got {jax.process_count()}. Start the command "
+        "on one host, or train with upstream T5X (checkpoints have the same format)."
       )
     if batch_size % len(devices):
       raise ValueError(
-        f"BATCH_SIZE={batch_size} can't be split over {len(devices)} devices. Make it "
-        "a multiple of that."
+        f"BATCH_SIZE must be divisible by the number of devices ({len(devices)}), got "
+        f"{batch_size}. Change BATCH_SIZE."
       )
     mesh = Mesh(np.array(devices), ("data",))
     self._batch = NamedSharding(mesh, PartitionSpec("data"))

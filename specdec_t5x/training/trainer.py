@@ -51,7 +51,7 @@ class Loop:
       if value != int(value) or value < least:
         raise ValueError(
           f"{field.name.upper()} must be a whole number of at least {least}, got "
-          f"{value}." + (" A period of 0 is never." if least == 0 else "")
+          f"{value}." + (" A period of 0 means never." if least == 0 else "")
         )
 
 
@@ -94,8 +94,8 @@ class Trainer:
       )
     if data.is_decoder_only and loop.metric_period:
       raise ValueError(
-        f"METRIC_PERIOD must be 0 for a {kind}, got {loop.metric_period}: there are "
-        "no inputs apart from targets to decode."
+        f"METRIC_PERIOD must be 0 for a {kind}, got {loop.metric_period}: the task has "
+        "no inputs to decode. Set METRIC_PERIOD = 0."
       )
     splits = [data.split]
     if loop.validation_period or loop.metric_period:
@@ -192,7 +192,7 @@ class Trainer:
     if not total["tokens"]:
       raise ValueError(
         f"Split {data.validation_split!r} of task {data.task!r} holds no target token. "
-        "Set VALIDATION_PERIOD = 0, or give it references."
+        "Set VALIDATION_PERIOD = 0, or give the split references."
       )
     return {
       "validation_loss": total["loss"] / total["tokens"],

@@ -265,9 +265,9 @@ def _without(path: pathlib.Path) -> str:
   """Returns the message for a folder without a readable vocabulary."""
   files: Collection[str] = os.listdir(path)
   others = sorted({"vocab.txt", "vocab.json", "merges.txt"} & set(files))
-  hint = f" There is {others[0]}, which is read as {TOKENIZER} only." if others else ""
+  hint = f" {others[0]} exists, but is read as {TOKENIZER} only." if others else ""
   return (
     f"{path} has no vocabulary: expected {TOKENIZER}, {PIECES[0]}, {PIECES[1]}, or a "
-    f"{SETTINGS} of ByT5's.{hint} Copy the file, or write one with transformers: "
-    "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)."
+    f"{SETTINGS} of ByT5's.{hint} Copy the file, or write a tokenizer with "
+    "transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)."
   )

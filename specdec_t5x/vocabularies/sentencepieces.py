@@ -174,8 +174,8 @@ class FolderPieces(_SentencePieces):
     begin = self.tokenizer.bos_id()
     if begins and begin < 0:
       raise ValueError(
-        f"{path}: add_bos_token is true, and {file} has no beginning of sequence. "
-        "Expected a model that has one. Correct tokenizer_config.json."
+        f"{path}: add_bos_token is true, but {file} has no beginning of sequence. "
+        "Expected a model with a beginning of sequence. Correct tokenizer_config.json."
       )
     self.prefix = (begin,) if begins else ()
     self.suffix = (self.eos_id,) if ends and self.eos_id >= 0 else ()

@@ -125,8 +125,9 @@ def load(file: str | pathlib.Path) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer.from_file(str(file))
   except Exception as error:  # tokenizers raises plain Exceptions.
     raise ValueError(
-      f"{file} is no tokenizer that the tokenizers library reads ({error}). Copy the "
-      "file again, or write it anew with transformers: tokenizer.save_pretrained(DIR)."
+      f"{file} is not a tokenizer of the tokenizers library ({error}). Copy the file "
+      "again, or write the file again with transformers: "
+      "tokenizer.save_pretrained(DIR)."
     ) from error
   tokenizer.no_truncation()
   tokenizer.no_padding()

@@ -81,8 +81,8 @@ class StoredArray:
       raise ValueError(
         f"Checkpoint {self.directory}: parameter {self.name} could not be read. "
         f"Expected an array of shape {self.shape} in {self.folder or INDEX_FILE}; got "
-        f"{type(error).__name__}: {first_line(error)}. The file is missing, cut off, "
-        "altered or not readable: copy the checkpoint again."
+        f"{type(error).__name__}: {first_line(error)}. The file is missing, truncated, "
+        "altered or not readable. Copy the checkpoint again."
       ) from error
 
   def _open(self, dtype):
@@ -147,12 +147,13 @@ def _unpack(directory: epath.Path) -> Mapping[str, Any]:
   if "optimizer" not in keys or not isinstance(contents["optimizer"], Mapping):
     raise ValueError(
       f"Checkpoint {directory}: expected an index with 'version' and 'optimizer', got "
-      f"{str(keys)[:200]}. This is not a T5X checkpoint, or it is damaged."
+      f"{str(keys)[:200]}. The folder is not a T5X checkpoint, or the checkpoint is "
+      "damaged. Copy the checkpoint again."
     )
   if contents.get("version", VERSION) > VERSION:
     raise ValueError(
       f"Checkpoint {directory}: expected format version <= {VERSION}, got "
-      f"{contents['version']}. Update this package."
+      f"{contents['version']}. Update the package t5x_runtime."
     )
   return contents
 

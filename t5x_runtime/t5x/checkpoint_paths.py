@@ -49,8 +49,8 @@ def find_checkpoint(path: epath.PathLike, step: int | None = None) -> epath.Path
   directory = resolve_checkpoint(path, step)
   if not is_t5x_format(directory):
     raise ValueError(
-      f"Expected a checkpoint in T5X's format at {path}, got one in Orbax's. "
-      "Restore it with OrbaxCheckpointManagerInterface."
+      f"Expected a checkpoint in T5X's format at {path}, got a checkpoint in Orbax's "
+      "format. Restore the checkpoint with OrbaxCheckpointManagerInterface."
     )
   return directory / INDEX_FILE
 
@@ -83,8 +83,8 @@ def resolve_checkpoint(
   if step in steps:
     return step_dir(directory, step)
   raise ValueError(
-    f"{path} is not a checkpoint: it has neither a file '{INDEX_FILE}' (T5X) nor a "
-    f"folder 'state' (Orbax). Checkpoints found in it: {steps or 'none'}"
-    + (f"; step {step} was asked for." if step is not None else ".")
+    f"{path} is not a checkpoint: {path} has neither a file '{INDEX_FILE}' (T5X) nor a "
+    f"folder 'state' (Orbax). Checkpoints found in {path}: {steps or 'none'}"
+    + (f"; the requested step is {step}." if step is not None else ".")
     + " Give the path of one checkpoint, such as .../checkpoint_1000."
   )

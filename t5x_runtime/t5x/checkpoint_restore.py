@@ -59,17 +59,17 @@ def _check_complete(directory, expected, stored, fallback) -> None:
     if name in stored and tuple(stored[name].shape) != tuple(leaf.shape):
       raise ValueError(
         f"Checkpoint {directory}: parameter {name} has shape "
-        f"{tuple(stored[name].shape)}, but the model expects {tuple(leaf.shape)}. "
-        "Check that the model's configuration (vocab_size, emb_dim, num_heads, "
-        "head_dim, mlp_dim) is that of the checkpoint."
+        f"{tuple(stored[name].shape)}, but the model expects {tuple(leaf.shape)}. The "
+        "model's configuration (vocab_size, emb_dim, num_heads, head_dim, mlp_dim) "
+        "must match the checkpoint. Correct the configuration."
       )
   if missing := sorted(expected.keys() - stored.keys() - fallback.keys()):
     raise ValueError(
       f"Checkpoint {directory}: parameter {missing[0]} is missing ({len(missing)} of "
-      f"the {len(expected)} that the model expects are: {missing[:5]}). The checkpoint "
-      f"holds {len(stored)} arrays. Check that the model's configuration (layers, "
-      "mlp_activations, logits_via_embedding) is that of the checkpoint, or set "
-      "RestoreCheckpointConfig.fallback_to_scratch."
+      f"the model's {len(expected)} parameters are missing: {missing[:5]}). The "
+      f"checkpoint holds {len(stored)} arrays. The model's configuration (layers, "
+      "mlp_activations, logits_via_embedding) must match the checkpoint. Correct the "
+      "configuration, or set RestoreCheckpointConfig.fallback_to_scratch."
     )
 
 

@@ -51,8 +51,8 @@ class _Manager:
   def __post_init__(self):
     if self.dataset_iterator is not None:
       raise ValueError(
-        "Expected dataset_iterator=None: checkpoints of datasets belong to training, "
-        "which is not in the contract. Use upstream T5X."
+        "dataset_iterator must be None: checkpoints of datasets belong to training, "
+        "and training is not in the contract. Use upstream T5X."
       )
 
   def all_steps(self) -> list[int]:
@@ -80,8 +80,8 @@ class _Manager:
     """
     if state_transformation_fns or lazy_parameters:
       raise ValueError(
-        "Expected no state_transformation_fns, assignment_map or lazy_parameters: this "
-        "provider of t5x restores checkpoints as they are. Convert the checkpoint with "
+        "Expected no state_transformation_fns, assignment_map or lazy_parameters: "
+        "t5x_runtime restores checkpoints unchanged. Convert the checkpoint with "
         "upstream T5X first."
       )
     return restore(

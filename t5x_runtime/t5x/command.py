@@ -26,10 +26,12 @@ _FOLDERS = "t5x.gin_search_paths"
 
 def define_flags() -> None:
   """Defines the flags of both commands."""
-  flags.DEFINE_multi_string("gin_file", None, "A gin file; later ones win.")
+  flags.DEFINE_multi_string("gin_file", None, "A gin file; later files win.")
   flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=VALUE.")
-  flags.DEFINE_list("gin_search_paths", ["."], "Where relative gin files are sought.")
-  flags.DEFINE_string("tfds_data_dir", None, "Where TFDS datasets are prepared.")
+  flags.DEFINE_list(
+    "gin_search_paths", ["."], "Folders to search for relative gin files."
+  )
+  flags.DEFINE_string("tfds_data_dir", None, "Folder of the prepared TFDS datasets.")
   hosts.define_flags()
 
 
@@ -55,13 +57,14 @@ def run(
   """
   if len(argv) > 1:
     sys.exit(
-      f"{name}: expected flags alone, got {argv[1:]}. Settings are --gin.NAME=VALUE."
+      f"{name}: expected flags alone, got {argv[1:]}. Write settings as "
+      "--gin.NAME=VALUE."
     )
   import gin
 
   values = flags.FLAGS
   if not values.gin_file:
-    sys.exit(f"{name}: expected --gin_file=<file>, got none.")
+    sys.exit(f"{name}: expected --gin_file=<file>, got none. Give a file of configs/.")
   if values.tfds_data_dir:
     quiet_start.import_seqio()
     seqio.set_tfds_data_dir_override(values.tfds_data_dir)

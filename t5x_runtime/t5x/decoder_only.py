@@ -64,8 +64,8 @@ class DecoderOnlyModel(BaseTransformerModel):
       return None
     if prompt_mask is None:
       raise ValueError(
-        f"inputs_bidirectional_attention=True needs the feature {_PROMPT_MASK!r}, and "
-        "the batch has none. Give task_feature_lengths both 'inputs' and 'targets'."
+        f"inputs_bidirectional_attention=True needs the feature {_PROMPT_MASK!r}, but "
+        "the batch lacks the feature. Give task_feature_lengths 'inputs' and 'targets'."
       )
     return prompt_mask
 
@@ -134,8 +134,8 @@ class DecoderOnlyModel(BaseTransformerModel):
     """
     if _PROMPT_MASK not in batch:
       raise ValueError(
-        f"Expected the feature {_PROMPT_MASK!r}, which marks the prompts, got "
-        f"{sorted(batch)}. Give task_feature_lengths both 'inputs' and 'targets'."
+        f"Expected the feature {_PROMPT_MASK!r}, the mask of the prompts, got "
+        f"{sorted(batch)}. Give task_feature_lengths 'inputs' and 'targets'."
       )
     inputs = batch["decoder_input_tokens"] * batch[_PROMPT_MASK]
     cache, lengths = self._compute_kv_cache(params, inputs, batch[_PROMPT_MASK])

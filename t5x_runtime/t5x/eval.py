@@ -120,7 +120,7 @@ def _checked(model, dataset_cfg, output_dir, log_dir, evaluator_cls) -> seqio.Ev
   if not evaluator.eval_tasks:
     raise ValueError(
       f"Task {dataset_cfg.mixture_or_task_name!r} has no metrics, or no split "
-      f"{dataset_cfg.split!r}: there is nothing to evaluate. Use t5x.infer, or a task "
+      f"{dataset_cfg.split!r}, so evaluation is impossible. Use t5x.infer, or a task "
       "with metrics."
     )
   return evaluator
@@ -154,8 +154,8 @@ def _checkpoints(cfg: utils.RestoreCheckpointConfig, done: set[str]) -> Sequence
   steps = checkpoint_paths.all_steps(cfg.path)
   if not steps:
     raise ValueError(
-      f"RestoreCheckpointConfig.mode = 'all' needs a folder of checkpoints, got "
-      f"{cfg.path}, which has none. Give the folder that holds checkpoint_<step>."
+      "RestoreCheckpointConfig.mode = 'all' needs a folder with checkpoints, got "
+      f"{cfg.path} without checkpoints. Give the parent folder of checkpoint_<step>."
     )
   paths = [str(checkpoint_paths.step_dir(cfg.path, step)) for step in steps]
   return [path for path in paths if path not in done]

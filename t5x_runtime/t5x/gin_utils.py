@@ -25,11 +25,21 @@ _MACRO = "gin.macro"
 _CALLS = re.compile(r"\n  In call to configurable '[^\n]*")
 # The fixes of gin's errors, by type; the first matching type counts.
 _FIXES = (
-  (SyntaxError, "Values are Python's: text in quotes, as in --gin.NAME=\"'text'\"."),
-  (ImportError, "Check the name, or install what the gin file imports."),
+  (
+    SyntaxError,
+    "Values are Python literals: write text in quotes, as in --gin.NAME=\"'text'\".",
+  ),
+  (ImportError, "Check the name, or install the modules that the gin file imports."),
   (OSError, "Check --gin_file, `include` and --gin_search_paths."),
-  (UnicodeError, "A gin file is text in UTF-8: convert it, or give another."),
-  (Exception, "Check the spelling, and that the gin file imports what it binds."),
+  (
+    UnicodeError,
+    "A gin file is text in UTF-8. Convert the file, or give another file.",
+  ),
+  (
+    Exception,
+    "Check the spelling. The gin file must import every module that the gin file "
+    "binds.",
+  ),
 )
 
 
@@ -68,7 +78,7 @@ def parse_gin_flags(
   except Exception as error:
     if missing := _missing_file(error):
       raise ValueError(
-        f"{where}Unable to open file: {missing}, sought in "
+        f"{where}Unable to open file: {missing}, searched in "
         f"{', '.join(dict.fromkeys(gin_search_paths))}."
         f"{_closest_file(missing, gin_search_paths)}"
       ) from error
@@ -96,7 +106,7 @@ def bound_arguments(function: Callable[..., Any]) -> dict[str, Any]:
     name = function.__name__
     raise ValueError(
       f"No gin file binds {', '.join(f'{name}.{x}' for x in missing)}. Include "
-      "t5x/configs/runs/infer.gin, or a file that does, and bind MODEL."
+      "t5x/configs/runs/infer.gin, directly or through another file, and bind MODEL."
     )
   return bound
 
@@ -114,8 +124,8 @@ def _explained(error: Exception, where: str = "") -> ValueError:
   if isinstance(error, RecursionError):
     # The error's text has an addition per level, and may itself recurse too deep.
     return ValueError(
-      f"{where}gin goes round in a circle: a gin file includes itself, or a macro "
-      "reads itself. Take the `include` or the macro out."
+      f"{where}The gin files have a cycle: a gin file includes itself, or a macro "
+      "reads itself. Remove the `include` or the macro."
     )
   message = one_line(error)
   if isinstance(error, ValueError) and not _is_gins(error):
@@ -124,8 +134,8 @@ def _explained(error: Exception, where: str = "") -> ValueError:
   name = re.search(r"In call to configurable '(.*?)'", str(error))
   if isinstance(error, TypeError) and missing and name:
     return ValueError(
-      f"{name[1]} needs {missing[1]}, which no gin file binds. Bind it, as in "
-      f"{name[1]}.NAME = value."
+      f"{name[1]} needs {missing[1]}, but no gin file binds {missing[1]}. Bind the "
+      f"parameter, as in {name[1]}.NAME = value."
     )
   fix = next(fix for kind, fix in _FIXES if isinstance(error, kind))
   kind = type(error).__name__
@@ -239,7 +249,7 @@ def _beside(name: str, gin_files: Sequence[str]) -> str:
     is_readable = os.access(file, os.R_OK)
     if is_readable and sets_macro.search(file.read_text(errors="replace")):
       setters.append(f"--gin_file={file}")
-  return f" Add {' or '.join(setters[:2])}, which sets it." if setters else ""
+  return f" Add {' or '.join(setters[:2])}, which sets {name}." if setters else ""
 
 
 def _check_set() -> None:
@@ -248,13 +258,13 @@ def _check_set() -> None:
   required = [name for name, value in values.items() if repr(value) == "%gin.REQUIRED"]
   if required:
     raise ValueError(
-      f"{' and '.join(sorted(required))} must be given: set each in a gin file, or by "
-      "--gin.NAME=VALUE (text in quotes of its own: --gin.NAME=\"'text'\")."
+      f"{' and '.join(sorted(required))} must be set in a gin file, or by "
+      "--gin.NAME=VALUE (text needs extra quotes: --gin.NAME=\"'text'\")."
     )
   for name in sorted(_macros_read() - set(values)):
     raise ValueError(
-      f"%{name} is read, but no gin file or --gin.{name}=VALUE sets it."
-      f"{_closest(name, values)}"
+      f"%{name} is read, but no gin file or --gin.{name}=VALUE sets "
+      f"{name}.{_closest(name, values)}"
     )
 
 
@@ -291,7 +301,10 @@ def summarize_gin_config(model_dir: str, summary_writer, step: int) -> None:
   """
   del step
   if summary_writer is not None:
-    raise ValueError("summary_writer must be None: this t5x only runs inference.")
+    raise ValueError(
+      "summary_writer must be None: t5x_runtime only runs inference. Leave "
+      "summary_writer out."
+    )
   if jax.process_index() == 0:
     directory = epath.Path(model_dir)
     directory.mkdir(parents=True, exist_ok=True)
@@ -307,7 +320,7 @@ def _parse_flags(args):
   try:
     return flags.FLAGS(rewrite_gin_args(args))
   except (ValueError, flags.Error) as error:
-    sys.exit(f"{args[0]}: {one_line(error)} --helpfull lists all flags.")
+    sys.exit(f"{args[0]}: {one_line(error)} --helpfull lists the flags.")
 
 
 # Functions for gin files, because gin has no expressions.

@@ -10,14 +10,20 @@ def define_flags() -> None:
   flags.DEFINE_bool(
     "multi_host",
     False,
-    "Whether this is one process of several that JAX finds by itself: on a TPU pod, or "
-    "under SLURM, Open MPI or Kubernetes.",
+    "Whether the job has several processes that JAX finds without flags: on a TPU "
+    "pod, or under SLURM, Open MPI or Kubernetes.",
   )
   flags.DEFINE_string(
-    "coordinator_address", None, "host:port of the first process, where JAX can't know."
+    "coordinator_address",
+    None,
+    "host:port of the first process, if JAX can't find the process.",
   )
-  flags.DEFINE_integer("process_count", None, "With coordinator_address: how many.")
-  flags.DEFINE_integer("process_index", None, "With coordinator_address: which one.")
+  flags.DEFINE_integer(
+    "process_count", None, "With coordinator_address: the number of processes."
+  )
+  flags.DEFINE_integer(
+    "process_index", None, "With coordinator_address: the index of the process."
+  )
 
 
 def connect() -> None:
@@ -34,9 +40,9 @@ def connect() -> None:
   lacking = [f"--{name}" for name, value in settings.items() if value is None]
   if lacking and not (values.multi_host and len(lacking) == len(settings)):
     raise ValueError(
-      f"--coordinator_address, --process_count and --process_index go together; "
-      f"{', '.join(lacking)} missing. Give all three, or --multi_host alone where JAX "
-      "finds them by itself."
+      "--coordinator_address, --process_count and --process_index go together; "
+      f"{', '.join(lacking)} missing. Give the three flags, or --multi_host alone if "
+      "JAX finds the processes without flags."
     )
   try:
     jax.distributed.initialize(
@@ -45,9 +51,9 @@ def connect() -> None:
   # JAX raises a RuntimeError, or a ValueError about the cluster.
   except (RuntimeError, ValueError) as error:
     raise ValueError(
-      f"Process {values.process_index} could not join its job "
-      f"({' '.join(str(error).split())[:300]}). Check that the first process runs at "
-      "--coordinator_address and that all give the same --process_count."
+      f"Process {values.process_index} could not join the job "
+      f"({' '.join(str(error).split())[:300]}). The first process must run at "
+      "--coordinator_address, and the processes must agree on --process_count."
     ) from error
 
 

@@ -194,8 +194,13 @@ def _is_open(files: ChunkFiles) -> bool:
   if not files.is_finished():
     files.find_done()
     return True
-  unknown = "" if files.has_settings() else " Under which settings is not on record."
-  _say(f"{files.marker} is there: nothing to do. Remove it to run again.{unknown}")
+  unknown = (
+    "" if files.has_settings() else " The settings of the earlier run are unknown."
+  )
+  _say(
+    f"{files.marker} exists: the run is finished. Remove the file to run "
+    f"again.{unknown}"
+  )
   return False
 
 
@@ -214,8 +219,9 @@ def _restore(initializer, partitioner, cfg, fallback_init_rng, use_orbax):
   """Returns the train state of the configured checkpoint."""
   if cfg.mode == "all":
     raise ValueError(
-      "RestoreCheckpointConfig.mode = 'all' is for t5x.eval: a folder of results is of "
-      "one checkpoint. Name it, or set mode = 'latest'."
+      "RestoreCheckpointConfig.mode = 'all' is for t5x.eval: a folder of results "
+      "belongs to one checkpoint. Give the path of the checkpoint, or set mode = "
+      "'latest'."
     )
   rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
   train_state, _ = utils.create_checkpoint_manager_and_restore(
@@ -267,7 +273,9 @@ def _is_quiet() -> bool:
 
 
 def _define_flags() -> None:
-  flags.DEFINE_integer("shard_id", None, "This job's shard; wins over infer.shard_id.")
+  flags.DEFINE_integer(
+    "shard_id", None, "The shard of the job; overrides infer.shard_id."
+  )
   command.define_flags()
 
 

@@ -28,7 +28,8 @@ def check_inference(
   """
   if not isinstance(output_dir, str) or not output_dir:
     raise ValueError(
-      f"INFER_OUTPUT_DIR must be the path of a folder, got {output_dir!r}."
+      f"INFER_OUTPUT_DIR must be the path of a folder, got {output_dir!r}. Give a path "
+      "in quotes."
     )
   if mode not in MODES:
     raise ValueError(f"infer.mode must be one of {MODES}, got {mode!r}.")
@@ -37,7 +38,8 @@ def check_inference(
   if not (isinstance(shard_id, int) and 0 <= shard_id < num_shards):
     raise ValueError(
       f"shard_id must be between 0 and num_shards - 1 = {num_shards - 1}, got "
-      f"{shard_id!r}. Give each job its own, as --shard_id=0 and infer.num_shards = 2."
+      f"{shard_id!r}. Give every job another shard_id, as --shard_id=0 and "
+      "infer.num_shards = 2."
     )
   for name, count in (
     ("checkpoint_period", checkpoint_period),
@@ -56,8 +58,8 @@ def check_dataset(cfg: utils.DatasetConfig) -> None:
       utils.import_module(cfg.module)
     except ImportError as error:
       raise ValueError(
-        f"MIXTURE_OR_TASK_MODULE={cfg.module} can't be imported: {error}. "
-        "Check the name, and that the module is on Python's path."
+        f"MIXTURE_OR_TASK_MODULE={cfg.module} can't be imported: {error}. Check the "
+        "name. The module must be on Python's path."
       ) from error
   lengths = cfg.task_feature_lengths
   if lengths is not None and not isinstance(lengths, Mapping):
@@ -76,9 +78,9 @@ def check_dataset(cfg: utils.DatasetConfig) -> None:
   if isinstance(name, str) and name not in names:
     close = difflib.get_close_matches(name, names) or sorted(names)
     raise ValueError(
-      f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. Known, and closest: "
-      f"{', '.join(close[:8]) or 'none at all'}. Import the module that registers it "
-      "in your gin file."
+      f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. The closest known tasks are: "
+      f"{', '.join(close[:8]) or 'none'}. Import the module that registers the task in "
+      "your gin file."
     )
 
 
@@ -95,6 +97,6 @@ def check_writable(output_dir: str, macro: str = "INFER_OUTPUT_DIR") -> None:
     probe.unlink()
   except OSError as error:
     raise ValueError(
-      f"{macro}={output_dir} can't be written to: {error}. Choose a directory that you "
-      "may create files in."
+      f"{macro}={output_dir} can't be written to: {error}. Choose a directory with "
+      "write permission."
     ) from error

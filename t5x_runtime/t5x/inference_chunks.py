@@ -70,8 +70,8 @@ class ChunkFiles:
     if changes := self.has_settings() and self._changes(recorded["settings"]):
       raise ValueError(
         f"INFER_OUTPUT_DIR={self.output_dir} holds a finished run with other settings: "
-        f"{changes}. Choose another directory, or remove {self.marker} and what it "
-        "marks to run again."
+        f"{changes}. Choose another directory, or remove {self.marker} and the marked "
+        "file to run again."
       )
     return True
 
@@ -116,10 +116,11 @@ class ChunkFiles:
     expected = set(range(count))
     if chunks != expected:
       raise ValueError(
-        f"{self.directory}: expected chunks 0 to {count - 1}, lacks "
-        f"{sorted(expected - chunks)} and has {sorted(chunks - expected)} besides: "
-        "files or the input changed during the run. Run the same command again for "
-        "chunks it lacks; delete the directory where it has too many."
+        f"{self.directory}: expected chunks 0 to {count - 1}, but chunks "
+        f"{sorted(expected - chunks)} are missing and chunks "
+        f"{sorted(chunks - expected)} are surplus: files or the input changed during "
+        "the run. If chunks are missing, run the command again; if chunks are surplus, "
+        "delete the directory."
       )
     with self._writing("the merged result"):
       if merge_fn is None:
@@ -155,11 +156,12 @@ class ChunkFiles:
       # A chunk with such a marker is decoded again, to the same lines.
       if "settings" not in recorded:
         continue
-      _check(path, marker, "to decode that chunk again")
+      _check(path, marker, "to decode the chunk again")
       if changes := self._changes(recorded["settings"]):
         raise ValueError(
           f"{self.directory} holds chunks of an unfinished run with other settings: "
-          f"{changes}. Delete the directory to start over, or set them back to resume."
+          f"{changes}. Delete the directory to start over, or set the old values to "
+          "resume."
         )
       done.add(int(path.name.rpartition("-chunk")[2]))
     return done
@@ -172,11 +174,11 @@ class ChunkFiles:
 
   def _writing(self, what: str) -> contextlib.AbstractContextManager:
     count = len(self._done)
-    kept = f"The {count} chunks before it are kept"
+    kept = f"The {count} earlier chunks are kept"
     if count == 0:
       kept = ""
     elif count == 1:
-      kept = "The chunk before it is kept"
+      kept = "The earlier chunk is kept"
     return writing(what, self.output_dir, kept)
 
   def _partial(self, path: epath.Path) -> epath.Path:
@@ -209,7 +211,7 @@ def _recorded(marker: epath.Path) -> dict[str, Any]:
       return recorded
   raise ValueError(
     f"{marker} is damaged: expected a size and a SHA-256 as JSON, got {text[:80]!r}. "
-    f"Delete {marker} and {str(marker).removesuffix('.COMPLETED')}, and run the same "
+    f"Delete {marker} and {str(marker).removesuffix('.COMPLETED')}, and run the "
     "command again."
   )
 
@@ -220,6 +222,6 @@ def _check(path: epath.Path, marker: epath.Path, purpose: str) -> None:
   actual = digest(path) if path.exists() else "no file"
   if actual != expected:
     raise ValueError(
-      f"{path} is damaged: {marker.name} says {expected}, found {actual}. Nothing was "
-      f"overwritten. Delete {path} and {marker} {purpose}."
+      f"{path} is damaged: {marker.name} records {expected}, found {actual}. Nothing "
+      f"was overwritten. Delete {path} and {marker} {purpose}."
     )

@@ -56,10 +56,13 @@ def write_inferences_to_file(
   if mode not in MODES:
     raise ValueError(f"mode must be one of {MODES}, got {mode!r}.")
   if mode != "score" and vocabulary is None:
-    raise ValueError(f"Mode {mode} writes text and needs a vocabulary; got None.")
+    raise ValueError(
+      f"Mode {mode} writes text and needs a vocabulary, got None. Pass a vocabulary."
+    )
   if include_all_inputs and input_fields_to_include is not None:
     raise ValueError(
-      "Set include_all_inputs or input_fields_to_include, not both of them."
+      "At most one of include_all_inputs and input_fields_to_include may be set, got "
+      "two. Leave one out."
     )
   predictions, aux = inferences
   decode = _decode_plainly if isinstance(task_ds, Rows) else _decode
@@ -164,13 +167,13 @@ def merge_chunks_to_file(
   chunks = files_named(epath.Path(tmp_dir), pattern)
   if not chunks:
     raise ValueError(
-      f"No results in {tmp_dir}: the input had no examples. Check the task's split and "
-      "num_shards."
+      f"{tmp_dir} has no results: the input had no examples. Check the task's split "
+      "and num_shards."
     )
   if int(chunks[-1].name[-5:]) + 1 != len(chunks):
     raise ValueError(
-      f"{tmp_dir} holds {len(chunks)} chunks, but the last one is {chunks[-1].name}: "
-      "some are missing. Delete the directory and run again."
+      f"{tmp_dir} holds {len(chunks)} chunks, but the last chunk is {chunks[-1].name}: "
+      "chunks are missing. Delete the directory and run again."
     )
   path = epath.Path(output_dir) / output_fname
   partial = path.with_name(f"{path.name}.partial")

@@ -15,9 +15,9 @@ from etils import epath
 _ADVICE = {
   errno.ENOSPC: "free space",
   errno.EDQUOT: "free space, or ask for a larger quota",
-  errno.EFBIG: "raise the limit on a file's size (ulimit -f)",
-  errno.EACCES: "give yourself the right to write there",
-  errno.EPERM: "give yourself the right to write there",
+  errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
+  errno.EACCES: "get the permission to write to the folder",
+  errno.EPERM: "get the permission to write to the folder",
   errno.EROFS: "make the file system writable",
 }
 # Error numbers of file systems without locks.
@@ -42,11 +42,11 @@ def writing(what: str, directory: epath.PathLike, kept: str = "") -> Iterator[No
     error = _first(raised)
     reason = error.strerror or str(error)
     where = f": {error.filename}" if error.filename else ""
-    advice = _ADVICE.get(error.errno, "put that right")
+    advice = _ADVICE.get(error.errno, "correct the cause")
     advice = f"{kept}: {advice}" if kept else advice.capitalize()
     raise ValueError(
       f"INFER_OUTPUT_DIR={directory}: {what} could not be written ({reason}{where}). "
-      f"{advice} and run the same command again."
+      f"{advice} and run the command again."
     ) from raised
 
 
@@ -134,20 +134,20 @@ def _locked(path, name):
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
       file.seek(0)
-      holder = file.read() or "a process that has just begun"
+      holder = file.read() or "a process that has just started"
       file.close()
       raise ValueError(
-        f"INFER_OUTPUT_DIR={path.parent.parent}: another job is writing {name} there "
-        f"({holder}), and this one has changed nothing. Wait until it has ended and "
-        "run the same command again, or choose another INFER_OUTPUT_DIR."
+        f"INFER_OUTPUT_DIR={path.parent.parent}: another job ({holder}) is writing "
+        f"{name} in the folder. Nothing was changed. Wait until the job has ended and "
+        "run the command again, or choose another INFER_OUTPUT_DIR."
       ) from error
     except OSError as error:
       if error.errno not in _NO_LOCKS:
         file.close()
         raise
       print(
-        f"{path.parent} is on a file system without locks ({error.strerror}): see to "
-        f"it that no second job writes {name}.",
+        f"{path.parent} is on a file system without locks ({error.strerror}): make "
+        f"sure that only one job writes {name}.",
         file=sys.stderr,
       )
       return file

@@ -45,7 +45,7 @@ def folder() -> pathlib.Path:
     home = pathlib.Path(cache).expanduser()
   except RuntimeError as error:
     raise OSError(
-      f"there is no home folder for {cache}: set JAX_COMPILATION_CACHE_DIR to a folder"
+      f"no home folder for {cache} exists: set JAX_COMPILATION_CACHE_DIR to a folder"
     ) from error
   digest = hashlib.sha256(_processor().encode()).hexdigest()[:12]
   return home / "t5x_runtime" / f"programs-{digest}"

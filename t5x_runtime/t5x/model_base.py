@@ -156,7 +156,7 @@ class BaseTransformerModel(abc.ABC):
     if rng is not None:
       if arguments.get("decode_rng") is not None:
         raise ValueError(
-          "Expected one key, got `rng` and decoder_params['decode_rng']. Drop one."
+          "Expected one key, got `rng` and decoder_params['decode_rng']. Leave one out."
         )
       arguments["decode_rng"] = rng
     is_scanned = getattr(self.module, "scan_layers", False)

@@ -50,7 +50,7 @@ def read_index(directory: epath.Path) -> dict[str, Any]:
     return traverse_util.flatten_dict(dict(metadata.item_metadata.tree), sep="/")
   # Orbax, tensorstore and json raise different types for damaged metadata.
   except Exception as error:
-    index = "its index (_METADATA, manifest.ocdbt and d in state)"
+    index = "the index (_METADATA, manifest.ocdbt and d in state)"
     raise _damaged(directory, index, error) from error
 
 
@@ -124,6 +124,6 @@ def _damaged(directory: epath.Path, what: str, error: Exception) -> ValueError:
     error = error.__cause__
   return ValueError(
     f"Checkpoint {directory} (Orbax format): {what} could not be read; got "
-    f"{type(error).__name__}: {first_line(error)}. Files are missing or damaged: copy "
+    f"{type(error).__name__}: {first_line(error)}. Files are missing or damaged. Copy "
     "the checkpoint again."
   )

@@ -127,8 +127,9 @@ class PjitPartitioner:
   def __post_init__(self):
     if not (self.num_partitions or self.model_parallel_submesh or self.ici_mesh_shape):
       raise ValueError(
-        "Expected num_partitions, model_parallel_submesh or ici_mesh_shape, got none. "
-        "Set PjitPartitioner.num_partitions = 1 for data parallelism alone."
+        "PjitPartitioner needs num_partitions, model_parallel_submesh or "
+        "ici_mesh_shape, got none. Set PjitPartitioner.num_partitions = 1 for data "
+        "parallelism alone."
       )
     if self.logical_axis_rules is None:
       self.logical_axis_rules = standard_logical_axis_rules()
@@ -187,8 +188,8 @@ class PjitPartitioner:
     if sum(map(len, parts)) != size:
       raise ValueError(
         "Expected processes to hold equal or disjoint parts of the 'data' axis, got "
-        f"{parts}. Choose num_partitions so that it divides, or is a multiple of, the "
-        "devices of one process."
+        f"{parts}. num_partitions must divide the number of devices of a process, or "
+        "be a multiple of the number."
       )
     this_process = jax.process_index()
     part = rows[this_process]
@@ -220,8 +221,8 @@ class PjitPartitioner:
     unknown = [a for a in spec if a is not None and a not in names]
     if unknown:
       raise ValueError(
-        f"Parameter {'/'.join(path)} has logical axes {tuple(spec)}; the rules name no "
-        f"{unknown}. Add them to standard_logical_axis_rules.additional_rules."
+        f"Parameter {'/'.join(path)} has logical axes {tuple(spec)}, but the rules "
+        f"lack {unknown}. Add the axes to standard_logical_axis_rules.additional_rules."
       )
     return flax_partitioning.logical_to_mesh_axes(tuple(spec), self.logical_axis_rules)
 

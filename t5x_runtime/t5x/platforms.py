@@ -21,9 +21,8 @@ def check_platform() -> None:
     reason = f" ({error})" if str(error) else ""
     # `from None` hides JAX's own trace, which is long and about internals.
     raise ValueError(
-      f"JAX finds no platform {asked!r}, which JAX_PLATFORMS names, but "
-      f"{present!r}{reason}. Set JAX_PLATFORMS={present}, or install what JAX needs "
-      "for the other."
+      f"JAX finds no platform {asked!r}, the value of JAX_PLATFORMS, but finds "
+      f"{present!r}{reason}. Set JAX_PLATFORMS={present}, or install JAX for {asked!r}."
     ) from None
 
 

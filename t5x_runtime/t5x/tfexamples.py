@@ -42,11 +42,13 @@ def create_task_from_tfexample_file(
   """
   if file_type not in _FILE_TYPES:
     raise ValueError(
-      f"TF_EXAMPLE_FILE_TYPE: expected some of {[*_FILE_TYPES]}, got {file_type!r}."
+      f"TF_EXAMPLE_FILE_TYPE: expected one of {[*_FILE_TYPES]}, got {file_type!r}. "
+      "Convert the file."
     )
   if isinstance(paths, str) or not (files := tf.io.gfile.glob([*paths])):
     raise ValueError(
-      f"TF_EXAMPLE_FILE_PATHS: expected a list of files that are there, got {paths!r}."
+      f"TF_EXAMPLE_FILE_PATHS: expected a list of existing files, got {paths!r}. Check "
+      "the paths."
     )
   keys = (inputs_key, targets_key)
   _check_features(files, {key for key in keys if key})
@@ -77,12 +79,12 @@ def _check_features(files, needed: set[str]) -> None:
       names = set(tf.train.Example.FromString(serialized[0]).features.feature)
     except (tf.errors.OpError, message.DecodeError, IndexError) as error:
       raise ValueError(
-        f"TF_EXAMPLE_FILE_PATHS: {path} has no whole TFExample ({error}). Expected a "
-        "file that tf.io.TFRecordWriter wrote."
+        f"TF_EXAMPLE_FILE_PATHS: {path} has no complete TFExample ({error}). Expected "
+        "a file written by tf.io.TFRecordWriter. Write the file again."
       ) from error
     if missing := needed - names:
       raise ValueError(
         f"TF_EXAMPLE_FILE_PATHS: {path}: examples have the features {sorted(names)}, "
-        f"expected {sorted(missing)} among them. The names of yours are "
-        "create_task_from_tfexample_file.inputs_key and .targets_key."
+        f"but lack {sorted(missing)}. Set create_task_from_tfexample_file.inputs_key "
+        "and .targets_key to the names of your features."
       )

@@ -59,7 +59,7 @@ class InferenceState(flax.struct.PyTreeNode):
     if self.params_axes is None:
       raise ValueError(
         "Expected `params_axes` beside the parameters, got none. Create parameters "
-        "with flax.linen.partitioning.param_with_axes, or name their axes in "
+        "with flax.linen.partitioning.param_with_axes, or name the axes in "
         "Model.get_initial_variables."
       )
     return InferenceState(
@@ -78,6 +78,6 @@ def _check_axes(params_axes, params) -> None:
   if missing or extra:
     raise ValueError(
       "Expected logical axes for exactly the parameters; parameters without axes: "
-      f"{missing}; axes without a parameter: {extra}. Name them with "
+      f"{missing}; axes without a parameter: {extra}. Name the axes with "
       "param_with_axes or in Model.get_initial_variables."
     )

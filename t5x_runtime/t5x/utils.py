@@ -101,8 +101,8 @@ class RestoreCheckpointConfig:
     for name, used in unsupported.items():
       if used:
         raise ValueError(
-          f"RestoreCheckpointConfig: {name} is not part of this t5x's contract (see "
-          "docs/t5x_contract.md). Use upstream T5X, or convert the checkpoint first."
+          f"RestoreCheckpointConfig: {name} is not in the contract of t5x_runtime "
+          "(docs/t5x_contract.md). Use upstream T5X, or convert the checkpoint first."
         )
 
 
@@ -119,8 +119,8 @@ def get_vocabulary(cfg: DatasetConfig) -> tuple[seqio.Vocabulary, seqio.Vocabula
   features = provider.output_features
   if not {"inputs", "targets"} <= set(features):
     raise ValueError(
-      f"Task {provider.name!r} must have the features inputs and targets, has "
-      f"{sorted(features)}."
+      f"Task {provider.name!r} must have the features inputs and targets, got "
+      f"{sorted(features)}. Add the missing feature to the task."
     )
   return features["inputs"].vocabulary, features["targets"].vocabulary
 
@@ -136,9 +136,9 @@ def verify_matching_vocabs(cfg: DatasetConfig, model) -> None:
     # vocabularies.
     if of_model != of_task:
       raise ValueError(
-        f"Model and task have different {name} vocabularies.\n"
-        f"  task {cfg.mixture_or_task_name}: {of_task}\n  model: {of_model}\n"
-        "Bind the same vocabulary to both."
+        f"Model and task have different {name} vocabularies.\n  task "
+        f"{cfg.mixture_or_task_name}: {of_task}\n  model: {of_model}\nBind one "
+        "vocabulary to the task and the model."
       )
 
 
@@ -216,7 +216,10 @@ class TrainStateInitializer:
     input_types: Mapping[str, Any] | None = None,
   ):
     if optimizer_def is not None:
-      raise ValueError("optimizer_def must be None: this t5x only runs inference.")
+      raise ValueError(
+        "optimizer_def must be None: t5x_runtime only runs inference. Leave "
+        "optimizer_def out."
+      )
 
     def initialise(rng):
       variables = init_fn(rng=rng, input_shapes=input_shapes, input_types=input_types)
@@ -279,7 +282,10 @@ def create_checkpoint_manager_and_restore(
   fallback = None
   if cfg.fallback_to_scratch:
     if fallback_init_rng is None:
-      raise ValueError("fallback_to_scratch needs infer.fallback_init_rng: a seed.")
+      raise ValueError(
+        "fallback_to_scratch needs a seed, got infer.fallback_init_rng=None. Set "
+        "infer.fallback_init_rng."
+      )
     fallback = train_state_initializer.from_scratch(fallback_init_rng).state_dict()
   restored = manager.restore(
     path=path,

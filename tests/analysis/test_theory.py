@@ -235,7 +235,7 @@ def test_lenient_acceptance_by_hand():
     (lambda: optimal_gamma(0.5, 0.1, max_gamma=0), "max_gamma must be .* got 0"),
     (lambda: optimal_gamma(1.5, 0.1), "alpha must be"),
     (lambda: acceptance([0.5, 0.5], [1.0]), r"got shapes \(2,\) and \(1,\)"),
-    (lambda: acceptance(1.0, 1.0), "same tokens along their last axis"),
+    (lambda: acceptance(1.0, 1.0), "one vocabulary along the last axis"),
     (lambda: acceptance([2.0, -1.0], [0.5, 0.5]), "p must be probabilities .* got -1"),
     (lambda: divergence([0.5, 0.5], [3.0, 1.0]), "q's sum .* must be 1, got 4.0"),
     (lambda: lenient_acceptance([1.0], [1.0], 0), "lenience must be .* got 0.0"),

@@ -37,7 +37,7 @@ def test_depth_and_ranks_are_limited_to_the_measurements():
   tree = best_tree(acceptance, 6)
   assert tree.depth == 2
   assert sorted(tree.parents) == [0, 0, 1, 1, 2, 2]
-  with pytest.raises(ValueError, match="There are 6 nodes of 2 depths and 2 ranks"):
+  with pytest.raises(ValueError, match="got 6 of 2 depths and 2 ranks"):
     best_tree(acceptance, 7)
   with pytest.raises(ValueError, match="at least 1, got 0"):
     best_tree(acceptance, 0)

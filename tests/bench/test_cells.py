@@ -32,7 +32,8 @@ def test_a_truncated_last_line_is_reported_and_measured_again(cut, tmp_path, cap
   second = Cells(tmp_path)
   # A line that lacks only the newline is whole.
   printed = capsys.readouterr().err
-  assert printed.count("line 2: not a whole cell") == printed.count("\n") == (cut > 1)
+  count = printed.count("line 2: not a complete cell")
+  assert count == printed.count("\n") == (cut > 1)
   assert second.find(KEY) == {"alpha": 0.5}
   assert (second.find({**KEY, "gamma": 4}) is None) == (cut > 1)
   second.add({**KEY, "gamma": 4}, {"alpha": 0.6})

@@ -69,7 +69,7 @@ def test_failures_are_named_and_kept_tables_are_not_measured_again(tmp_path, cap
   (tmp_path / "README.md").write_text("<!-- table theory -->\n<!-- end -->\n")
   assert results.main([], tmp_path, PLAN) == 1
   printed = capsys.readouterr().out
-  assert "Failed: pair. Run this again for these alone." in printed
+  assert "Failed: pair. Run the command again to measure the failed tables." in printed
   assert "theory: measuring" in printed
   assert "the demo pair" in (tmp_path / "runs/results/pair.log").read_text()
   assert "| same digits |" in (tmp_path / "README.md").read_text()
@@ -87,7 +87,7 @@ def test_failures_are_named_and_kept_tables_are_not_measured_again(tmp_path, cap
 
 def test_an_unknown_table_is_refused(tmp_path, capsys):
   assert results.main(["--only", "table9"], tmp_path, PLAN) == 1
-  assert "expected some of ['machine', 'pair', 'theory']" in capsys.readouterr().out
+  assert "expected names among ['machine', 'pair', 'theory']" in capsys.readouterr().out
 
 
 def test_a_folder_without_a_name_is_refused(capsys):

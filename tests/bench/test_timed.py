@@ -17,7 +17,7 @@ def test_programs_take_turns_and_the_first_round_is_not_timed():
   assert [result.size for result in timed["b"].results] == [1, 2]
   assert (timed["a"].seconds > 0).all()
   assert timed["a"].seconds.shape == (2,)
-  with pytest.raises(ValueError, match="at least one program and one input"):
+  with pytest.raises(ValueError, match="at least 1 program and 1 input"):
     alternate({"a": program("a")}, [])
 
 

@@ -170,7 +170,7 @@ def test_a_finished_run_with_different_settings_is_refused(
   # Upstream's markers are empty, so there are no settings to compare.
   (tmp_path / f"{result_path(whole).name}.COMPLETED").touch()
   run(checkpoint, tmp_path, dataset=other)
-  assert "Under which settings is not on record" in capsys.readouterr().err
+  assert "settings of the earlier run are unknown" in capsys.readouterr().err
 
 
 def test_chunks_may_stay_unmerged(checkpoint, tmp_path):
@@ -325,5 +325,5 @@ def test_a_task_without_metrics_is_refused(checkpoint, tmp_path):
 
 @runtime_only
 def test_a_folder_without_checkpoints_is_refused(tmp_path):
-  with pytest.raises(ValueError, match="'all' needs a folder of checkpoints"):
+  with pytest.raises(ValueError, match="'all' needs a folder with checkpoints"):
     evaluate(tmp_path, tmp_path / "eval", mode="all")

@@ -281,7 +281,7 @@ REFUSALS = (
   (full, errno.ENOSPC, "free space"),
   (full_by_gin, errno.ENOSPC, "free space"),
   (beyond_the_limit, errno.EFBIG, "ulimit -f"),
-  (without_rights, errno.EACCES, "the right to write"),
+  (without_rights, errno.EACCES, "permission to write"),
 )
 
 
@@ -292,8 +292,8 @@ def test_a_chunk_that_cannot_be_written_leaves_earlier_chunks(
   for refusing, reason, advice in REFUSALS:
     message = (
       rf"INFER_OUTPUT_DIR={killed}: chunk 1 could not be written "
-      rf"\({os.strerror(reason)}.*\). The chunk before it is kept: .*{advice}.* and "
-      "run the same command again"
+      rf"\({os.strerror(reason)}.*\). The earlier chunk is kept: .*{advice}.* and "
+      "run the command again"
     )
     with pytest.raises(ValueError, match=message):
       run(checkpoint, killed, write_fn=refusing)
@@ -305,7 +305,7 @@ def test_a_chunk_that_cannot_be_written_leaves_earlier_chunks(
 def test_a_merge_that_cannot_be_written_leaves_all_chunks(
   checkpoint, expected, tmp_path
 ):
-  message = r"merged result could not.*\(No space left.*3 chunks before it are kept"
+  message = r"merged result could not.*\(No space left.*3 earlier chunks are kept"
   with pytest.raises(ValueError, match=message):
     run(checkpoint, tmp_path, merge_fn=full)
   run(checkpoint, tmp_path, write_fn=None)  # No chunk is left to write.

@@ -219,7 +219,7 @@ def test_a_missing_gin_file_is_named_with_the_closest_name(
   with pytest.raises(ValueError, match="Unable to open file: ") as caught:
     gin_utils.parse_gin_flags([".", str(ROOT)], [gin_file], [])
   message = str(caught.value)
-  assert f"Unable to open file: {here(file)}, sought in ." in message
+  assert f"Unable to open file: {here(file)}, searched in ." in message
   assert message.startswith(f"--gin_file={gin_file}: ")
   fix = f"Did you mean {here(suggested)}" if suggested else "Check the name"
   assert fix in message

@@ -145,7 +145,7 @@ def test_networks_have_names_by_level():
   ids=lambda drafter: type(drafter).__name__,
 )
 def test_unsupported_lower_drafters_are_refused(lower):
-  with pytest.raises(ValueError, match="needs a lower drafter of chains that reads"):
+  with pytest.raises(ValueError, match="a lower drafter of chains without features"):
     Cascade(MIDDLE, lower, 4)
 
 

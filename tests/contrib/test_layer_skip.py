@@ -73,7 +73,7 @@ def test_skipped_sublayers_are_not_computed():
 
 
 def test_sublayers_that_a_network_lacks_are_refused(unchecked):
-  with pytest.raises(ValueError, match="it has none"):
+  with pytest.raises(ValueError, match="the sublayers are none"):
     LayerSkip(("mlp_0",)).check(HashModel(1, 4))
 
 

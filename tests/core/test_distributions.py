@@ -208,7 +208,7 @@ def test_sample_never_returns_a_token_without_mass(size):
 
 
 def test_sample_refuses_fewer_uniforms_than_levels():
-  with pytest.raises(ValueError, match="A token of 65 takes 3 uniforms, got 2"):
+  with pytest.raises(ValueError, match="vocabulary of 65 needs 3 uniforms, got 2"):
     sample(jnp.ones(65), jnp.zeros(2))
 
 

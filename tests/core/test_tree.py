@@ -83,5 +83,5 @@ def test_chains_and_delayed_trees_by_hand():
 
 @pytest.mark.parametrize("parents", [(1,), (0, 1, 0), (-1,)])
 def test_invalid_trees_are_refused(parents):
-  with pytest.raises(ValueError, match="must be nodes that come earlier"):
+  with pytest.raises(ValueError, match="must be earlier nodes"):
     Tree(parents)

@@ -53,7 +53,9 @@ def test_skipped_texts_are_reported_once(files, caplog):
     examples(register(files, 2))
   (record,) = caplog.records
   assert "3 of the 5 texts" in record.getMessage()
-  with pytest.raises(ValueError, match=r"None of the 5 texts.*more than 9 words"):
+  with pytest.raises(
+    ValueError, match="more than prompt_words=9 words, but the 5 texts"
+  ):
     register(files, 9, name="too_short")
 
 
@@ -140,10 +142,10 @@ def test_equal_arguments_give_the_same_task(files):
 @pytest.mark.parametrize(
   ("file", "words", "message"),
   [
-    ("lines.txt", -1, r"prompt_words is .*from 0 \(no prompt\) to 200"),
-    ("lines.txt", 201, "prompt_words is"),
-    ("lines.txt", 2.0, "prompt_words is"),
-    (("a", "b"), 5, "expected the path of a text"),
+    ("lines.txt", -1, r"prompt_words must be .*from 0 \(no prompt\) to 200"),
+    ("lines.txt", 201, "prompt_words must be"),
+    ("lines.txt", 2.0, "prompt_words must be"),
+    (("a", "b"), 5, "must be the path of a text"),
   ],
 )
 def test_bad_arguments_are_refused(file, words, message):

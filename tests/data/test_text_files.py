@@ -58,7 +58,7 @@ def test_a_long_csv_field_is_read_and_the_limit_is_restored(write):
     ("r.csv", "a,b\n1,2,3\n", "line 2: expected 2 fields"),
     ("r.csv", "a,a\n1,2\n", "names a field twice"),
     ("r.csv", 'a\n"x" y\n', "malformed CSV"),
-    ("r.csv", "a,b\n", "holds no record"),
+    ("r.csv", "a,b\n", "must hold at least 1 record"),
     ("r.csv", "\n", "is empty"),
     (
       "r.jsonl.gz",

@@ -171,7 +171,7 @@ def test_slots_are_a_number_of_rows(slots):
 def test_slots_that_are_not_divisible_by_shards_are_refused(monkeypatch):
   mesh = jax.sharding.AbstractMesh((2, 1), ("data", "model"))
   monkeypatch.setattr(jax.sharding, "get_abstract_mesh", lambda: mesh)
-  with pytest.raises(ValueError, match=r"SLOTS=5 is no multiple .* 'data' axis of 2"):
+  with pytest.raises(ValueError, match=r"SLOTS must be divisible .* 'data' axis of 2"):
     decode(DECODERS["plain"], 5)
 
 
@@ -182,6 +182,6 @@ def test_a_mesh_that_jax_does_not_show_is_refused(monkeypatch):
   )
   with (
     flax_partitioning.axis_rules([("batch", "data")]),
-    pytest.raises(ValueError, match="here 2, needs a partitioner that"),
+    pytest.raises(ValueError, match="needs a partitioner that enters"),
   ):
     decode(DECODERS["plain"], 4)

@@ -102,7 +102,7 @@ def test_different_sizes_and_seeds_have_different_names():
   default = tasks.demo_ende(BYTES)
   assert len({default, tasks.demo_ende(BYTES, seed=1), tasks.demo_ende(BYTES, 10)}) == 3
   for bad in (0, 1.5, True):
-    with pytest.raises(ValueError, match="from 1 up"):
+    with pytest.raises(ValueError, match="at least 1"):
       tasks.demo_ende(BYTES, bad)
 
 
@@ -148,11 +148,11 @@ def test_the_vocabulary_is_deterministic(trained, tmp_path):
 def test_a_vocabulary_of_unknown_origin_is_refused(tmp_path):
   path = tmp_path / "x.model"
   path.write_bytes(b"?")
-  with pytest.raises(ValueError, match="what it was made from is not known"):
+  with pytest.raises(ValueError, match="the settings of the vocabulary are unknown"):
     vocabulary.demo_vocabulary(str(path))
-  with pytest.raises(ValueError, match="expected ende, cnndm, lm"):
+  with pytest.raises(ValueError, match="must be ende, cnndm, lm"):
     vocabulary.demo_vocabulary(str(tmp_path / "y"), corpora="wmt")
-  with pytest.raises(ValueError, match="positive integer"):
+  with pytest.raises(ValueError, match="whole number of at least 1"):
     vocabulary.demo_vocabulary(str(tmp_path / "y"), size=0)
   with pytest.raises(ValueError, match="SentencePiece can't train"):
     vocabulary.demo_vocabulary(str(tmp_path / "y"), size=30)

@@ -68,10 +68,10 @@ CLEAN = Report(5, 40, 0, Spread(0.1, 0.2), Spread(0.1, 0.2), 0.01, 3, 0, ())
   ("flags", "changes", "status", "advice"),
   [
     ([], {}, 0, "Nothing to do."),
-    ([], {"differences": (TIE,)}, 0, "Rounding, no bug"),
-    (["--strict"], {"differences": (TIE,)}, 0, "this machine does not compute"),
-    ([], {"differences": (TIE, BUG)}, 1, "Rounding does not explain this"),
-    ([], {"beyond": 2}, 0, "likely a bug that other inputs will show"),
+    ([], {"differences": (TIE,)}, 0, "The differences are rounding, not a bug"),
+    (["--strict"], {"differences": (TIE,)}, 0, "the machine does not compute"),
+    ([], {"differences": (TIE, BUG)}, 1, "Rounding does not explain the differences"),
+    ([], {"beyond": 2}, 0, "other inputs will show the bug"),
     ([], {"not_numbers": (3,)}, 1, "logits are NaN or infinite"),
   ],
 )
@@ -143,8 +143,10 @@ def test_a_gullible_rule_is_different(files, tmp_path, monkeypatch, capsys):
   path = tmp_path / "report.json"
   assert run(files, f"--json={path}") == 1
   printed = capsys.readouterr().out
-  assert "the speculative run's token is not the best by its own logits" in printed
-  assert "-> Rounding does not explain this" in printed
+  assert (
+    "the speculative run's token is not the best token of the run's logits" in printed
+  )
+  assert "-> Rounding does not explain the differences" in printed
   (report,) = json.loads(path.read_text())["dtypes"].values()
   assert report["bugs"] == len(report["differences"]) > 0
   difference = report["differences"][0]
@@ -198,7 +200,7 @@ def test_near_ties_are_ties(files, monkeypatch, capsys):
   printed = capsys.readouterr().out
   assert " 0 DIFFERENT" in printed
   assert "  tie\n" in printed
-  assert "-> Rounding, no bug" in printed
+  assert "-> The differences are rounding, not a bug" in printed
   # Even these outputs are equal in blocks of equal shape:
   # tests/decoding/test_baseline.py.
 
@@ -206,8 +208,11 @@ def test_near_ties_are_ties(files, monkeypatch, capsys):
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
-    (["--target=nowhere"], "--target: 'nowhere' does not exist. Name a file"),
-    (["--json=nowhere/a.json"], "--json: 'nowhere/a.json' lies in no folder"),
+    (["--target=nowhere"], "--target: 'nowhere' does not exist. Give a file"),
+    (
+      ["--json=nowhere/a.json"],
+      "--json: the folder of 'nowhere/a.json' does",
+    ),
     (["--gamma=0"], "gamma must be at least 1"),
     (["--examples=0"], "--examples must be at least 1"),
     (["--dtypes", "float64"], "invalid choice: 'float64'"),

@@ -43,7 +43,7 @@ def test_a_changed_number_is_reported_until_the_page_is_rendered(copy, capsys):
   path.write_text(json.dumps(record))
   assert report.main(["--check"], copy) == 1
   page = copy / "docs/results/paper.md"
-  assert capsys.readouterr().out == f"{page}: not as its tables are kept\n"
+  assert capsys.readouterr().out == f"{page}: differs from the kept tables\n"
   assert "7.77" not in page.read_text()
   assert report.main([], copy) == 0
   assert "| 7.77 " in page.read_text()
@@ -53,7 +53,7 @@ def test_a_changed_number_is_reported_until_the_page_is_rendered(copy, capsys):
 def test_a_missing_table_is_named(copy, capsys):
   (copy / "README.md").write_text("<!-- table speeds -->\n<!-- end -->\n")
   assert report.main(["--check"], copy) == 1
-  assert "speeds.json is not there" in capsys.readouterr().err
+  assert "speeds.json does not exist" in capsys.readouterr().err
 
 
 def test_a_table_without_an_end_is_refused(copy, capsys):

@@ -302,13 +302,16 @@ def test_unsupported_settings_are_refused():
   heads, parallel = (heads_of(kind, tiny.TARGET) for kind in ("medusa", "parallel"))
   gpt = network_for(tiny_gpt.TARGET)
   for make, message in [
-    (lambda: headed(heads, chain(4)), "depth 4 needs as many heads, got 3"),
+    (lambda: headed(heads, chain(4)), "depth 4 needs 4 heads, got 3"),
     (lambda: headed(heads, Pruned(99)), "nodes must be at most 18"),
     (lambda: Pruned(ranks=0), "Pruned.ranks must be a whole number"),
     (lambda: Pruned(penalty=-1.0), "penalty must be a finite number of at least 0"),
     (lambda: Pruned(table=heads), "must be a table of n-grams, got a "),
-    (lambda: headed(heads).check(network_for(tiny.DRAFT)), "is 8, got heads of width"),
-    (lambda: headed(parallel).check(gpt), "attends to its target's keys"),
+    (
+      lambda: headed(heads).check(network_for(tiny.DRAFT)),
+      "of width 8, got heads of width",
+    ),
+    (lambda: headed(parallel).check(gpt), "attends to the target's keys"),
     (lambda: get_drafter("heads", heads, num_candidates=2), "needs a draft model, got"),
   ]:
     with pytest.raises(ValueError, match=message):

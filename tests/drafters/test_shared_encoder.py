@@ -63,10 +63,10 @@ def test_a_draft_without_a_matching_encoder_is_refused():
   params = all_params(draft)
   beam = BeamDecoder(TARGET, draft)
   for make, message in [
-    (lambda: SpeculativeDecoder(TARGET, DraftModel(narrow)), "16, got one of width 8"),
-    (lambda: run(PlainDecoder(draft), {"target": params["draft"]}), "got one with"),
+    (lambda: SpeculativeDecoder(TARGET, DraftModel(narrow)), "16, got width 8"),
+    (lambda: run(PlainDecoder(draft), {"target": params["draft"]}), "got a draft on"),
     (lambda: run(beam, params, decodes=2), "without a beam"),
-    (lambda: Drafting.of(Model(draft, params["draft"])), "in the same process"),
+    (lambda: Drafting.of(Model(draft, params["draft"])), "in the target's process"),
   ]:
     with pytest.raises(ValueError, match=message):
       make()

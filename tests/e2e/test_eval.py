@@ -71,9 +71,9 @@ def test_without_speculation_a_target_call_gives_one_token(evaluate, tmp_path):
 @pytest.mark.parametrize(
   ("bindings", "message"),
   [
-    ({"NUM_DECODES": 2, "TEMPERATURE": 1.0}, "is of one output an input"),
+    ({"NUM_DECODES": 2, "TEMPERATURE": 1.0}, "needs one output per input"),
     ({"MIXTURE_OR_TASK_NAME": "of infer"}, "has no metrics"),
-    ({"utils.RestoreCheckpointConfig.mode": "all"}, "evaluates each checkpoint"),
+    ({"utils.RestoreCheckpointConfig.mode": "all"}, "needs a folder with checkpoints"),
     ({"DRAFT_CHECKPOINT_PATH": "nowhere"}, "^t5x.eval: DRAFT_CHECKPOINT_PATH: "),
     ({"EVAL_OUTPUT_DIR": "/proc/out"}, "EVAL_OUTPUT_DIR=/proc/out can't be written to"),
   ],

@@ -170,10 +170,10 @@ WRONG = {
   "a text": ({"eos_token_id": "</s>"}, "eos_token_id must be a token id, or a list"),
   "no token": ({"eos_token_id": []}, "eos_token_id must be a token id, or a list"),
   "a negative id": ({"eos_token_id": [1, -1]}, "eos_token_id must be a token id"),
-  "too large": ({"eos_token_id": [1, 64]}, "vocab_size is 64: expected ids below it"),
+  "too large": ({"eos_token_id": [1, 64]}, "below the network's vocab_size 64, got"),
   "a truth value": ({"decoder_start_token_id": True}, "must be a token id, got True"),
   "several starts": ({"decoder_start_token_id": [1, 2]}, "must be a token id, got"),
-  "a start too large": ({"decoder_start_token_id": 99}, "expected ids below it"),
+  "a start too large": ({"decoder_start_token_id": 99}, "must be below the network's"),
 }
 
 

@@ -114,7 +114,7 @@ def test_leftover_zeros_are_reported_and_skipped(name, dtype, tmp_path, capsys):
   for value in (-1, np.nan):
     leftover.flat[-1] = value
     folders.set_arrays(theirs, lambda arrays: arrays.update({name: leftover}))
-    with pytest.raises(ValueError, match=f"no place for, {name}"):
+    with pytest.raises(ValueError, match=f"lacks; the first is {name}"):
       Folder.open(str(theirs))
 
 
@@ -213,8 +213,8 @@ def test_a_local_path_is_not_mistaken_for_a_hub_name(name, monkeypatch):
   ("files", "lacks"),
   [
     (["model.safetensors"], r"config.json and a vocabulary \(spiece.model or tok"),
-    (["spiece.model"], r"config.json and weights \(model.safetensors\): copy"),
-    (["flax_model.msgpack", "tokenizer.json"], "config.json: copy"),
+    (["spiece.model"], r"config.json and weights \(model.safetensors\). Copy"),
+    (["flax_model.msgpack", "tokenizer.json"], "config.json. Copy"),
     ([], "checkpoint_1000.$"),
   ],
 )
@@ -306,8 +306,8 @@ def test_a_shard_in_flax_s_format_without_an_array_is_named(tmp_path):
     ({"shared": {"embedding": 5}}, "shared/embedding is no array"),
     ({"shared": {"embedding": np.float32(5)}}, "shared/embedding is no array"),
     ({"a": {"kernel": np.ones(1), "weight": np.ones(1)}}, "two arrays a.weight"),
-    (np.ones(3), "no whole msgpack file"),
-    ({"shared": {5: np.ones(1)}}, "it has 5 in the place of a name"),
+    (np.ones(3), "not a complete msgpack file"),
+    ({"shared": {5: np.ones(1)}}, "the file has 5 instead of a name"),
     (functools.reduce(lambda tree, _: {"a": tree}, range(40), {}), "is too deep"),
   ],
 )

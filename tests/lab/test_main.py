@@ -57,7 +57,11 @@ def test_an_unknown_command_is_refused_with_the_list_of_commands(name, capsys):
     ("model", "--topology v9:1x1", "Expected a topology such as v4:1x1x1"),
     ("model", "--topology v4", "Expected a topology such as v4:1x1x1"),
     ("model", "--widths 2 4", "Expected width 1"),
-    ("hierarchy", "", "--draft: expected NAME=DIR, `copy` or `quantized`, got none"),
+    (
+      "hierarchy",
+      "",
+      "--draft: expected NAME=DIR, `copy` or `quantized`, got no draft",
+    ),
     ("link", "--draft copy", "a link needs a draft model or a table of n-grams"),
     ("online", "--requests=6 --domain=three", "expected NAME=FILE, of a file that"),
     (

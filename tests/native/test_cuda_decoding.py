@@ -138,7 +138,7 @@ def test_more_than_eight_rows_use_xla(gpu, capsys):
   decoder, params = decoder_of()
   reason = "there are 9 rows; the kernel takes 8"
   lines = choose(decoder, params, 9, capsys)
-  assert lines == [f"Step of the draft: XLA's, for {reason}."]
+  assert lines == [f"Step of the draft: XLA's, because {reason}."]
   net = decoder.drafter.network
   assert draft_step.problem_of(net, rows=8) is None
   assert not choice.is_used(draft_step.key_of(net, 9))
@@ -256,7 +256,9 @@ def test_a_kernel_with_wrong_results_is_not_used(faster, monkeypatch, changes, c
   decoder, params = decoder_of()
   monkeypatch.setattr(draft_step, "of_network", planted(**changes))
   (line,) = choose(decoder, params, 1, capsys)
-  assert line.startswith("Draft step of 1 row: XLA's, for our kernel's results are off")
+  assert line.startswith(
+    "Draft step of 1 row: XLA's, because our kernel's results are off"
+  )
   assert not choice.is_used(draft_step.key_of(decoder.drafter.network, 1))
 
 
@@ -275,7 +277,7 @@ def test_a_kernel_with_a_stale_cache_is_not_used(faster, monkeypatch, capsys):
 
   monkeypatch.setattr(DraftStep, "__call__", forgetful)
   (line,) = choose(decoder, params, 1, capsys)
-  assert "XLA's, for our kernel's results are off" in line
+  assert "XLA's, because our kernel's results are off" in line
 
 
 @pytest.mark.parametrize("reason", ["INTERNAL: step_kernel: too large", "ABORTED\nat"])
@@ -288,7 +290,7 @@ def test_a_kernel_that_fails_is_not_used(faster, monkeypatch, tmp_path, reason, 
   monkeypatch.setattr(choice, "_outcome", fail)
   (line,) = choose(decoder, params, 1, capsys)
   first = reason.splitlines()[0]
-  assert line.endswith(f"row: XLA's, for the comparison failed: {first}")
+  assert line.endswith(f"row: XLA's, because the comparison failed: {first}")
   assert not choice.is_used(draft_step.key_of(decoder.drafter.network, 1))
   assert not list(tmp_path.glob("choice-*"))
 
@@ -299,7 +301,7 @@ def test_an_outcome_that_cannot_be_saved_holds_in_this_process(
   decoder, params = decoder_of()
   (tmp_path / "file").touch()
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "file"))
-  with pytest.warns(UserWarning, match="is known to this process alone"):
+  with pytest.warns(UserWarning, match="for this process alone"):
     choose(decoder, params, 1, capsys)
   assert choice.is_used(draft_step.key_of(decoder.drafter.network, 1))
 
@@ -371,7 +373,9 @@ def test_an_unsupported_network_uses_xla(gpu, name):
   assert draft_step.derived("draft", net) == {}
   if name != "xla":
     asked_for = net.clone(config=_asked_for(net.config))
-    with pytest.raises(ValueError, match="PRODUCTS='native' can't be had for the dra"):
+    with pytest.raises(
+      ValueError, match="PRODUCTS='native' is not available for the dra"
+    ):
       draft_step.derived("draft", asked_for)
 
 
@@ -385,11 +389,13 @@ def _asked_for(config):
 def test_native_is_refused_without_kernels(gpu, monkeypatch):
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   assert network(products="native").config.products == "native"
-  with pytest.raises(ValueError, match=r"'float32'; they are of bfloat16\. Use 'auto'"):
+  with pytest.raises(
+    ValueError, match=r"'float32'; native products support bfloat16\. Use 'auto'"
+  ):
     network(products="native", dtype="float32")
   for reason in ("the GPU's compute capability is 8.0", "there are 4 devices"):
     monkeypatch.setattr(of_gpu, "problem", lambda reason=reason: reason)
-    with pytest.raises(ValueError, match=f"native' can't be had: {reason}"):
+    with pytest.raises(ValueError, match=f"native' is not available: {reason}"):
       network(products="native")
 
 
@@ -414,18 +420,18 @@ def test_native_refuses_a_kernel_with_wrong_results(faster, monkeypatch, capsys)
   asked_for = DraftModel(net.clone(config=_asked_for(net.config)), GAMMA)
   decoder = dataclasses.replace(decoder, drafter=asked_for)
   monkeypatch.setattr(draft_step, "of_network", planted(scale=2.0))
-  with pytest.raises(ValueError, match=r"can't be had: .* off by .* Use 'auto'"):
+  with pytest.raises(ValueError, match=r"is not available: .* off by .* Use 'auto'"):
     choose(decoder, params, 1, capsys)
 
 
 def test_an_unsupported_gpu_uses_xla(faster, monkeypatch, capsys):
-  reason = "the GPU's compute capability is 8.0; they are for 9.0"
+  reason = "the GPU's compute capability is 8.0; native kernels are for 9.0"
   monkeypatch.setattr(of_gpu, "problem", lambda: reason)
   monkeypatch.setattr(draft_step, "is_for_gpu", lambda: True)
   decoder, params = decoder_of()
   assert set(params) == {"target", "draft"}
   lines = choose(decoder, params, 1, capsys)
-  assert lines == [f"Step of the draft: XLA's, for {reason}."]
+  assert lines == [f"Step of the draft: XLA's, because {reason}."]
 
 
 def test_tree_drafts_have_no_step(faster):
@@ -443,7 +449,7 @@ def test_other_decoders_use_no_kernel(gpu, kind, capsys):
   if kind == "beam":
     decoder = BeamDecoder(target.network, draft.network)
     params = {"target": target.params, "draft": draft.params}
-    expected = ["Step of the draft: XLA's, for drafts are trees."]
+    expected = ["Step of the draft: XLA's, because drafts are trees."]
   elif kind == "plain":
     decoder, params = build.together(target)
     expected = []
@@ -452,17 +458,19 @@ def test_other_decoders_use_no_kernel(gpu, kind, capsys):
     variables = initial_variables(table, jax.random.key(0))
     ngrams = build.Model(table, variables["params"])
     decoder, params = build.together(target, ngrams, gamma=GAMMA)
-    expected = ["Step of the draft: XLA's, for a NgramTable is not an encoder-decoder."]
+    expected = [
+      "Step of the draft: XLA's, because a NgramTable is not an encoder-decoder."
+    ]
   assert choose(decoder, params, 2, capsys) == expected
 
 
 @pytest.mark.parametrize(
   ("capability", "count", "reason"),
   [
-    ("8.0", 1, "compute capability is 8.0; they are for 9.0"),
-    ("12.0", 1, "compute capability is 12.0; they are for 9.0"),
+    ("8.0", 1, "compute capability is 8.0; native kernels are for 9.0"),
+    ("12.0", 1, "compute capability is 12.0; native kernels are for 9.0"),
     ("9.0", 4, "there are 4 devices"),
-    ("9.0", 1, "they could not be built: there is no nvcc"),
+    ("9.0", 1, "the build failed: there is no nvcc"),
   ],
 )
 def test_a_gpu_s_problem_is_named(capability, count, reason, monkeypatch, tmp_path):
@@ -480,6 +488,6 @@ def test_programs_for_other_machines_have_no_kernels(monkeypatch):
   monkeypatch.setattr(of_gpu, "_problem_of_device", lambda: None)
   monkeypatch.setattr(choice, "_decided", {"key": True})
   assert choice.is_used("key")
-  with library.left_out("exported programs run elsewhere"):
-    assert of_gpu.problem() == "exported programs run elsewhere"
+  with library.left_out("programs run on other machines"):
+    assert of_gpu.problem() == "programs run on other machines"
     assert not choice.is_used("key")

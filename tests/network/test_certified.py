@@ -231,7 +231,7 @@ def test_auto_uses_a_certified_head_for_large_heads(monkeypatch):
 
 def test_int8_weights_are_refused():
   config = dataclasses.replace(TARGETS["t5"], head="certified", weights="int8")
-  with pytest.raises(ValueError, match="of 8 bits already"):
+  with pytest.raises(ValueError, match="already have 8 bits"):
     certified.is_used(config, reads_argmaxes=True)
 
 

@@ -101,18 +101,18 @@ def test_a_checkpoint_is_read_with_its_configuration(config, tmp_path):
 def test_invalid_gemma_settings_are_refused(tmp_path):
   bad = [
     ({"layer_types": ("sliding", "chunked")}, "layer_types must be names among"),
-    ({"num_kv_heads": 3}, "num_heads that num_kv_heads divides"),
-    ({"encoder": GEMMA_1.encoder}, "have one width, got emb_dim=24 and 16"),
+    ({"num_kv_heads": 3}, "num_heads must be divisible by num_kv_heads"),
+    ({"encoder": GEMMA_1.encoder}, "have equal widths, got emb_dim=24 and 16"),
   ]
   for settings, message in bad:
     with pytest.raises(ValueError, match=message):
       dataclasses.replace(GEMMA_2, **settings)
-  with pytest.raises(ValueError, match="layer is a T5's, got a T5Gemma"):
+  with pytest.raises(ValueError, match="needs a T5 as target, got a T5Gemma"):
     HeadsConfig.of(GEMMA_2, 2)
   export.write(str(tmp_path), GEMMA_2, kinds.model(GEMMA_2).params)
-  with pytest.raises(ValueError, match="encoder is a T5's, got a T5Gemma"):
+  with pytest.raises(ValueError, match="encoder needs a T5 as target"):
     new_heads(str(tmp_path), "shared_encoder", 2, 1)
-  with pytest.raises(ValueError, match="no shape tells"):
+  with pytest.raises(ValueError, match="shapes do not determine"):
     config_from_shapes({"decoder/layers_0/post_mlp_layer_norm/scale": (8,)})
 
 

@@ -127,8 +127,8 @@ def test_the_bias_is_a_product_of_two_matrices_and_begins_as_zero(config):
     ({"count": 0}, "HeadsConfig.count must be a whole number of at least 1, got 0"),
     ({"dtype": "float16"}, "HeadsConfig.dtype must be one of"),
     ({"rank": -1}, "MARKOV_RANK must be a whole number of at least 0"),
-    ({"rank": 2}, "vocab_size the target's where it is not 0, got 2 and 0"),
-    ({"kind": "hydra", **BIAS}, "token before is not for 'hydra'"),
+    ({"rank": 2}, "the target's if MARKOV_RANK is not 0, got 2 and 0"),
+    ({"kind": "hydra", **BIAS}, "previous token is not for 'hydra'"),
   ],
 )
 def test_bad_shapes_are_refused(knobs, message):

@@ -59,7 +59,7 @@ def test_drafts_round_the_checkpoint_s_weights():
   found = target.derived(drafter.derived(target.network))[NAME]
   expected = drafter.derived(target.network)[NAME](model("t5").params)
   jax.tree.map(np.testing.assert_array_equal, found, expected)
-  with pytest.raises(ValueError, match="some that are rounded already"):
+  with pytest.raises(ValueError, match="got rounded parameters"):
     dataclasses.replace(target, restore=None, _derived={}).derived(
       drafter.derived(target.network)
     )
@@ -102,5 +102,5 @@ def test_any_checkpoint_can_be_loaded_with_rounded_weights(tmp_path, monkeypatch
   found, theirs = (api.load_model(str(x), weights="int8") for x in (path, folder))
   jax.tree.map(np.testing.assert_array_equal, found.params, theirs.params)
   assert found.network.config.weights == theirs.network.config.weights == "int8"
-  assert all("WEIGHTS='int8': another model than the checkpoint's" in x for x in lines)
+  assert all("WEIGHTS='int8': the rounded weights are another" in x for x in lines)
   assert rounded.size(found.params) < 0.6 * rounded.size(unrounded.params)

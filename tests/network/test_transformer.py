@@ -191,7 +191,7 @@ def test_parameters_axes_and_logits_equal_upstream(config):
   ("bad", "message"),
   [
     ({"dtype": "int32"}, "dtype"),
-    ({"dtype": "float16"}, "T5's activations outgrow float16"),
+    ({"dtype": "float16"}, "T5's activations overflow float16"),
     ({"mlp_activations": ("gleu",)}, "mlp_activations"),
     ({"mlp_activations": ()}, "mlp_activations"),
     ({"num_heads": 0}, "num_heads"),
@@ -232,7 +232,9 @@ def test_pairs_of_different_kinds_are_refused():
   inputs = jnp.ones((1, 3), jnp.int32)
   assert prompts_of(inputs, network_for(GPT)).shape == (1, 3)
   assert prompts_of(inputs, t5).shape == (1, 0)
-  with pytest.raises(ValueError, match="both decoder-only, got a GptTransformer and"):
+  with pytest.raises(
+    ValueError, match="two decoder-only networks, got a GptTransformer and"
+  ):
     check_same_kind(network_for(GPT), t5)
 
 

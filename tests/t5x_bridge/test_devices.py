@@ -85,5 +85,7 @@ def test_heads_that_the_mesh_does_not_divide_are_refused_before_any_work(vocabul
 
 
 def test_a_batch_that_the_mesh_does_not_divide_is_refused(vocabulary):
-  with pytest.raises(ValueError, match=r"BATCH_SIZE=7 is no multiple .* 2 devices"):
+  with pytest.raises(
+    ValueError, match=r"BATCH_SIZE must be divisible .* 2 devices, got 7"
+  ):
     check(vocabulary, rows=7)

@@ -222,7 +222,7 @@ def test_keys_can_be_passed_in_decoder_params(vocabulary, batch):
       "Expected one key",
     ),
     ({"decoder_params": {"temperature": 0.5}}, "decoder_params may hold"),
-    ({"prompt_with_targets": True}, "not supported"),
+    ({"prompt_with_targets": True}, "must be False"),
   ],
 )
 def test_unsupported_requests_are_refused(vocabulary, batch, bad, message):
@@ -234,5 +234,5 @@ def test_unsupported_requests_are_refused(vocabulary, batch, bad, message):
 def test_a_batch_without_prompts_is_refused(vocabulary, params, batches):
   model = tiny_gpt.speculative(vocabulary)
   del (batch := dict(batches["gpt"]))["decoder_causal_attention"]
-  with pytest.raises(ValueError, match="which marks the prompts"):
+  with pytest.raises(ValueError, match="the mask of the prompts"):
     model.predict_batch_with_aux(params["gpt"], batch)

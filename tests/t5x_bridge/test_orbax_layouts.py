@@ -129,10 +129,16 @@ def test_other_networks_in_orbax_s_layout_are_read(config, dtype, tmp_path):
 @pytest.mark.parametrize(
   ("tree", "found"),
   [
-    ({"layer": {"kernel": np.ones((2, 2))}}, "of 'layer', and its 1 arrays are no n"),
-    ({"params": {"a": np.ones(2)}, "step": 5}, "of 'params', 'step', and its 1 arr"),
-    ([np.ones(2), np.ones(3)], "of a list, and its 0 arrays are no network's"),
-    ({"opt_state": OPTIMIZER}, "of 'opt_state', and its 1 arrays are no network's"),
+    ({"layer": {"kernel": np.ones((2, 2))}}, "of 'layer', but the 1 arrays are not"),
+    ({"params": {"a": np.ones(2)}, "step": 5}, "of 'params', 'step', but the 1 arr"),
+    (
+      [np.ones(2), np.ones(3)],
+      "of a list, but the 0 arrays are not",
+    ),
+    (
+      {"opt_state": OPTIMIZER},
+      "of 'opt_state', but the 1 arrays are not",
+    ),
   ],
 )
 @pytest.mark.parametrize("write", [standard, managed()])

@@ -97,7 +97,7 @@ def test_a_good_run_passes(vocabulary, dataset, paths, tmp_path):
 
 def test_a_network_without_a_path_is_named(vocabulary, dataset, paths, tmp_path):
   alone = {"target": paths["t5x"]["target"]}
-  with pytest.raises(ValueError, match="no path of the network 'draft'"):
+  with pytest.raises(ValueError, match="needs a path of the network 'draft'"):
     check(vocabulary, dataset(), alone, tmp_path)
 
 

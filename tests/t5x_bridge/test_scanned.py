@@ -174,7 +174,7 @@ def test_split_heads_of_unstacked_layers_are_joined(format, tmp_path):
 def test_inconsistent_stacks_are_refused(name, shape, format, tmp_path):
   flat = stack(tiny.drawn(UMT5), 1, scan, 2) | {name: np.ones(shape, np.float32)}
   path = write(tmp_path, flat, format)
-  message = r"checkpoint_7: .* look like parameters of stacked layers.*0 ways"
+  message = r"checkpoint_7: .* looks like a parameter of stacked layers.*0 ways"
   with pytest.raises(ValueError, match=message):
     specdec_t5x.load_model(path)
 

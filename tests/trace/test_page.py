@@ -100,7 +100,7 @@ def test_the_time_line_is_to_scale():
 def test_the_page_needs_no_files_and_no_network():
   text = page.to_html([DRAWN])
   assert not re.search(r"(src|href)=|url\(|https?:|@import", text)
-  with pytest.raises(ValueError, match="a trace at least"):
+  with pytest.raises(ValueError, match="at least 1 trace"):
     page.to_html([])
 
 

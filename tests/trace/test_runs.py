@@ -122,10 +122,10 @@ def test_a_click_on_a_column_sorts_and_a_second_click_reverses(tmp_path):
   ("folders", "message"),
   [
     (["nowhere"], r"nowhere: expected the INFER_OUTPUT_DIR of one finished run"),
-    (["plain", "other"], r"plain and other are of other inputs"),
+    (["plain", "other"], r"plain and other have different inputs"),
     (["plain", "spec", "other"], "Expected one or two runs with examples"),
     (["empty"], "Expected one or two runs with examples"),
-    (["scores"], r"scores.*, line 1: expected an example as t5x.infer writes it"),
+    (["scores"], r"scores.*, line 1: expected an example written by t5x.infer"),
   ],
 )
 def test_invalid_runs_are_refused(folders, message, tmp_path, monkeypatch, capsys):

@@ -88,5 +88,5 @@ def test_validation_is_bounded_and_padded(few, validation):
 def test_unknown_tasks_and_splits_are_refused(data):
   with pytest.raises(ValueError, match=r"Unknown task 'nothing'.*training_copy"):
     batches.get_task("nothing")
-  with pytest.raises(ValueError, match="no split 'dev'; it has"):
+  with pytest.raises(ValueError, match="no split 'dev'; the splits are"):
     batches.check_splits(data, ("train", "dev"))

@@ -66,7 +66,7 @@ def test_the_optimizer_has_only_the_draft_s_parameters():
 
 
 def test_models_without_a_trainable_draft_are_refused():
-  with pytest.raises(ValueError, match=r"networks .'target'.* trained by python -m"):
+  with pytest.raises(ValueError, match=r"networks .'target'.* tables with python -m"):
     make(tiny.decoder(draft=None, drafter="copy", gamma=3))
   with pytest.raises(ValueError, match=r"t5x_distill.gin.* use specdec_t5x.generate"):
     tiny.speculative(VOCABULARY).optimizer_def  # noqa: B018 - it raises

@@ -197,15 +197,15 @@ def test_heads_and_target_learn_together_and_resume_to_the_bit(data, target, tmp
 
 def test_conflicting_settings_are_refused(data, target, tmp_path):
   for settings, message in [
-    ({"network": TARGET}, "Heads are trained with MODE = one of .*a Transformer"),
-    ({"mode": "supervised", "target": None}, "Heads are trained with MODE"),
+    ({"network": TARGET}, "MODE must be one of .* for heads.*a Transformer"),
+    ({"mode": "supervised", "target": None}, "MODE must be one of .* for heads"),
     ({"metric_period": 5}, "METRIC_PERIOD must be 0 with MODE = 'heads'"),
     (
       {
         "network": new_heads(target, "shared_encoder", 4, 1),
         "mode": "heads_and_target",
       },
-      "encoder with 'heads'",
+      "'heads' for a draft on the target's encoder",
     ),
   ]:
     arguments = {"data": data, "target": target, "directory": tmp_path / "no"}

@@ -189,7 +189,7 @@ def test_sequence_distillation_uses_the_end_ids_of_the_target_s_folder(
   ("settings", "message"),
   [
     ({"mode": "distill_tokens"}, "needs TARGET_CHECKPOINT_PATH"),
-    ({"target_checkpoint": "t"}, "is for MODE = one of .'distill_tokens'"),
+    ({"target_checkpoint": "t"}, "needs a MODE among .'distill_tokens'"),
     ({"network": dataclasses.replace(NETWORK, vocab_size=16)}, "vocab_size is 16"),
     ({"keep": -1}, "KEEP must be"),
   ],

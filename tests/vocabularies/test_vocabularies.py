@@ -208,9 +208,9 @@ BYTES = {"tokenizer_class": "ByT5Tokenizer"}
 # Files by name, and the message.
 DAMAGED = {
   "no vocabulary": ({}, "has no vocabulary: expected tokenizer.json"),
-  "BERT's file": ({"vocab.txt": "[PAD]"}, "There is vocab.txt, .*save_pretrained"),
-  "no JSON": ({made.TOKENIZER: "{"}, "is no tokenizer that the tokenizers library"),
-  "no model": ({made.TOKENIZER: "{}"}, "is no tokenizer that the tokenizers library"),
+  "BERT's file": ({"vocab.txt": "[PAD]"}, "vocab.txt exists, .*save_pretrained"),
+  "no JSON": ({made.TOKENIZER: "{"}, "is not a tokenizer of the tokenizers library"),
+  "no model": ({made.TOKENIZER: "{}"}, "is not a tokenizer of the tokenizers library"),
   "a list": (
     {made.SETTINGS: json.dumps(BYTES | {"added_tokens_decoder": []})},
     "added_tokens_decoder must be a JSON object",
@@ -401,7 +401,7 @@ def test_gemma_s_frame_follows_the_settings(settings, around, tmp_path):
 def test_a_model_without_the_requested_bos_is_refused(tmp_path):
   made.trained(tmp_path)
   made.write_json_settings(tmp_path, add_bos_token=True)
-  with pytest.raises(ValueError, match=r"add_bos_token is true, and .*no beginning"):
+  with pytest.raises(ValueError, match=r"add_bos_token is true, but .*no beginning"):
     open_vocabulary(tmp_path)
 
 

@@ -92,8 +92,8 @@ def read_points(path: str | None) -> list[dict[str, Any]]:
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise ValueError(
       f"--points: {path!r} can't be read ({type(error).__name__}: {error}). Expected "
-      "the table2.json or table4.json that `python -m specdec_t5x.bench` table2 or "
-      "table4 writes."
+      "table2.json or table4.json, as written by `python -m specdec_t5x.bench` table2 "
+      "or table4."
     ) from error
   if not points:
     raise ValueError(
@@ -157,7 +157,7 @@ def _mark(axis, row, column, color):
 
 def _figure(name, curve, by, flags, panels) -> Command:
   """Returns a figure's command."""
-  points = "a table2.json or table4.json: its measured rows are drawn too"
+  points = "a table2.json or table4.json, to draw the measured rows, too"
   return Command(
     __doc__,
     functools.partial(_make, name, by, curve),

@@ -55,8 +55,8 @@ def _row(cell: Measured | None, gamma: int, number: int) -> dict[str, Any]:
     return name
   if not 0 <= number < cell.inputs:
     raise ValueError(
-      f"--input: expected a number below {cell.inputs}, the inputs decoded, got "
-      f"{number}. More --num-tokens decode more of them."
+      f"--input: expected a number below the number of decoded inputs ({cell.inputs}), "
+      f"got {number}. Raise --num-tokens to decode more inputs."
     )
   prefix = "" if gamma else "plain_"
   costs = cell.costs
@@ -118,7 +118,7 @@ COMMAND = Command(
     **jobs.PAIRS,
     "gammas": [7, 3],
     "temperature": 0.0,
-    "input": (0, "number of the input shown"),
+    "input": (0, "number of the input to show"),
     **jobs.CELLS,
   },
   output=OUTPUT,

@@ -74,7 +74,7 @@ class BeamDecoder(Decoder):
       if is_decoder_only(network):
         raise ValueError(
           f"Beam search needs an encoder-decoder, got a {type(network).__name__}. "
-          "Decode it without configs/runs/beam*.gin."
+          "Decode without configs/runs/beam*.gin."
         )
     BeamSettings(1, 1, self.alpha)  # Refuses a bad alpha.
     if self.draft is None:
@@ -94,15 +94,15 @@ class BeamDecoder(Decoder):
     if not sampling.greedy or sampling.top_k or sampling.top_p:
       raise ValueError(
         "Beam search draws nothing: TEMPERATURE, TOPK and TOPP must be 0, got "
-        f"{sampling.temperature}, {sampling.top_k}, {sampling.top_p}. Leave them out, "
-        "or sample without configs/runs/beam*.gin."
+        f"{sampling.temperature}, {sampling.top_k}, {sampling.top_p}. Leave the "
+        "settings out, or sample without configs/runs/beam*.gin."
       )
     certified.is_used(self.target.config, reads_argmaxes=False)
     vocab_size = self.target.config.vocab_size
     if num_decodes >= vocab_size:
       raise ValueError(
         f"BEAM_SIZE must be below the vocabulary's {vocab_size} tokens, got "
-        f"{num_decodes}."
+        f"{num_decodes}. Lower BEAM_SIZE."
       )
     size = self.draft_beam_size
     if self.draft is not None and not (
@@ -110,8 +110,8 @@ class BeamDecoder(Decoder):
     ):
       raise ValueError(
         f"DRAFT_BEAM_SIZE must be a whole number from BEAM_SIZE={num_decodes} to below "
-        f"the vocabulary's {vocab_size} tokens, got {size!r}: the tree must have room "
-        "for all hypotheses of the target. Try twice BEAM_SIZE."
+        f"the vocabulary's {vocab_size} tokens, got {size!r}: the tree needs room for "
+        "the target's hypotheses. Try twice BEAM_SIZE."
       )
 
   def decode(
@@ -210,33 +210,33 @@ def beam(
   """
   if policy not in (None, "fixed"):
     raise ValueError(
-      f"GAMMA_POLICY must be 'fixed' with a beam, or left out, got {policy!r}: each "
+      f"GAMMA_POLICY must be 'fixed' with a beam, or left out, got {policy!r}: every "
       "tree has GAMMA levels."
     )
   if verification != "beam" or lenience != 1.0:
     raise ValueError(
       f"VERIFICATION must be 'beam' with a beam, and LENIENCE 1, got {verification!r} "
-      f"and {lenience}: hypotheses are compared, not tokens. Leave them out, or leave "
-      "out configs/contrib/beam.gin."
+      f"and {lenience}: beam search compares hypotheses, not tokens. Leave "
+      "VERIFICATION and LENIENCE out, or leave out configs/contrib/beam.gin."
     )
   network = getattr(drafter, "network", None)
   if drafter is not None:
     if type(drafter) is not DraftModel or not hasattr(network, "extend_slots"):
       raise ValueError(
         "DRAFTER must be 'draft_model' with a beam, and NUM_CANDIDATES 1, got "
-        f"{type(drafter).__name__} whose network is {type(network).__name__}: the "
-        "draft searches with a beam of its own."
+        f"{type(drafter).__name__} with the network {type(network).__name__}: the "
+        "draft model also searches with a beam. Leave DRAFTER and NUM_CANDIDATES out."
       )
     knobs |= {"draft": network, "gamma": drafter.gamma}
   if (seed, slots, block) != (0, 0, 1):
     raise ValueError(
       f"With a beam SEED and SLOTS must be 0 and BLOCK 1, got {seed}, {slots} and "
-      f"{block}: it draws nothing, hypotheses end together, and the strict baseline is "
-      "one of single tokens. Leave them out."
+      f"{block}: beam search draws nothing, hypotheses end together, and the strict "
+      "baseline scores single tokens. Leave SEED, SLOTS and BLOCK out."
     )
   if same_bits is not None:
     raise ValueError(
       f"With a beam SAME_BITS must be None, got {same_bits!r}: hypotheses are scored "
-      "in trees, whose blocks have other widths. Leave SAME_BITS out."
+      "in trees, and blocks of trees have other widths. Leave SAME_BITS out."
     )
   return BeamDecoder(target, **knobs)

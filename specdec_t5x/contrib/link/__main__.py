@@ -37,10 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   add = parser.add_argument
   add("--draft", metavar="DIR", required=True, help="the draft's checkpoint")
-  about = "host:port, or unix:path (%(default)s); port 0 is a free one"
+  about = "host:port, or unix:path (%(default)s); port 0 takes a free port"
   add("--address", default=DEFAULT_ADDRESS, help=about)
-  add("--dtype", default="float32", help="of the draft (%(default)s)")
-  about = "of caches that are held, in GiB (%(default)g)"
+  add("--dtype", default="float32", help="dtype of the draft (%(default)s)")
+  about = "maximum size of the caches in GiB (%(default)g)"
   add("--cache-gib", type=float, default=DEFAULT_CACHE_GIB, help=about)
   args = parser.parse_args(argv)
   import_quietly("tensorflow")

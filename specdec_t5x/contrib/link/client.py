@@ -51,11 +51,15 @@ class Remote:
           f"{getattr(self, name)!r}."
         )
     if not self.timeout_ms:
-      raise ValueError("timeout_ms of a link must be above 0: no answer is so quick.")
+      raise ValueError(
+        f"timeout_ms of a link must be above 0, got {self.timeout_ms}. Leave enough "
+        "time for an answer."
+      )
     if not isinstance(self.address, str) or not self.address:
       raise ValueError(
-        f"The link needs an address, host:port or unix:path, got {self.address!r}: "
-        "where `python -m specdec_t5x.contrib.link --draft DIR --address ...` listens."
+        f"The link needs an address, host:port or unix:path, got {self.address!r}. "
+        "Give the --address of `python -m specdec_t5x.contrib.link --draft DIR "
+        "--address ...`."
       )
 
   @property
@@ -113,17 +117,20 @@ class Asker:
         status, others = self._about(None)
       except (Lost, ValueError) as error:
         raise ValueError(
-          f"No draft answers at {address} ({error}). Start it with `python -m "
+          f"No draft answers at {address} ({error}). Start the draft with `python -m "
           f"specdec_t5x.contrib.link --draft DIR --address {address}`."
         ) from error
       if status != wire.OK or len(others) != 1:
-        raise ValueError(f"What answers at {address} is no draft of a link.")
+        raise ValueError(
+          f"The server at {address} is not a draft of a link. Check the address."
+        )
       (self._vocab_size,) = others
     if self._vocab_size != vocab_size:
       raise ValueError(
         "Target and draft must share a vocabulary: the target's vocab_size is "
-        f"{vocab_size}, that of the draft at {address} {self._vocab_size}. Start "
-        "`python -m specdec_t5x.contrib.link` with a draft of the target's vocabulary."
+        f"{vocab_size}, and the vocab_size of the draft at {address} is "
+        f"{self._vocab_size}. Start `python -m specdec_t5x.contrib.link` with a draft "
+        "of the target's vocabulary."
       )
 
   def check_batch(self, setup: Setup) -> None:
@@ -184,7 +191,7 @@ class Asker:
       ask = dataclasses.replace(ask, source=source)
       status, parts = self._exchanged(setup, ask)
     if status != wire.OK:
-      raise Lost(f"it answered {status!r:.200}")
+      raise Lost(f"the answer is {status!r:.200}")
     drafts = Drafts.unpacked(parts, setup, ask.live)
     self._sources[setup] = source
     self.counts.requests += 1
@@ -200,7 +207,7 @@ class Asker:
     request = wire.message(number, opening, *ask.packed(setup))
     reply_number, status, parts = wire.parts_of(self._sent(request, seconds))
     if reply_number != number:
-      raise Lost(f"it answered session {reply_number}, not {number}")
+      raise Lost(f"the answer is for session {reply_number}, not {number}")
     return status, parts
 
   def _sent(self, request: bytes, seconds: float) -> bytes:
@@ -224,8 +231,8 @@ class Asker:
     self.counts.lost += 1
     if not self._wait:
       logging.warning(
-        "The draft at %s is lost (%s). The target decodes on by itself, and the draft "
-        "is asked again from time to time.",
+        "The draft at %s is lost (%s). The target decodes without drafts, and asks "
+        "the draft again from time to time.",
         self._remote.address,
         error,
       )

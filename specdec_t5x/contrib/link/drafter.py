@@ -56,16 +56,19 @@ class Setup:
     sizes = self.rows, self.slots, self.gamma, self.inputs + 1
     are_whole = all(is_whole(size, 1) for size in (*sizes, self.vocab_size))
     if not are_whole or max(sizes) >= 2**16:
-      raise ValueError(f"A link takes from 1 to 65535 rows, tokens and drafts: {self}.")
+      raise ValueError(
+        f"A link takes from 1 to 65535 rows, tokens and drafts, got {self}. Lower the "
+        "sizes."
+      )
     tokens = self.rows * (self.slots + self.inputs)
     probs = self.rows * self.gamma * max(self.kept, 1)
     if max(tokens, probs) > _MOST_NUMBERS:
       raise ValueError(
-        f"A link's message has at most {_MOST_NUMBERS} tokens and as many "
+        f"A link's message has at most {_MOST_NUMBERS} tokens and {_MOST_NUMBERS} "
         f"probabilities, got {tokens} and {probs}: {self.rows} rows of {self.inputs} "
         f"input tokens and {self.slots} places, {self.gamma} drafted tokens with "
-        f"{self.kept} of each one's distribution. Lower BATCH_SIZE, GAMMA, LINK_TOPK "
-        "(0 is all) or TASK_FEATURE_LENGTHS."
+        f"{self.kept} probabilities per token. Lower BATCH_SIZE, GAMMA, LINK_TOPK (0 "
+        "keeps the whole distribution) or TASK_FEATURE_LENGTHS."
       )
 
   @property
@@ -143,8 +146,8 @@ class Link(Drafter):
   def check_export(self) -> None:
     """Raises a ValueError, as an exported program cannot ask another process."""
     raise ValueError(
-      "A draft in another process can't be exported: the program would ask for it. "
-      "Leave out configs/contrib/link.gin."
+      "A draft in another process can't be exported: the program would call the "
+      "process. Leave out configs/contrib/link.gin."
     )
 
   def start(self, context: Context) -> Int[Array, "B E"]:

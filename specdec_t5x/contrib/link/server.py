@@ -79,8 +79,9 @@ class Answers:
     size = self._drafting.size(setup)
     if size > self._most_bytes:
       raise ValueError(
-        f"it holds at most {self._most_bytes} bytes of caches, and {setup.rows} rows "
-        f"of {setup.inputs} input tokens and {setup.slots} places take {size}."
+        f"the draft holds at most {self._most_bytes} bytes of caches, but {setup.rows} "
+        f"rows of {setup.inputs} input tokens and {setup.slots} places take {size} "
+        "bytes."
       )
     return size
 
@@ -127,8 +128,8 @@ def serve(drafting: Drafting, address: str, most_bytes: int) -> tuple[grpc.Serve
     port = server.add_insecure_port(address)
   except RuntimeError as error:
     raise ValueError(
-      f"--address: {address!r} can't be listened at ({error}). Give host:port with a "
-      "free port, or unix:/a/path."
+      f"--address: the server can't listen at {address!r} ({error}). Give host:port "
+      "with a free port, or unix:/a/path."
     ) from error
   server.start()
   return server, port

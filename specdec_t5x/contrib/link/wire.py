@@ -138,10 +138,10 @@ class Drafts:
     else:
       kept = _tokens(kept, kept_shape, setup)
     if (np.diff(kept, axis=-1) < 1).any():
-      raise ValueError("A distribution's tokens must be ascending, each once.")
+      raise ValueError("A distribution's tokens must be strictly ascending.")
     largest = weights.sum(axis=-1, dtype=np.int64).max(initial=0)
     if largest >= SUM_BELOW:
-      raise ValueError(f"Expected weights of a sum below {SUM_BELOW}, got {largest}.")
+      raise ValueError(f"Expected weights with a sum below {SUM_BELOW}, got {largest}.")
     return cls(_spread(tokens, live), _spread(kept, live), _spread(weights, live))
 
 
@@ -171,7 +171,9 @@ def parts_of(data: bytes) -> tuple[int, Any, list[Any]]:
   except (ValueError, msgpack.UnpackException) as error:
     raise ValueError(f"Expected a message of a link: {error}") from error
   if not isinstance(parts, list) or len(parts) < 3 or parts[0] != FORMAT:
-    raise ValueError(f"Expected a message of a link's format {FORMAT}, got others.")
+    raise ValueError(
+      f"Expected a message of a link's format {FORMAT}, got another format."
+    )
   _, number, first, *others = parts
   if not is_whole(number, 0):
     raise ValueError(f"Expected the number of a link's session, got {number!r:.40}.")

@@ -243,9 +243,9 @@ class Learner:
     last = max(checkpoints.steps(), default=0)
     if last != self._saved:
       raise ValueError(
-        f"Another job has saved its draft in {directory} (step {last}, where this one "
-        f"left step {self._saved}). Give each a directory of its own (ONLINE_DIR), or "
-        "go on from what is there: run this command again (`Learner.restore`)."
+        f"Another job has saved a draft in {directory}: expected step {self._saved}, "
+        f"got step {last}. Give every job a separate directory (ONLINE_DIR), or run "
+        "the command again to continue from the saved draft (`Learner.restore`)."
       )
     checkpoints.save(self.state, START)
     self._saved = self.steps
@@ -327,9 +327,10 @@ class Saved:
     chunks = learned.read(checkpoint)
     if chunks is None:
       raise ValueError(
-        f"{checkpoint} does not say what it has learned from ({learned.RECORD}), so it "
-        "can't go on. Set another ONLINE_DIR; to begin with what this draft is, set "
-        "DRAFT_CHECKPOINT_PATH to it, and another SEED than it has learned from."
+        f"{checkpoint} has no record of the learned samples ({learned.RECORD}), so "
+        "learning can't continue. Set another ONLINE_DIR. To start from the "
+        "checkpoint's draft, set DRAFT_CHECKPOINT_PATH to the checkpoint and SEED to a "
+        "value that the draft has not learned from."
       )
     return chunks
 
@@ -347,7 +348,7 @@ def check_learns(network: Any) -> None:
   if not isinstance(network, Transformer) or lacks_encoder(network):
     raise ValueError(
       "Online learning needs a draft model with an encoder and a decoder, got "
-      f"{type(network).__name__}: heads, tables and copies are not trained on "
-      "distributions at single places, and prompts are not read. Use "
+      f"{type(network).__name__}: online learning can't train heads, tables and copies "
+      "on distributions at single places, and does not read prompts. Use "
       "DRAFTER='draft_model', or leave online learning out."
     )

@@ -68,14 +68,15 @@ class KeepRejections:
     size = target.config.vocab_size
     if not is_whole(self.count, 1) or self.count >= size:
       raise ValueError(
-        f"KEPT must be a whole number from 1 to {size - 1}, got {self.count!r}. It is "
-        "how many tokens of the target's distribution are kept where a draft was "
-        "rejected."
+        f"KEPT must be a whole number from 1 to {size - 1}, got {self.count!r}. KEPT "
+        "is the number of tokens of the target's distribution to keep for a rejected "
+        "draft."
       )
     if num_decodes != 1:
       raise ValueError(
-        f"NUM_DECODES must be 1 where a draft learns (KEPT={self.count}), got "
-        f"{num_decodes!r}: distributions are kept of one output an input."
+        f"NUM_DECODES must be 1 if a draft learns (KEPT={self.count}), got "
+        f"{num_decodes!r}: distributions are kept for one output per input. Set "
+        "NUM_DECODES=1."
       )
 
   def start(self, rows: int, max_length: int) -> Rejections:

@@ -77,16 +77,16 @@ class Course:
     decoder = model.decoder
     if decoder.observer != KeepRejections(online.kept):
       raise ValueError(
-        f"DECODER must be a SpeculativeDecoder whose `observer` keeps "
+        "DECODER must be a SpeculativeDecoder with an `observer` of "
         f"KEPT={online.kept} tokens, got a {type(decoder).__name__}. Add "
-        "configs/contrib/online.gin to a run of configs/spec_*.gin, and no beam."
+        "configs/contrib/online.gin to a run of configs/spec_*.gin without a beam."
       )
     self._network = decoder.networks.get(_DRAFT)
     online_lib.check_learns(self._network)
     if jax.process_count() > 1:
       raise ValueError(
-        f"Online learning runs in one process, got {jax.process_count()}: another "
-        "would serve with another draft. Start it on one host."
+        f"Online learning runs in one process, got {jax.process_count()}: a second "
+        "process would serve with another draft. Start the command on one host."
       )
     self._model = model
     self._online = online
@@ -115,9 +115,9 @@ class Course:
     draws = learned.Draws.of_run(self._model, provider)
     if draws.seed is not None and len(set(draws.tasks)) < len(draws.tasks):
       raise ValueError(
-        f"Upstream T5X draws the {len(draws.tasks)} tasks of {provider.name} by the "
-        "same random numbers, and a draft that has learned from one must not serve the "
-        "next. Run its tasks one by one, each with a SEED of its own."
+        f"Upstream T5X draws the {len(draws.tasks)} tasks of {provider.name} with "
+        "equal random numbers, and a draft must not serve a task after learning from "
+        "another task. Run the tasks one by one, with a different SEED for every task."
       )
     saved = online_lib.Saved(self._directory, self._network)
     steps = saved.checkpoints.steps()
@@ -136,7 +136,9 @@ class Course:
     learner = Learner(self._network, params, self._online, learned_from)
     if learner.restore(self._directory, self._counts):
       step = learner.steps
-      print(f"The draft goes on from {self._directory}, step {step}.", file=sys.stderr)
+      print(
+        f"The draft continues from {self._directory}, step {step}.", file=sys.stderr
+      )
     self._learner = learner
     return learner
 
@@ -171,10 +173,9 @@ class Course:
     if chunks:
       raise ValueError(
         f"The draft in {self._directory} has learned from {chunks[0].name}, drawn with "
-        f"SEED={chunks[0].seed}, which this run would draw again: by random numbers "
-        "that the draft knows, so outputs would not have the target's distribution. "
-        "Set another SEED, or another ONLINE_DIR; or bring back the results that it "
-        f"belongs to, in {self._output}."
+        f"SEED={chunks[0].seed}. A run with equal random numbers would not have the "
+        "target's distribution. Set another SEED, or another ONLINE_DIR; or restore "
+        f"the matching results in {self._output}."
       )
 
   def _counts(self, step: int) -> bool:
@@ -242,8 +243,8 @@ def write_and_learn(
   names = (*LEARNED_FROM, examples.EXAMPLE)
   if missing := [name for name in names if name not in aux]:
     raise ValueError(
-      f"Online learning needs mode predict_with_aux, got {mode!r}, whose outputs lack "
-      f"{missing[0]!r}. Leave infer.mode as it is, or leave out online.gin."
+      f"Online learning needs mode predict_with_aux, got {mode!r} without the output "
+      f"{missing[0]!r}. Leave infer.mode at the default, or leave out online.gin."
     )
   inputs, kept_tokens, kept_probs, numbers = (np.asarray(aux[name]) for name in names)
   aux = {name: x for name, x in aux.items() if name not in names}

@@ -172,7 +172,7 @@ def _encoded(number: int, text: str, vocabulary, length: int) -> list[int]:
   tokens = framed(vocabulary, vocabulary.encode(text))
   if len(tokens) > length:
     raise ValueError(
-      f"Request {number} has {len(tokens)} tokens, its end included, more than "
-      f"input_length={length}. Raise input_length, or cut it."
+      f"Request {number} must have at most input_length={length} tokens, EOS included, "
+      f"got {len(tokens)}. Raise input_length, or shorten the request."
     )
   return tokens

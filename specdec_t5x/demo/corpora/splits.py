@@ -49,6 +49,6 @@ def generate(
     if failed > _PATIENCE:
       raise ValueError(
         f"Found only {len(rows)} distinct examples for {split!r}, expected {size}. Ask "
-        "for fewer."
+        "for fewer examples."
       )
   return list(rows.items())

@@ -65,8 +65,8 @@ class Outcome:
     if not self.agrees:
       ours, xlas = (f"{error:.2g}" for error in self.errors)
       return (
-        f"XLA's, for our kernel's results are off by {ours} of their norm, XLA's by "
-        f"{xlas}."
+        f"XLA's, because our kernel's results are off by {ours} of the norm, and XLA's "
+        f"by {xlas}."
       )
     ours, xlas = (f"{float(f'{1e3 * s:.2g}'):g} ms" for s in self.seconds)
     times = f"our kernel takes {ours}, XLA's {xlas}"
@@ -105,14 +105,14 @@ def decide(
     outcome = _read(path) or _measure(path, contest)
   except jax.errors.JaxRuntimeError as error:
     is_chosen = False
-    reason = f"XLA's, for the comparison failed: {str(error).splitlines()[0]}"
+    reason = f"XLA's, because the comparison failed: {str(error).splitlines()[0]}"
   else:
     native, xla = outcome.seconds
     is_chosen = outcome.agrees and (is_asked_for or native < xla)
     reason = outcome.line(is_chosen)
   line = f"{contest.name}: {reason}"
   if is_asked_for and not is_chosen:
-    raise ValueError(f"PRODUCTS='native' can't be had: {line} Use 'auto' or 'xla'.")
+    raise ValueError(f"PRODUCTS='native' is not available: {line} Use 'auto' or 'xla'.")
   _decided[key] = is_chosen
   return line
 
@@ -124,7 +124,9 @@ def _measure(path: pathlib.Path, contest: Contest) -> Outcome:
   try:
     library.write_whole(path, json.dumps(dataclasses.asdict(outcome)))
   except OSError as error:
-    message = f"What {contest.name} takes is known to this process alone: {error}"
+    message = (
+      f"The measured times of {contest.name} are for this process alone: {error}"
+    )
     warnings.warn(message, stacklevel=2)
   return outcome
 

@@ -31,15 +31,15 @@ def problem() -> str | None:
 @functools.cache
 def _problem_of_device() -> str | None:
   if jax.default_backend() != "gpu":
-    return f"the devices are {jax.default_backend()}s; they are for GPUs"
+    return f"the devices are {jax.default_backend()}s; native kernels are for GPUs"
   if jax.device_count() > 1:
-    return f"there are {jax.device_count()} devices; XLA can't divide them"
+    return f"there are {jax.device_count()} devices; XLA can't divide native kernels"
   if (capability := jax.devices()[0].compute_capability) != "9.0":
-    return f"the GPU's compute capability is {capability}; they are for 9.0"
+    return f"the GPU's compute capability is {capability}; native kernels are for 9.0"
   try:
     loaded()
   except (OSError, subprocess.SubprocessError) as error:
-    return f"they could not be built: {error}"
+    return f"the build failed: {error}"
   return None
 
 
@@ -65,7 +65,9 @@ def built(architecture: str = ARCHITECTURE) -> pathlib.Path:
   def make(path):
     nvcc = os.environ.get("NVCC") or shutil.which("nvcc")
     if not nvcc:
-      raise OSError("there is no nvcc: install jax[cuda13], which has one, or set NVCC")
+      raise OSError(
+        "there is no nvcc: install jax[cuda13], which includes nvcc, or set NVCC"
+      )
     sources = map(str, SOURCES)
     arch = f"-arch={architecture}"
     library.run(nvcc, *_FLAGS, arch, f"-I{include}", *sources, "-o", str(path))

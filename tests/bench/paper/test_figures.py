@@ -57,7 +57,7 @@ def test_figure_5_draws_every_call(measured, pair_flags):
 def test_a_number_beyond_the_inputs_is_refused(measured, pair_flags, capsys):
   flags = ["--gammas", "3", "1", "--input", "99", "--output", str(measured)]
   assert timeline.COMMAND.main([*pair_flags, *flags]) == 1
-  assert "--input: expected a number below 3" in capsys.readouterr().err
+  assert "number of decoded inputs (3)" in capsys.readouterr().err
 
 
 def test_without_matplotlib_nothing_is_done(tmp_path, monkeypatch, capsys):

@@ -77,7 +77,7 @@ def test_a_killed_run_is_resumed(measured, pair_flags, tmp_path, capsys):
   # The run was killed in the middle of the second cell.
   (tmp_path / "cells.jsonl").write_text(f"{lines[0]}\n{lines[1][:200]}")
   ran("table4", tmp_path, *pair_flags, *SPEEDS)
-  assert "cells.jsonl, line 2: not a whole cell" in capsys.readouterr().err
+  assert "cells.jsonl, line 2: not a complete cell" in capsys.readouterr().err
   first, second = ours(tmp_path, "table4")
   old_first, old_second = ours(measured, "table4")
   assert first == old_first

@@ -227,9 +227,9 @@ def test_a_draft_refuses_sessions_larger_than_its_limit():
     return answers.answer(wire.message(0, dataclasses.astuple(setup)))
 
   for reply in (answers.answer(asked(1, large, True)), about(large)):
-    says = f"at most {drafting.size(small)} bytes of caches, and 3 rows of 0 input tok"
+    says = f"at most {drafting.size(small)} bytes of caches, but 3 rows of 0 input tok"
     assert says in status(reply)
-    assert f"take {drafting.size(large)}." in status(reply)
+    assert f"take {drafting.size(large)} bytes." in status(reply)
   for reply in (answers.answer(asked(1, small, True)), about(small)):
     assert status(reply) == wire.OK
   for request in (b"\0", b"SL\0\0\0\0\0"):

@@ -107,7 +107,7 @@ def test_a_killed_draft_costs_no_token(models, monkeypatch):
 
 
 def test_a_draft_of_another_vocabulary_is_refused(models, address):
-  other = "the target's vocab_size is 5, that of the draft"
+  other = "the target's vocab_size is 5, and the vocab_size of the draft"
   with pytest.raises(ValueError, match=other):
     Remote(address).asker.check(5)
 
@@ -132,7 +132,7 @@ TOO_LARGE = [
     {"BATCH_SIZE": 2**15, "GAMMA": 9, "LINK_TOPK": 0},
     "and 18874368: 32768 rows",
   ),
-  ({}, "holds at most 1024 bytes of caches, and 8 rows of 40 input tokens and 19"),
+  ({}, "holds at most 1024 bytes of caches, but 8 rows of 40 input tokens and 19"),
 ]
 
 
@@ -163,7 +163,7 @@ def test_a_job_with_too_large_a_batch_does_not_begin(
 @pytest.mark.usefixtures("unchecked")
 def test_generate_refuses_too_large_a_batch_before_decoding(models, narrow):
   drafter = Link(Remote(narrow), 3, 8)
-  says = "at most 1024 bytes of caches, and 3 rows"
+  says = "at most 1024 bytes of caches, but 3 rows"
   with pytest.raises(ValueError, match=says):
     decoded(models[1], None, drafter, Sampling())
   assert drafter.counted()["requests"] == drafter.counted()["lost"] == 0
@@ -173,7 +173,7 @@ def test_generate_refuses_too_large_a_batch_before_decoding(models, narrow):
   ("flag", "says"),
   [
     ("--cache-gib=0", "error: --cache-gib must be a number above 0, got 0.0."),
-    ("--address=%s", "can't be listened at"),  # The address is taken.
+    ("--address=%s", "the server can't listen at"),  # The address is taken.
   ],
 )
 def test_a_draft_command_that_fails_gives_the_reason(

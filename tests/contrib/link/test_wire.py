@@ -162,7 +162,7 @@ def test_a_changed_byte_is_read_as_a_message_or_raises_a_value_error(
   [
     ({"tokens": 40}, "Expected tokens below 40, got 40"),
     ({"kept": 63}, "Expected tokens below 40, got 63"),
-    ({"kept": 3}, "ascending, each once"),
+    ({"kept": 3}, "strictly ascending"),
   ],
 )
 def test_invalid_distributions_are_refused(change, says):
