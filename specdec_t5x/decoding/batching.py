@@ -1,9 +1,8 @@
 """Continuous batching: a row takes the next input when an output has ended.
 
-Without a queue a batch lasts as long as its slowest row. With a queue the outputs are
-the same for every number of rows. Inputs are encoded when a row needs the next input,
-as many at once as there are rows, so a long queue takes no memory. On several devices
-the shards of the mesh's 'data' axis decode independently.
+Without a queue a batch lasts as long as its slowest row. Outputs do not depend on the
+number of rows. Inputs are encoded when a row needs one, as many as there are rows, so a
+long queue takes no memory. Shards of the mesh's 'data' axis decode independently.
 
 Shapes: B rows, I inputs, R outputs of all inputs, T output length, E input length.
 """

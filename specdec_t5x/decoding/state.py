@@ -225,8 +225,7 @@ def initial_state(
     keys: random keys of the rows.
     max_length: the most tokens of the output.
     gamma: drafted tokens of an iteration, of all candidates together.
-    prompts: the tokens before the outputs, padded (`network.inputs`), for B / I
-      neighbouring rows each. None is no prompt.
+    prompts: padded tokens before the outputs, of B / I rows each; None is no prompt.
     policy_state: the policy's first state.
     observed: an observer's first record.
   """
