@@ -33,7 +33,7 @@ from specdec_t5x.network import heads
 from specdec_t5x.network.functional import (
   Network,
   Settings,
-  initial_variables,
+  blank_variables,
   network_config,
   network_for,
 )
@@ -193,9 +193,7 @@ class Checkpoint(abc.ABC):
     Raises:
       ValueError: if the checkpoint can't be restored.
     """
-    variables = jax.eval_shape(
-      lambda key: initial_variables(network, key), jax.random.key(0)
-    )
+    variables = jax.eval_shape(lambda: blank_variables(network))
     expected = flat_shapes(variables["params"])
     if not _is_float(variables["params"]):
       dtype = None

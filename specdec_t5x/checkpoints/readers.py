@@ -9,16 +9,16 @@ from etils import epath
 from t5x import checkpoints, partitioning
 from t5x.train_state import InferenceState
 
-from specdec_t5x.network.functional import Network, initial_variables
+from specdec_t5x.network.functional import Network, blank_variables
 
 
 def abstract_state(network: Network) -> InferenceState:
   """Returns a state that holds shapes and logical axes, without allocating arrays."""
 
-  def make_state(key):
-    return InferenceState.create(flax.core.freeze(initial_variables(network, key)))
+  def make_state():
+    return InferenceState.create(flax.core.freeze(blank_variables(network)))
 
-  return jax.eval_shape(make_state, jax.random.key(0))
+  return jax.eval_shape(make_state)
 
 
 def one_device() -> partitioning.PjitPartitioner:

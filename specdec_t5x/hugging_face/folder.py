@@ -23,7 +23,7 @@ from specdec_t5x.hugging_face import gemma, generation, names, settings
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.hugging_face.tensors import SINGLE, Tensors, read_json
 from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.functional import initial_variables, network_for
+from specdec_t5x.network.functional import blank_variables, network_for
 
 CONFIG = "config.json"
 # Parts of a folder, and patterns of the parts' files.
@@ -313,9 +313,9 @@ def _check_arrays(path, config, tensors):
 
 @functools.lru_cache(maxsize=8)
 def _shapes(config: T5Config) -> dict[str, tuple[int, ...]]:
-  def make_params(key):
-    return initial_variables(network_for(config), key)["params"]
+  def make_params():
+    return blank_variables(network_for(config))["params"]
 
-  params = flax.core.unfreeze(jax.eval_shape(make_params, jax.random.key(0)))
+  params = flax.core.unfreeze(jax.eval_shape(make_params))
   flat = flax.traverse_util.flatten_dict(params, sep="/")
   return {name: tuple(leaf.shape) for name, leaf in flat.items()}

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from specdec_t5x import moved
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.network import config, heads, ngram, rounded, tracing
+from specdec_t5x.network import config, heads, layers, ngram, rounded, tracing
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.gemma import GemmaConfig
 from specdec_t5x.network.gpt import GptTransformer
@@ -68,6 +68,17 @@ def initial_variables(module: Network, key: PRNGKeyArray):
 
   The parameters have a checkpoint's form for any setting of `weights`.
   """
+  return _initialised(module, key)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def blank_variables(module: Network):
+  """Returns the variables of `initial_variables` as zeros, for a network to restore."""
+  with layers.only_shapes():
+    return _initialised(module, jax.random.key(0))
+
+
+def _initialised(module: Network, key: PRNGKeyArray):
   if isinstance(module.config, config.NetworkConfig):
     # The outputs are not used, and XLA's products trace faster.
     module = module.clone(config=dataclasses.replace(module.config, products="xla"))

@@ -21,7 +21,11 @@ from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.decoding.state import Decoded, StepInfo, num_slots, row_keys
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network import rounded
-from specdec_t5x.network.functional import initial_variables, is_decoder_only
+from specdec_t5x.network.functional import (
+  blank_variables,
+  initial_variables,
+  is_decoder_only,
+)
 from specdec_t5x.t5x_bridge import pace
 from specdec_t5x.t5x_bridge.examples import (
   ALONE,
@@ -48,6 +52,8 @@ class Decodes:
   parameters are {network's name: parameters} for the decoder's networks.
   """
 
+  # Whether every network has a checkpoint, so that initial values are never used.
+  is_restored = False
   _converter = None  # Replaces the feature converter of T5X's class.
   _source = ("", ALONE)
 
@@ -204,12 +210,15 @@ class Decodes:
     """
     del input_shapes, input_types  # No parameter depends on the inputs' shapes.
     networks = self.decoder.networks
-    # Typed keys, as in the rest of the package: each network is then traced once.
-    keys = jax.random.split(_typed_key(rng), len(networks))
-    initialised = {
-      name: initial_variables(network, key)
-      for (name, network), key in zip(networks.items(), keys, strict=True)
-    }
+    if self.is_restored:
+      initialised = {name: blank_variables(x) for name, x in networks.items()}
+    else:
+      # Typed keys, as in the rest of the package: each network is then traced once.
+      keys = jax.random.split(_typed_key(rng), len(networks))
+      initialised = {
+        name: initial_variables(network, key)
+        for (name, network), key in zip(networks.items(), keys, strict=True)
+      }
     for network in networks:
       for name, make in self.decoder.derived(self.sampling, network).items():
         initialised[name] = _made(make, initialised[network])

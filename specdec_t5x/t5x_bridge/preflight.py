@@ -90,6 +90,7 @@ def check_run(
   utils.verify_matching_vocabs(dataset_cfg, model)
   check_writable(output_dir)
   check_same_run(output_dir)
+  model.is_restored = True
   variables = abstract_variables(model, lengths)
   if partitioner is not None:
     check_layout(variables, partitioner, _rows(model.decoder, dataset_cfg))

@@ -4,7 +4,7 @@ from setuptools import setup
 
 setup(
   name="editdistance",
-  # The release with the functions of this package; the part behind + tells the two apart.
+  # The release with these functions; the part behind + tells the two packages apart.
   version="0.8.1+rapidfuzz",
   description="editdistance.eval by RapidFuzz, which has wheels",
   license="Apache-2.0",
