@@ -1,6 +1,6 @@
 """infer() under damage, full disks and concurrent jobs; tests/stress kills processes.
 
-Upstream T5X lacks these checks (docs/t5x_contract.md).
+Upstream T5X lacks these checks (docs/t5x_commands.md).
 """
 
 import concurrent.futures
