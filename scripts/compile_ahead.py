@@ -1,15 +1,15 @@
-"""Says whether a run fits its devices: compiles it for them, without them.
+"""Compiles a run for absent devices and prints whether the run fits their memory.
 
-Takes the gin files and bindings of `python -m t5x.infer`; no weights are read, and no
-checkpoint need be there:
+The script takes the gin files and bindings of `python -m t5x.infer`. It reads no
+weights and needs no checkpoint:
 
   python scripts/compile_ahead.py --devices=4 --gin_file=configs/spec_ende.gin \
     --gin_file=configs/pairs/t5_1_1_xxl_small.gin --gin.DRAFT_SHARDING="'replicated'" \
     --gin.TARGET_CHECKPOINT_PATH=None --gin.DRAFT_CHECKPOINT_PATH=None \
     --gin.partitioning.PjitPartitioner.num_partitions=4
 
-By default for virtual CPU devices, whose compiler computes bfloat16 products in
-float32; with --topology=v4:2x2x1 for that TPU slice, by the TPU's own compiler (`pip
+The default devices are virtual CPUs. XLA's compiler for CPUs computes bfloat16 products
+in float32. --topology=v4:2x2x1 compiles for a TPU slice with the TPU's compiler (`pip
 install libtpu`; no TPU is needed).
 """
 
@@ -21,8 +21,8 @@ import sys
 def infer(
   *, model, dataset_cfg, restore_checkpoint_cfg, partitioner, devices=None, **others
 ):
-  """Stands where gin binds T5X's `infer`: compiles, and prints what it needs."""
-  del others  # What a run has besides: its outputs, its chunks.
+  """Takes the place of T5X's `infer` in gin: compiles, and prints the memory."""
+  del others  # Arguments of `infer` on outputs and chunks.
   from specdec_t5x.t5x_bridge.ahead import compile_ahead
 
   dtype = restore_checkpoint_cfg.dtype
@@ -38,7 +38,7 @@ def infer(
 
 
 def _topology(name: str | None):
-  """Returns the devices of a described TPU slice; None for the machine's own."""
+  """Returns the devices of a described TPU slice; None for this machine's devices."""
   if name is None:
     return None
   from specdec_t5x.t5x_bridge.topologies import described
@@ -56,7 +56,7 @@ def _main():
     "--gin_file", action="append", default=[], help="gin files; later files win"
   )
   values, bindings = parser.parse_known_args()
-  # Before JAX is imported: it counts devices once.
+  # XLA reads the flag once, when JAX starts.
   count = f"--xla_force_host_platform_device_count={values.devices}"
   os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {count}"
 

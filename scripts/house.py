@@ -35,7 +35,7 @@ def python_files(*folders: str) -> list[pathlib.Path]:
 
 
 def imported(source: str) -> Iterator[str]:
-  """Yields the names of the modules, and of what is in them, that a source imports."""
+  """Yields the names of imported modules, and of the imported objects in modules."""
   for node in ast.walk(ast.parse(source)):
     if isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)
@@ -87,7 +87,7 @@ def _long_files() -> int:
 
 
 def rows() -> list[tuple[str, int]]:
-  """Returns what is measured, and the numbers."""
+  """Returns the names of the measures, and the numbers."""
   default, loaded = default_modules(), modules_of_generate()
   library = python_files("specdec_t5x", "t5x_runtime")
   tests = set(python_files("tests")) - set(python_files("tests/lab"))

@@ -27,13 +27,13 @@ from specdec_t5x.data import offline_tfds
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Prepares what the flags say and prints it.
+  """Prepares the dataset of the flags and prints the number of examples.
 
   Args:
-    argv: the flags; the process's own where None.
+    argv: the flags; None takes the flags of the process.
 
   Returns:
-    The exit status: 0, or 1 after printing what is wrong with the input.
+    The exit status: 0, or 1 after an error message about the input.
   """
   args = _parser().parse_args(argv)
   try:

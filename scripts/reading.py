@@ -3,9 +3,9 @@
   python scripts/reading.py            # the table of all folders
   python scripts/reading.py --worst 20 specdec_t5x/core
 
-Pro-forms (it, that, what, whose, one, those, such, ...) stand for a noun that the
-reader has to find. The measure points at sentences to rewrite; it does not say that a
-text is good.
+The reader has to find the noun behind a pro-form ("it", "that", "what", "whose", "one",
+"those", "such"). The measure points at sentences to rewrite. A low number does not make
+a text good.
 """
 
 import argparse
@@ -20,7 +20,8 @@ import tokenize
 from collections.abc import Iterable, Iterator
 
 ROOT = pathlib.Path(__file__).parents[1]
-FOLDERS = ("specdec_t5x", "t5x_runtime", "lab", "tests", "configs", "docs", "README.md")
+CODE = ("specdec_t5x", "t5x_runtime", "lab", "tests", "scripts", "examples")
+FOLDERS = (*CODE, "configs", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 _PRO_FORMS = """
 it its they them their one ones that what whose those these this such which who whom
 same other others whichever itself themselves both each all any none
@@ -43,7 +44,7 @@ PATTERNS = (
   r"\ball the same\b",
   r"\bby itself anew\b",
 )
-# The page that `make docs` writes.
+# `make docs` writes this page.
 _GENERATED = ROOT / "docs" / "reference" / "gin.md"
 _SECTION = re.compile(
   r"^\s*(Args|Returns|Raises|Attributes|Yields|Shapes|Sources?|Examples?|Notes?):.*$",
@@ -190,7 +191,7 @@ def packing(file: pathlib.Path) -> collections.Counter:
 
 
 def _splats(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-  """Returns the number of calls that splat a tuple which the function made."""
+  """Returns the number of calls that splat a tuple made in the function."""
   made = {
     target.id
     for node in ast.walk(function)

@@ -1,10 +1,10 @@
-"""Shows a run of `t5x.infer` as a page for a browser, or two beside each other.
+"""Shows one or two runs of `t5x.infer` as a page for a browser.
 
   python scripts/show_run.py runs/demo/ende/spec --html=run.html
   python scripts/show_run.py runs/demo/ende/{baseline,spec} --html=both.html
 
-A dot and a row a sentence: how many tokens the target gave a call, and how many of the
-drafted ones stood. Of two runs of the same inputs, also where their outputs differ.
+The page has a dot and a row per sentence, with the tokens per target call and the share
+of accepted tokens. With two runs of equal inputs the page marks different outputs.
 """
 
 import argparse
@@ -19,10 +19,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Writes the page.
 
   Args:
-    argv: the flags; the process's own where None.
+    argv: the flags; None takes the flags of the process.
 
   Returns:
-    The exit status: 0, or 1 after printing what is wrong with the input.
+    The exit status: 0, or 1 after an error message about the input.
   """
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

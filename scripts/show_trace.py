@@ -3,12 +3,11 @@
   python scripts/show_trace.py \
     --text "translate English to German: Jan visited two old teachers."
 
-Each line is an iteration, that is, one call of the target: the drafted tokens that it
-accepted, the one that it rejected, and the token that it put in its place. Where the
-output is no terminal, marks take the place of colours. --svg=FILE draws the first trace
-and its times as an image, --html=FILE all of them as a page for a browser, with p, q,
-uniforms and times. --record=FILE keeps traces as JSON lines, which --run=FILE shows
-later.
+A line shows one iteration, with one call of the target: the accepted tokens, the first
+rejected token, and the recovered or bonus token. Without a terminal, marks replace the
+colours. --svg=FILE draws the first trace with times as an image. --html=FILE writes all
+traces as a page for a browser, with p, q, uniforms and times. --record=FILE keeps
+traces as JSON lines, and --run=FILE shows kept traces.
 """
 
 import argparse
@@ -38,13 +37,13 @@ TEXT = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Decodes what the flags say and shows the traces.
+  """Decodes the texts of the flags and shows the traces.
 
   Args:
-    argv: the flags; the process's own where None.
+    argv: the flags; None takes the flags of the process.
 
   Returns:
-    The exit status: 0, or 1 after printing what is wrong with the input.
+    The exit status: 0, or 1 after an error message about the input.
   """
   args = _parser().parse_args(argv)
   try:

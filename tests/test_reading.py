@@ -8,7 +8,6 @@ import pytest
 from scripts import reading
 
 LIMITS = tomllib.loads((reading.ROOT / "tests" / "reading.toml").read_text())
-CODE = ("specdec_t5x", "t5x_runtime", "lab", "tests", "scripts")
 
 
 @pytest.fixture(scope="module")
