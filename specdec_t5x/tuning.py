@@ -297,7 +297,7 @@ def _times(job: Job, params: Mapping[str, Any]) -> Times:
   if name not in _measured:
     found = _read(name, len(lengths))
     if found is None:
-      console.stage(f"Measuring what drafts cost at batch size {job.rows}: once.")
+      console.stage(f"Measuring the cost of drafts at batch size {job.rows}: once.")
       found = _measure(job, params)
       try:
         text = json.dumps(dataclasses.asdict(found))

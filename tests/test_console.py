@@ -111,8 +111,8 @@ def test_a_job_without_a_plain_run_uses_measured_iterations(clock, monkeypatch):
   plain_seconds = pace.plain_seconds_per_token(STATISTICS)
   assert plain_seconds == (pytest.approx(0.002 * speed), False)
   assert writer.closing(STATISTICS, [])[-1] == (
-    "2.00 ms per token; plain decoding takes about 3.67 ms on this machine, by what "
-    "its iterations take: 1.83 times as fast."
+    "2.00 ms per token; plain decoding takes about 3.67 ms on this machine, as "
+    "estimated from its iterations: 1.83 times as fast."
   )
 
 

@@ -183,7 +183,7 @@ def closing(statistics: Mapping[str, Any] | None, outlooks: Sequence[str]) -> li
     plain_seconds, was_run = plain_time
     takes = f"{1e3 * plain_seconds:.2f} ms on this machine"
     if not was_run:
-      takes = f"about {takes}, by what its iterations take"
+      takes = f"about {takes}, as estimated from its iterations"
     speed = plain_seconds / seconds
     lines.append(f"{time}; plain decoding takes {takes}: {speed:.2f} times as fast.")
   elif time:

@@ -56,7 +56,7 @@ def test_every_file_of_the_plan_is_made(tmp_path):
 def test_missing_data_end_the_script_at_once(tmp_path):
   run = _run(tmp_path, tmp_path / "pair", tmp_path / "log", data="nowhere")
   assert run.returncode == 1
-  assert "nowhere/multi30k is not there" in run.stderr
+  assert "nowhere/multi30k does not exist" in run.stderr
   assert not (tmp_path / "log").exists()
 
 

@@ -69,7 +69,7 @@ def test_files_without_turns_and_category_are_refused(rows, vocabulary, tmp_path
   file = write(tmp_path / "question.jsonl", rows)
   with pytest.raises(ValueError, match="line 1: expected an object with 'category'"):
     spec_bench.from_file("spec_bench_bad", file, vocabulary)
-  with pytest.raises(ValueError, match=r"no\.jsonl is not there"):
+  with pytest.raises(ValueError, match=r"no\.jsonl does not exist"):
     spec_bench.from_file("spec_bench_none", "no.jsonl", vocabulary)
 
 
