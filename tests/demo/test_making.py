@@ -19,7 +19,7 @@ def part(directory, checkpoint):
 def test_a_part_is_trained_into_the_recipe_s_folder(tmp_path):
   vocabulary = tmp_path / "vocabulary.model"
   making.demo_vocabulary(str(vocabulary), 2_000)
-  with pytest.raises(ValueError, match="checkpoint_3 is not there"):
+  with pytest.raises(ValueError, match="checkpoint_3 does not exist"):
     making.make_part(part(tmp_path, "checkpoint_3"))
   assert (tmp_path / "checkpoint_2").is_dir()
 
