@@ -110,10 +110,10 @@ def load_model(
       `config`, or can't have such weights.
   """
   check_platform()
-  found = Checkpoint.open(checkpoint)
-  if note := found.generation.note():
+  source = Checkpoint.open(checkpoint)
+  if note := source.generation.note():
     warnings.warn(note, stacklevel=3)
-  settings = config or found.settings(dtype)
+  settings = config or source.settings(dtype)
   if weights != "float32":
     if not isinstance(settings, NetworkConfig):
       raise ValueError(
@@ -123,15 +123,15 @@ def load_model(
     settings = dataclasses.replace(settings, weights=weights)
   network = network_for(settings)
   if not rounded.of_weights(settings):
-    return Model(network, found.load(network, dtype), generation=found.generation)
+    return Model(network, source.load(network, dtype), generation=source.generation)
 
   def restore():
     # In the file's dtype: 16 bits take half the memory of float32, and round to the
     # same whole numbers.
-    return found.load(network, None)
+    return source.load(network, None)
 
   params = tuning.in_weights(network, restore())
-  return Model(network, params, restore, found.generation)
+  return Model(network, params, restore, source.generation)
 
 
 @_from_python()
@@ -208,9 +208,9 @@ def generate(
   has_texts = any(isinstance(each, str) for each in inputs)
   if has_texts or vocabulary is not None or draft_tokenizer is not None:
     vocabulary = arguments.path_of(vocabulary, "vocabulary")
-  found = opened(vocabulary, target)
-  ids = encoded(inputs, target.network, found)
-  eos_id = end_tokens(target, found)
+  opened_vocabulary = opened(vocabulary, target)
+  ids = encoded(inputs, target.network, opened_vocabulary)
+  eos_id = end_tokens(target, opened_vocabulary)
   shared = None
   if draft_tokenizer is not None:
     draft_tokenizer = arguments.path_of(draft_tokenizer, "draft_tokenizer")
@@ -248,7 +248,9 @@ def generate(
     # The bar appears only if decoding takes longer than this.
     with tqdm(total=len(ids), unit="input", delay=_SHOWN_AFTER) as progress:
       for numbers, decoded in decodes:
-        outputs |= zip(numbers, generations(decoded, found, eos_id), strict=True)
+        outputs |= zip(
+          numbers, generations(decoded, opened_vocabulary, eos_id), strict=True
+        )
         progress.update(len(outputs) - progress.n)
     return [outputs[number] for number in range(len(ids))]
 
@@ -270,13 +272,13 @@ def opened(vocabulary: str | os.PathLike | None, target: Model) -> Any:
   from specdec_t5x.vocabularies.opening import open_vocabulary
 
   rows = target.network.config.vocab_size
-  found = open_vocabulary(vocabulary, vocab_size=rows)
-  if found.vocab_size > rows:
+  result = open_vocabulary(vocabulary, vocab_size=rows)
+  if result.vocab_size > rows:
     raise ValueError(
-      f"The vocabulary {vocabulary} has {found.vocab_size} tokens, but the target's "
+      f"The vocabulary {vocabulary} has {result.vocab_size} tokens, but the target's "
       f"vocab_size is {rows}. Give the model's own vocabulary."
     )
-  return found
+  return result
 
 
 def end_tokens(target: Model, vocabulary: Any) -> tuple[int, ...]:
@@ -344,13 +346,13 @@ def _decode_groups(
   for group in groups:
     queued, rows = _queued(decoder, len(group.numbers), batch_size)
     run = compile_fn(queued)
-    known = _first_known(queued, rows, held)
+    kept_state = _first_known(queued, rows, held)
     for numbers, inputs in group.batches(ids, rows):
       count = len(numbers)
       # A sample depends on the number of its input, not on the batch.
       keys = keys_at(key, np.resize(numbers, rows))
-      decoded = run(params, inputs, keys, np.arange(rows) < count, **known)
-      known = dict.fromkeys(known, decoded.policy_state)
+      decoded = run(params, inputs, keys, np.arange(rows) < count, **kept_state)
+      kept_state = dict.fromkeys(kept_state, decoded.policy_state)
       decoded = jax.tree.map(lambda array, count=count: array[:count], decoded)
       check_decoded(
         decoded.scores,
@@ -359,7 +361,7 @@ def _decode_groups(
       )
       yield numbers, decoded
     # Rows beyond the slots have no state.
-    held = jax.tree.map(lambda x, count=queued.slots or rows: x[:count], known)
+    held = jax.tree.map(lambda x, count=queued.slots or rows: x[:count], kept_state)
 
 
 def _first_known(decoder: Decoder, rows: int, held: Mapping | None) -> dict[str, Any]:

@@ -113,13 +113,13 @@ def together(
     draft, drafter = None, draft
   drafts = {"draft": draft} if isinstance(draft, Model) else dict(draft or {})
   models = {"target": target, **drafts}
-  given = {name: model.network for name, model in models.items()}
+  networks = {name: model.network for name, model in models.items()}
   params = jax.device_put({name: model.params for name, model in models.items()})
   if drafter is None and draft is None:
     words = {"num_candidates": num_candidates, "policy": policy, "shared": shared}
     _refuse_words(rule=rule, gamma=gamma, **words)
     return PlainDecoder(target.network, same_bits=same_bits), params
-  network = given.get("draft")
+  network = networks.get("draft")
   if drafter is None:
     drafter = "heads" if isinstance(network, FeatureDrafter) else "draft_model"
   parts = get_drafter(drafter, network, gamma, num_candidates, shared)
@@ -127,7 +127,7 @@ def together(
   decoder = SpeculativeDecoder(
     target.network, parts, get_rule(rule), chosen, same_bits=same_bits
   )
-  if given != decoder.networks:
+  if networks != decoder.networks:
     raise ValueError(
       f"The drafter {type(parts).__name__} needs the networks "
       f"{sorted(parts.networks)}, but draft has different networks, called "
@@ -319,8 +319,8 @@ def drafter_for(
   elif choice in ("ngram", "heads"):
     from specdec_t5x.checkpoints import networks
 
-    read = networks.ngram_table if choice == "ngram" else networks.heads
-    network = read(path)
+    load_network = networks.ngram_table if choice == "ngram" else networks.heads
+    network = load_network(path)
   return get_drafter(choice, network, gamma, num_candidates)
 
 

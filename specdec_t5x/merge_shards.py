@@ -59,13 +59,14 @@ def _groups(directory: pathlib.Path) -> dict[str, int]:
       f"{directory}: expected files <task>-<mode>.jsonl-0000i-of-0000N with N above 1, "
       "found no file. Give the INFER_OUTPUT_DIR of the shards' jobs."
     )
-  for stem, found in counts.items():
-    if len(found) > 1:
+  for stem, totals in counts.items():
+    if len(totals) > 1:
       raise ValueError(
-        f"{directory}: expected one number of shards of {stem}, found {sorted(found)}. "
+        f"{directory}: expected one number of shards of {stem}, found "
+        f"{sorted(totals)}. "
         "Keep one set of files, and move the rest away."
       )
-  return {stem: found.pop() for stem, found in sorted(counts.items())}
+  return {stem: totals.pop() for stem, totals in sorted(counts.items())}
 
 
 def _checked(directory, stem, count) -> list[pathlib.Path]:
@@ -80,9 +81,9 @@ def _checked(directory, stem, count) -> list[pathlib.Path]:
   for i, shard in enumerate(shards):
     marker = directory / f"{shard.name}.COMPLETED"
     if not (shard.exists() and marker.exists()):
-      found = "it without .COMPLETED" if shard.exists() else "no such file"
+      problem = "it without .COMPLETED" if shard.exists() else "no such file"
       raise ValueError(
-        f"Expected the finished shard {shard}, found {found}. Run the job with "
+        f"Expected the finished shard {shard}, found {problem}. Run the job with "
         f"infer.num_shards={count} and --shard_id={i} to the end."
       )
     _check_whole(shard, marker.read_text())
@@ -93,12 +94,12 @@ def _checked(directory, stem, count) -> list[pathlib.Path]:
 def _check_whole(shard: pathlib.Path, recorded: str) -> None:
   """Raises a ValueError if a shard's size or hash differs from the shard's marker."""
   content = shard.read_bytes()
-  found = _record(len(content), hashlib.sha256(content))
+  actual = _record(len(content), hashlib.sha256(content))
   # Upstream T5X's markers are empty. The check for a cut line works without a marker.
-  expected = _of_file(recorded) if recorded else found
-  if expected != found or not content.endswith(b"\n"):
+  expected = _of_file(recorded) if recorded else actual
+  if expected != actual or not content.endswith(b"\n"):
     raise ValueError(
-      f"{shard} is damaged: expected {expected} in whole lines, found {found}. Delete "
+      f"{shard} is damaged: expected {expected} in whole lines, found {actual}. Delete "
       "the shard and the shard's .COMPLETED, and run the shard's job again."
     )
 

@@ -168,8 +168,10 @@ def choose_kernels(job: Job, params: Mapping[str, Any]) -> None:
   for name, network in networks.items():
     # Arrays derived of the target are multiplied like the target's weights.
     others = params if name == "target" else {}
-    own = {x: params[x] for x in (name, *others) if x == name or x not in networks}
-    contests = list(rounded.contests(network.config, own))
+    network_params = {
+      x: params[x] for x in (name, *others) if x == name or x not in networks
+    }
+    contests = list(rounded.contests(network.config, network_params))
     weights = params.get(draft_step.name_of(name))
     reason = draft_step.problem_of(network, rows) or "drafts are trees"
     if weights is not None and draft_step.problem_of(network, rows) is None:
@@ -195,12 +197,14 @@ def made(
     params: the network's parameters.
     network: its name.
   """
-  found = jax.block_until_ready(make(params))
-  copy, whole = rounded.size(found), rounded.size(params)
-  _sizes[name] = {"bytes": copy, f"bytes_of_{network}": whole}
-  megabytes = f"{copy / 1e6:.1f} MB beside the {network}'s {whole / 1e6:.1f} MB"
+  arrays = jax.block_until_ready(make(params))
+  array_bytes, network_bytes = rounded.size(arrays), rounded.size(params)
+  _sizes[name] = {"bytes": array_bytes, f"bytes_of_{network}": network_bytes}
+  megabytes = (
+    f"{array_bytes / 1e6:.1f} MB beside the {network}'s {network_bytes / 1e6:.1f} MB"
+  )
   console.say(f"{name.capitalize().replace('_', ' ')}: {megabytes}.")
-  return found
+  return arrays
 
 
 def in_weights(network: Any, params: Any) -> Any:
@@ -211,13 +215,15 @@ def in_weights(network: Any, params: Any) -> Any:
     params: the restored parameters.
   """
   rounding = rounded.of_weights(network.config)
-  found = jax.block_until_ready(rounded.within(params, rounding(params)))
-  few, whole = (rounded.size(tree) / 1e6 for tree in (found, params))
+  rounded_params = jax.block_until_ready(rounded.within(params, rounding(params)))
+  rounded_megabytes, megabytes = (
+    rounded.size(tree) / 1e6 for tree in (rounded_params, params)
+  )
   console.say(
     f"WEIGHTS={network.config.weights!r}: the rounded weights are another model than "
-    f"the checkpoint's, with {few:.1f} MB instead of {whole:.1f} MB."
+    f"the checkpoint's, with {rounded_megabytes:.1f} MB instead of {megabytes:.1f} MB."
   )
-  return found
+  return rounded_params
 
 
 def sizes(names: Iterable[str]) -> dict[str, dict[str, int]]:
@@ -234,21 +240,22 @@ def of_rows(decoder: Decoder, rows: int, sampling: Sampling, max_length: int):
   While a program is traced nothing can be measured.
   """
   key = decoder, rows, sampling, max_length
-  for job, found in _tuned.items():
+  for job, outcome in _tuned.items():
     if key == (job.decoder, job.rows, job.sampling, job.max_length):
-      return found.decoder
+      return outcome.decoder
   return _plain_unless_drafts_pay(decoder)
 
 
 def _timed() -> dict[Job, Tuned]:
   """Returns the decodes of this process with measured times."""
-  return {job: found for job, found in _tuned.items() if found.times}
+  return {job: outcome for job, outcome in _tuned.items() if outcome.times}
 
 
 def outlooks() -> list[str]:
   """Returns the expected speedups of the timed decodes of this process, as lines."""
   return [
-    found.policy.outlook(job.decoder.drafter.lengths) for job, found in _timed().items()
+    outcome.policy.outlook(job.decoder.drafter.lengths)
+    for job, outcome in _timed().items()
   ]
 
 
@@ -263,12 +270,12 @@ def speed_by_iterations(counts: Mapping[str, float]) -> float | None:
   """
   if len(_timed()) != 1 or not counts["target_calls"]:
     return None
-  ((job, found),) = _timed().items()
+  ((job, outcome),) = _timed().items()
   lengths = job.decoder.drafter.lengths
-  iterations = found.times.seconds
+  iterations = outcome.times.seconds
   drafted = counts["drafted"] / counts["target_calls"]
   of_call = float(np.interp(drafted, lengths, iterations))
-  encoding = found.times.prepare * counts["examples"]
+  encoding = outcome.times.prepare * counts["examples"]
   plain = iterations[0] * counts["tokens"] + encoding
   return plain / (of_call * counts["target_calls"] + encoding)
 
@@ -279,9 +286,9 @@ def asked_for() -> list[dict[str, Any]]:
     {
       "rows": job.rows_at_once,
       "drafted": list(job.decoder.drafter.lengths),
-      "seconds": list(found.times.seconds),
+      "seconds": list(outcome.times.seconds),
     }
-    for job, found in _timed().items()
+    for job, outcome in _timed().items()
   ]
 
 
@@ -295,16 +302,16 @@ def _times(job: Job, params: Mapping[str, Any]) -> Times:
   key = repr((timed, lengths, shapes, device())).encode()
   name = hashlib.sha256(key).hexdigest()[:16]
   if name not in _measured:
-    found = _read(name, len(lengths))
-    if found is None:
+    times = _read(name, len(lengths))
+    if times is None:
       console.stage(f"Measuring the cost of drafts at batch size {job.rows}: once.")
-      found = _measure(job, params)
+      times = _measure(job, params)
       try:
-        text = json.dumps(dataclasses.asdict(found))
+        text = json.dumps(dataclasses.asdict(times))
         library.write_whole(_path(name), text)
       except OSError as error:
         console.say(f"Measured times are for this process alone: {error}")
-    _measured[name] = found
+    _measured[name] = times
   return _measured[name]
 
 
@@ -397,12 +404,12 @@ def _read(name: str, count: int) -> Times | None:
   """Returns the times in a file; None if the file is missing or damaged."""
   try:
     kept = json.loads(_path(name).read_text())
-    found = Times(tuple(kept["seconds"]), kept["prepare"])
+    times = Times(tuple(kept["seconds"]), kept["prepare"])
   except (OSError, ValueError, KeyError, TypeError):
     return None
-  numbers = *found.seconds, found.prepare
+  numbers = *times.seconds, times.prepare
   are_times = all(is_finite(each) and each > 0 for each in numbers)
-  return found if are_times and len(found.seconds) == count else None
+  return times if are_times and len(times.seconds) == count else None
 
 
 def device() -> tuple[str, ...]:

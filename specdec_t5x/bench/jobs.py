@@ -189,12 +189,12 @@ def _of_flags(args) -> Iterator[tuple[str, dict[str, Any]]]:
       "--draft: expected NAME=DIR, `copy` or `quantized`, got no draft. Give at least "
       "1 draft."
     )
-  read = reading(
+  reader = reading(
     args.inputs, args.vocabulary, args.num_inputs, args.prompts, args.prefix
   )
   fields = {
     "target": _existing(args.target[0], "--target"),
-    "read": read,
+    "read": reader,
     "max_length": 128,
     "vocabulary": args.vocabulary,
   }
@@ -205,11 +205,11 @@ _SOURCES = {DEMO: _of_demo, PAPER: _of_paper, None: _of_flags}
 
 
 def _tasks(args):
-  known = _TASKS[preset(args)]
-  unknown = [task for task in args.tasks or () if task not in known]
+  task_names = _TASKS[preset(args)]
+  unknown = [task for task in args.tasks or () if task not in task_names]
   if unknown:
-    raise ValueError(f"--tasks: expected names among {known}, got {unknown}.")
-  return list(args.tasks or known)
+    raise ValueError(f"--tasks: expected names among {task_names}, got {unknown}.")
+  return list(args.tasks or task_names)
 
 
 def _of_task(values, task):

@@ -246,8 +246,10 @@ class Cascade(Drafter):
     if not self.of_target:
       # The root of a block is the last known token. The middle network's cache may lack
       # more tokens.
-      read = _reading_before(lower.target.extend, state.sequences, context.behind - 1)
-      target = dataclasses.replace(lower.target, extend=read)
+      delayed_extend = _reading_before(
+        lower.target.extend, state.sequences, context.behind - 1
+      )
+      target = dataclasses.replace(lower.target, extend=delayed_extend)
       lower = dataclasses.replace(lower, target=target)
     rule, sampling = rule_at(self.rule, context.sampling)
     return Speculation(self.drafter, rule, sampling, lower)

@@ -171,8 +171,8 @@ class HeadDraft(Headed):
     """Drafts all nodes, with no valid node before the target's first call."""
     drafter_state = state.drafter_state
     if self.network.reads_path:
-      read = self._path_reader(context, drafter_state.feature, state.last_tokens())
-      proposal = self.draft_levels(context, state, uniforms, read)
+      read_path = self._path_reader(context, drafter_state.feature, state.last_tokens())
+      proposal = self.draft_levels(context, state, uniforms, read_path)
     else:
       features = self.apply(context, "features", drafter_state.feature)
       proposal = self.proposal(context, state, uniforms, features)

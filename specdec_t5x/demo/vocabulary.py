@@ -76,10 +76,10 @@ def _check_settings(path: str, wanted: dict) -> None:
       f"Remove {path} to train again, or choose another path."
     )
   with open(record, encoding="utf-8") as file:
-    found = json.load(file)
-  if found != wanted:
+    recorded = json.load(file)
+  if recorded != wanted:
     raise ValueError(
-      f"{path} was made with {found}, expected {wanted}. Choose another path, or "
+      f"{path} was made with {recorded}, expected {wanted}. Choose another path, or "
       "remove the file to train again."
     )
 

@@ -190,7 +190,7 @@ def _program(decoder, settings) -> Callable:
   speculative = jax.jit(
     functools.partial(record_speculative, decoder, settings=settings)
   )
-  whole = jax.jit(functools.partial(score_whole, decoder))
+  score_outputs = jax.jit(functools.partial(score_whole, decoder))
   measure = jax.jit(divergence.measure)
 
   def output(decoded):
@@ -199,7 +199,7 @@ def _program(decoder, settings) -> Callable:
   def run(params, inputs):
     a = plain(params, inputs)
     b = speculative(params, inputs)
-    logits = whole(params, inputs, a.tokens)
+    logits = score_outputs(params, inputs, a.tokens)
     measures = measure(a.observed, b.observed, logits, a.tokens, b.tokens)
     return output(a), output(b), measures
 

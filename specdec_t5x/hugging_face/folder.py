@@ -108,29 +108,31 @@ class Folder:
       ValueError: if the folder is damaged, or the network is not supported.
     """
     folder = pathlib.Path(path)
-    found = read_json(folder / CONFIG)
-    config = settings.from_theirs(found, str(folder / CONFIG))
+    raw_config = read_json(folder / CONFIG)
+    config = settings.from_theirs(raw_config, str(folder / CONFIG))
     generates = generation.read(folder, config.vocab_size)
     start = generates.start_id
     if start is None:
-      start = settings.start_token(found, config)
+      start = settings.start_token(raw_config, config)
     config = dataclasses.replace(config, start_token=start)
     tensors = Tensors.open(folder)
     if config.is_gemma:
       tensors = _of_text(path, tensors)
     tensors = _without_leftovers(path, tensors)
     _check_layers(path, config, tensors)
-    tensors.check_lost(_spare(config, tensors, found.get("tie_word_embeddings", True)))
+    tensors.check_lost(
+      _spare(config, tensors, raw_config.get("tie_word_embeddings", True))
+    )
     _check_arrays(path, config, tensors)
     embeddings = _embeddings(config)
     last = embeddings[-1]
     embedding = next((x for x in embeddings if x in tensors.shapes), embeddings[0])
     head = last if last in tensors.shapes else embedding
-    is_scaled = not config.is_gemma and settings.has_scaled_logits(found)
+    is_scaled = not config.is_gemma and settings.has_scaled_logits(raw_config)
     may_be_tied = is_scaled or config.is_gemma
     tied = may_be_tied and (head == embedding or tensors.are_equal(head, embedding))
     config = dataclasses.replace(config, logits_via_embedding=tied)
-    if last not in tensors.shapes and not found.get("tie_word_embeddings", True):
+    if last not in tensors.shapes and not raw_config.get("tie_word_embeddings", True):
       warnings.warn(
         f"{folder / CONFIG} says that embeddings are not tied, but {last} is missing: "
         f"logits come from {embedding}, as in transformers 5. (4 would draw a matrix "

@@ -42,22 +42,22 @@ _BUILT_IN = {
 }
 
 
-def from_theirs(found: Mapping[str, Any], where: str) -> T5Config:
+def from_theirs(values: Mapping[str, Any], where: str) -> T5Config:
   """Returns the network of a config.json, without the kind of output projection.
 
   Args:
-    found: contents of config.json.
+    values: contents of config.json.
     where: path of config.json, for messages.
 
   Raises:
     ValueError: if the network is not a T5, or is not supported.
   """
-  kind = found.get("model_type")
-  _check_generates(found, where)
-  if kind in gemma.KINDS and "quantization_config" not in found:
-    return gemma.from_theirs(found, where)
-  if kind not in _KINDS or "auto_map" in found or "quantization_config" in found:
-    surplus = [name for name in ("auto_map", "quantization_config") if name in found]
+  kind = values.get("model_type")
+  _check_generates(values, where)
+  if kind in gemma.KINDS and "quantization_config" not in values:
+    return gemma.from_theirs(values, where)
+  if kind not in _KINDS or "auto_map" in values or "quantization_config" in values:
+    surplus = [name for name in ("auto_map", "quantization_config") if name in values]
     raise ValueError(
       f"{where}: model_type is {kind!r}{' with ' if surplus else ''}"
       f"{', '.join(surplus)}, expected one of {_KINDS}, plain: T5, T5 1.1, Flan-T5, "
@@ -65,26 +65,26 @@ def from_theirs(found: Mapping[str, Any], where: str) -> T5Config:
       "be read."
     )
   for name, value in _BUILT_IN.items():
-    if found.get(name, value) not in (value, None):
+    if values.get(name, value) not in (value, None):
       raise ValueError(
-        f"{where}: {name} must be {value} for the network, got {found[name]!r}. The "
+        f"{where}: {name} must be {value} for the network, got {values[name]!r}. The "
         "model can't be read."
       )
   usual = "relu" if kind == "t5" else "gated-gelu"
-  layer = found.get("feed_forward_proj", usual)
+  layer = values.get("feed_forward_proj", usual)
   if not isinstance(layer, str) or layer not in ACTIVATIONS:
     raise ValueError(
       f"{where}: feed_forward_proj must be one of {tuple(ACTIVATIONS)}, got {layer!r}. "
       "The model can't be read."
     )
-  if not isinstance(found.get("tie_word_embeddings", True), bool):
+  if not isinstance(values.get("tie_word_embeddings", True), bool):
     raise ValueError(
       f"{where}: tie_word_embeddings must be true or false, got "
-      f"{found['tie_word_embeddings']!r}. Copy the file again."
+      f"{values['tie_word_embeddings']!r}. Copy the file again."
     )
-  if found.get("num_decoder_layers") is None:
-    found = {**found, "num_decoder_layers": found.get("num_layers")}
-  sizes = {ours: found.get(theirs) for ours, theirs in _SIZES.items()}
+  if values.get("num_decoder_layers") is None:
+    values = {**values, "num_decoder_layers": values.get("num_layers")}
+  sizes = {ours: values.get(theirs) for ours, theirs in _SIZES.items()}
   for ours, size in sizes.items():
     if not is_whole(size, 1):
       raise ValueError(

@@ -152,9 +152,9 @@ class ParallelDrafter(LayerDrafter):
     Returns:
       The features, and the result of `remember`.
     """
-    known = self.joined(features, embedded)
-    masks = jnp.tile(self.masks.astype(known.dtype), (len(features), repeats, 1))
-    inputs = jnp.concatenate([known, masks], axis=1)
+    known_inputs = self.joined(features, embedded)
+    masks = jnp.tile(self.masks.astype(known_inputs.dtype), (len(features), repeats, 1))
+    inputs = jnp.concatenate([known_inputs, masks], axis=1)
     x, key_values = self.attended(
       inputs, positions, visible, remember, cross, cross_mask
     )
@@ -184,18 +184,18 @@ class ParallelDrafter(LayerDrafter):
     """
     first = cache.index[:, None]
     size = features.shape[1]
-    known = first + new[:, None]
+    num_known = first + new[:, None]
     # Index of each position of the block, relative to the first mask.
     order = jnp.arange(size + self.config.count - 1) - size
     slots = first + size + order
-    positions = jnp.where(order < 0, slots, known + order)
+    positions = jnp.where(order < 0, slots, num_known + order)
     all_slots = jnp.broadcast_to(
       jnp.arange(cache.num_slots), (len(new), cache.num_slots)
     )
     rows = jnp.arange(len(new))[:, None]
     # A position of the target sees all positions before. A mask sees the known
     # positions and the masks before.
-    is_open = (all_slots < known) | (all_slots >= first + size)
+    is_open = (all_slots < num_known) | (all_slots >= first + size)
     before = all_slots[:, None] <= slots[..., None]
     cross, cross_mask = self.of_target(target)
     outputs, (keys, values) = self.drafted(
@@ -211,7 +211,7 @@ class ParallelDrafter(LayerDrafter):
     last = jnp.maximum(new - 1, 0)[:, None, None]
     last_output = jnp.take_along_axis(outputs, last, axis=1)
     drafted = jnp.concatenate([last_output, outputs[:, size:]], axis=1)
-    return drafted, DecoderCache(known[:, 0], (keys,), (values,))
+    return drafted, DecoderCache(num_known[:, 0], (keys,), (values,))
 
   def everywhere(
     self,

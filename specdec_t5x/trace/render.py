@@ -139,8 +139,8 @@ def _spans(turn: Turn) -> list[Span]:
   # The order of kinds puts the accepted path of a tree first.
   order = list(STYLES).index
   drafted = sorted(turn.drafted, key=lambda token: order(token.kind))
-  own = [turn.own] if turn.own else []
-  return [(token.kind, token.piece) for token in (*drafted, *own)]
+  own_tokens = [turn.own] if turn.own else []
+  return [(token.kind, token.piece) for token in (*drafted, *own_tokens)]
 
 
 def _legend() -> list[Span]:
