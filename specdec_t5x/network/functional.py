@@ -73,7 +73,7 @@ def initial_variables(module: Network, key: PRNGKeyArray):
 
 @functools.partial(jax.jit, static_argnums=0)
 def blank_variables(module: Network):
-  """Returns the variables of `initial_variables` as zeros, for a network to restore."""
+  """Returns the variables of `initial_variables` as NaN, for a network to restore."""
   with layers.only_shapes():
     return _initialised(module, jax.random.key(0))
 

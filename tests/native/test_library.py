@@ -75,7 +75,12 @@ def test_one_thread_at_a_time_computes_a_result():
 def test_kernels_of_a_second_folder_are_not_registered_again(tmp_path):
   """A process may look for the kernels again after SPECDEC_T5X_CACHE changed."""
   copied = shutil.copy(library.built(), tmp_path / "kernels.so")
+  handler = jax.ffi.pycapsule(ctypes.CDLL(str(copied)).specdec_multiply)
+  with pytest.raises(jax.errors.JaxRuntimeError, match="Duplicate"):
+    jax.ffi.register_ffi_target("specdec_multiply", handler, platform="cpu")
+  registered = library._registered.copy()
   library.register(ctypes.CDLL(str(copied)), library.TARGETS, "cpu")
+  assert library._registered == registered
 
 
 @needs_kernels

@@ -12,6 +12,7 @@ from specdec_t5x.core.tree import Tree
 from specdec_t5x.network import sizes
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import (
+  blank_variables,
   check_same_kind,
   initial_variables,
   is_decoder_only,
@@ -264,6 +265,18 @@ def test_random_parameters_have_the_network_s_shapes_and_dtype():
   assert logits.shape == (1, 2, sizes.VOCAB_SIZE)
   assert jnp.isfinite(logits).all()
   assert logits.std() > 0.1
+
+
+@kinds.each(EACH)
+def test_blank_variables_have_initial_shapes_and_no_values(config):
+  network = network_for(config)
+  initial = initial_variables(network, jax.random.key(0))
+  blank = blank_variables(network)
+  assert jax.tree.structure(blank) == jax.tree.structure(initial)
+  for leaf, value in zip(jax.tree.leaves(blank), jax.tree.leaves(initial), strict=True):
+    assert (leaf.shape, leaf.dtype) == (value.shape, value.dtype)
+    assert jnp.isnan(leaf).all()
+    assert jnp.isfinite(value).all()
 
 
 def test_an_unknown_size_is_refused():
