@@ -26,7 +26,7 @@ import specdec_t5x
 from specdec_t5x.bench.command import add_flags
 from specdec_t5x.data import hints
 from specdec_t5x.demo.recipe import ENDE
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.trace import page, recording, render
 from specdec_t5x.trace.recording import Trace
 

@@ -19,11 +19,10 @@ from specdec_t5x.build import check_models, together
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.distributions import Sampling as Sampling
-from specdec_t5x.core.ends import EndTokens
 from specdec_t5x.core.tree import Tree as Tree
+from specdec_t5x.core.types import EndTokens, Rule
 from specdec_t5x.core.types import Guarantee as Guarantee
 from specdec_t5x.core.types import Proposal as Proposal
-from specdec_t5x.core.types import Rule
 from specdec_t5x.core.types import Verdict as Verdict
 from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.decoders import Decoder

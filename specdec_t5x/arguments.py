@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.data.hints import how_to_make
 
 

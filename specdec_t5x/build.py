@@ -8,20 +8,19 @@ from typing import Any
 import jax
 
 from specdec_t5x import moved, tuning
-from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.core.knobs import check_value
+from specdec_t5x.core.knobs import check_value, is_whole
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Policy
-from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.stepwise import (
+from specdec_t5x.drafters.draft_model import (
   DEFAULT_GAMMA,
   GAMMA,
   DefaultGamma,
+  DraftModel,
   is_gamma_given,
 )
 from specdec_t5x.hugging_face.generation import Generation

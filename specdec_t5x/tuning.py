@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import Float
 
 from specdec_t5x import console
-from specdec_t5x.core.checks import is_finite
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.knobs import is_finite
 from specdec_t5x.decoding.cost_aware import CostAware
 from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import at_most, generate

@@ -16,7 +16,7 @@ from specdec_t5x.contrib.shared_tokens import SharedTokens
 from specdec_t5x.contrib.truncation import LARGEST, Truncation
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.decoding.baseline import Plain
-from specdec_t5x.decoding.context import Beginning, Context, Loaded, Target
+from specdec_t5x.decoding.drafter import Beginning, Context, Loaded, Target
 from specdec_t5x.decoding.generate import generate_plain
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import initial_state, num_slots

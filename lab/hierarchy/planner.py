@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from specdec_t5x.analysis.theory import expected_tokens
-from specdec_t5x.core.checks import is_finite
+from specdec_t5x.core.knobs import is_finite
 
 
 @dataclasses.dataclass(frozen=True)

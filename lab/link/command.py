@@ -31,8 +31,7 @@ from specdec_t5x.contrib.link.client import Remote
 from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.contrib.truncation import probs_bits, token_bits
-from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
 
 _UNROUNDED = "all, float32"  # The distribution of a draft in the target's process.
 

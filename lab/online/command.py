@@ -34,7 +34,7 @@ from specdec_t5x.bench.table import Table, listed, render
 from specdec_t5x.contrib.online import serving
 from specdec_t5x.contrib.online.learner import Learner, Online
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.training import losses
 from specdec_t5x.training.optimizers import OPTIMIZERS, Optimizer, Schedule
 

@@ -20,7 +20,7 @@ import heapq
 import numpy as np
 from jaxtyping import Float
 
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.core.tree import Tree
 
 

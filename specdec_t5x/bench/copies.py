@@ -30,7 +30,7 @@ from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding import generate
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.drafters.copy import Copy
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
 from specdec_t5x.vocabularies.opening import open_vocabulary
 

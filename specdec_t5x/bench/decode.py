@@ -23,7 +23,7 @@ from specdec_t5x.bench.oracle import ROUNDED, Pair, Setup
 from specdec_t5x.bench.run import PLAIN, Run, Way, measure
 from specdec_t5x.bench.table import Table, listed, render
 from specdec_t5x.bench.timed import each_turn, medians, spread
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.network.config import DTYPES
 from specdec_t5x.network.sizes import SIZES
 

@@ -29,7 +29,7 @@ from specdec_t5x.bench.ways import ways
 from specdec_t5x.contrib.link import process
 from specdec_t5x.contrib.link.client import Remote
 from specdec_t5x.data import text_files
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 
 _COSTS_RUNS = 5
 _PANEL_WIDTH = 8  # Inches.

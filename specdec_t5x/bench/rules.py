@@ -15,12 +15,11 @@ from specdec_t5x.bench.command import Command
 from specdec_t5x.bench.run import Run, Way, Ways, measure
 from specdec_t5x.bench.study import Study
 from specdec_t5x.bench.table import Table, listed, render
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 
 _CHAIN_RULES = ("token", "block")

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.network import ngram
 from specdec_t5x.network.functional import Network, Settings
 from specdec_t5x.network.heads import FeatureDrafter

@@ -20,20 +20,25 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.knobs import knob, one_of
 from specdec_t5x.core.token import Token
 from specdec_t5x.core.tree import Tree, chain
-from specdec_t5x.core.types import Cache, ExtendFn, Guarantee, Proposal, Rule
+from specdec_t5x.core.types import (
+  Cache,
+  ExtendFn,
+  Guarantee,
+  Proposal,
+  Rule,
+  check_uniforms,
+)
 from specdec_t5x.decoding import step
-from specdec_t5x.decoding.context import Context, Target
-from specdec_t5x.decoding.drafter import Drafter, Stops
+from specdec_t5x.decoding.drafter import Context, Drafter, Stops, Target
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation
+from specdec_t5x.drafters.draft_model import gamma_knob
 from specdec_t5x.drafters.of_target import OfTarget
-from specdec_t5x.drafters.stepwise import gamma_knob
 
 WINDOWS = ("fixed", "flush")
 DEFAULT_WINDOW = 8

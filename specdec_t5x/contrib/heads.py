@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.types import Proposal, Verdict
-from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.heads import Headed
 from specdec_t5x.network.heads import REPLICATED, FeatureDrafter, HeadsConfig

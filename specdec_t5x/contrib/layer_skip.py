@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Sequence
 
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.drafters.draft_model import gamma_knob
 from specdec_t5x.drafters.of_target import OfTarget
-from specdec_t5x.drafters.stepwise import gamma_knob
 
 
 @dataclasses.dataclass(frozen=True)

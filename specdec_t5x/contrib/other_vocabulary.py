@@ -15,10 +15,9 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.contrib.shared_tokens import SharedTokens
 from specdec_t5x.core.types import Cache, ExtendFn
-from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import START_TOKEN, DecodeState
-from specdec_t5x.drafters.draft_model import DraftModel, caught_up
-from specdec_t5x.drafters.stepwise import StepwiseState
+from specdec_t5x.drafters.draft_model import DraftModel, StepwiseState, caught_up
 from specdec_t5x.network.functional import lacks_encoder
 
 

@@ -12,9 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specdec_t5x.core import chain
-from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import residual, sample
-from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
+from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
 
 
 @dataclasses.dataclass(frozen=True)

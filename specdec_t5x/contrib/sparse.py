@@ -15,14 +15,11 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.contrib.truncation import SparseProbs, Truncation
 from specdec_t5x.core import tree
-from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import AdjustFn, Sampling, perturbed
-from specdec_t5x.core.types import Cache, ExtendFn, Proposal
-from specdec_t5x.decoding.context import Context
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.core.types import Cache, ExtendFn, Proposal, check_uniforms
+from specdec_t5x.decoding.drafter import Context, Drafter
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.draft_model import read_last
-from specdec_t5x.drafters.stepwise import gamma_knob, likeliest
+from specdec_t5x.drafters.draft_model import gamma_knob, likeliest, read_last
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core.checks import is_probability, is_whole
 from specdec_t5x.core.distributions import sample
+from specdec_t5x.core.knobs import is_probability, is_whole
 
 # Weights have 16 bits.
 LARGEST = 2**16 - 1

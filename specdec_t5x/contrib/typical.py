@@ -10,9 +10,8 @@ from jax.scipy.special import entr
 from jaxtyping import Array, Float
 
 from specdec_t5x.core import chain
-from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import sample
-from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
+from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
 
 
 @dataclasses.dataclass(frozen=True)

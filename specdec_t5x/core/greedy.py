@@ -10,10 +10,8 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec_t5x.core.checks import check_uniforms
-from specdec_t5x.core.distributions import Sampling, argmax
-from specdec_t5x.core.noise import race
-from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
+from specdec_t5x.core.distributions import Sampling, argmax, race
+from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
 
 
 @dataclasses.dataclass(frozen=True)

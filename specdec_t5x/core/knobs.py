@@ -1,4 +1,4 @@
-"""Knobs: dataclass fields that declare their valid values.
+"""Checks of settings, and knobs: dataclass fields that declare their valid values.
 
 A knob states the default, the check, the macro in gin files and the documentation in
 one place. A part's checks, the error messages and the reference of all ways to draft
@@ -6,10 +6,10 @@ one place. A part's checks, the error messages and the reference of all ways to 
 """
 
 import dataclasses
+import math
+import numbers
 from collections.abc import Callable
 from typing import Any
-
-from specdec_t5x.core.checks import is_finite, is_whole
 
 _KEY = "knob"
 
@@ -105,3 +105,23 @@ def finite() -> Check:
 def one_of(choices: tuple[Any, ...]) -> Check:
   """Returns the check for members of a tuple."""
   return Check(f"one of {choices}", lambda value: value in choices)
+
+
+def is_whole(value: Any, least: int) -> bool:
+  """Returns whether `value` is an integer of at least `least`; 5.0 is not an integer.
+
+  `value` may have any type, since gin passes any value.
+  """
+  is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+  return is_integer and bool(value >= least)
+
+
+def is_finite(value: Any) -> bool:
+  """Returns whether `value` is a finite number of at least 0."""
+  is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+  return is_real and math.isfinite(value) and bool(value >= 0)
+
+
+def is_probability(value: Any) -> bool:
+  """Returns whether `value` is a number from 0 to 1."""
+  return is_finite(value) and bool(value <= 1)

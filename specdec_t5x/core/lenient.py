@@ -8,11 +8,10 @@ import dataclasses
 from jaxtyping import Array, Float
 
 from specdec_t5x.core import chain
-from specdec_t5x.core.checks import check_uniforms, is_probability
 from specdec_t5x.core.distributions import Sampling, sample
-from specdec_t5x.core.knobs import Check, Knob, declared
+from specdec_t5x.core.knobs import Check, Knob, declared, is_probability
 from specdec_t5x.core.token import next_token_probs
-from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
+from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
 
 LENIENCE = Knob(
   Check("above 0 and at most 1", lambda value: is_probability(value) and value > 0),

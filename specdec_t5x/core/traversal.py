@@ -15,10 +15,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core import chain
 from specdec_t5x.core.block import Block
-from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import sample
 from specdec_t5x.core.tree import Tree
-from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
+from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
 
 
 @dataclasses.dataclass(frozen=True)

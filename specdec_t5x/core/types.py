@@ -16,6 +16,7 @@ Shapes: B batch, G drafted tokens (of a chain: gamma), N = G + 1 nodes of a draf
 
 import abc
 import enum
+import functools
 from collections.abc import Callable
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -193,3 +194,39 @@ class Cache(Protocol):
 # M entries, including the N new entries, each new token sees. `positions` [B, M] are
 # the positions of the M entries. By default the block is a chain.
 ExtendFn = Callable[..., tuple[Float[Array, "B N V"], Float[Array, "B N D"], Cache]]
+
+# One EOS token, or several.
+EndTokens = int | tuple[int, ...]
+
+
+def as_tuple(eos_id: EndTokens) -> tuple[int, ...]:
+  """Returns the EOS tokens as a tuple.
+
+  >>> as_tuple(1), as_tuple((1, 107))
+  ((1,), (1, 107))
+  """
+  return eos_id if isinstance(eos_id, tuple) else (eos_id,)
+
+
+def is_end(tokens: Int[Array, "*B"], eos_id: EndTokens) -> Bool[Array, "*B"]:
+  """Returns whether each token is an EOS token.
+
+  Args:
+    tokens: token ids.
+    eos_id: the EOS token, or a tuple of all EOS tokens.
+  """
+  ids = as_tuple(eos_id)
+  return functools.reduce(jnp.logical_or, [tokens == token for token in ids])
+
+
+def check_uniforms(uniforms: Float[Array, "B C L"], decisions: int) -> None:
+  """Raises a ValueError if the number of uniforms differs from that of decisions.
+
+  JAX clamps an index beyond an array's end, so a draw would be used twice.
+  """
+  if uniforms.ndim != 3 or uniforms.shape[1] != decisions:
+    raise ValueError(
+      f"Expected uniforms of {decisions} decisions, [B, {decisions}, L], got an array "
+      f"of shape {uniforms.shape}. A drafter sets the number of decisions "
+      "(`decisions`), and a wrapper must forward `decisions`."
+    )

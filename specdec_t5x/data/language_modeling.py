@@ -16,7 +16,7 @@ import seqio
 import tensorflow as tf
 from absl import logging
 
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.data import from_texts, registry, text_files
 
 # tensorflow-datasets 4.9.10 knows exactly this version.

@@ -9,7 +9,7 @@ from etils import epy
 from google.protobuf import message
 
 from specdec_t5x import moved
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.data.hints import how_to_make
 from specdec_t5x.vocabularies.base import Vocabulary
 from specdec_t5x.vocabularies.opening import open_vocabulary

@@ -22,8 +22,7 @@ from specdec_t5x.core.distributions import (
   certain_log_prob,
   draw,
 )
-from specdec_t5x.core.ends import EndTokens, is_end
-from specdec_t5x.core.types import ExtendFn
+from specdec_t5x.core.types import EndTokens, ExtendFn, is_end
 from specdec_t5x.decoding.state import DecodeState, StepInfo, no_info
 
 

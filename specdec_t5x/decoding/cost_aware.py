@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core.checks import is_finite, is_probability
+from specdec_t5x.core.knobs import is_finite, is_probability
 from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.decoding.state import StepInfo
 

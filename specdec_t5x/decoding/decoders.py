@@ -16,16 +16,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
-from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.ends import EndTokens
 from specdec_t5x.core.greedy import rule_at
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.core.token import Token
-from specdec_t5x.core.types import Cache, ExtendFn, Guarantee, Rule
+from specdec_t5x.core.types import Cache, EndTokens, ExtendFn, Guarantee, Rule
 from specdec_t5x.decoding import batching, widths
 from specdec_t5x.decoding.baseline import Plain
-from specdec_t5x.decoding.context import Beginning, Context, Loaded, Target
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.drafter import Beginning, Context, Drafter, Loaded, Target
 from specdec_t5x.decoding.generate import Observer, generate, generate_plain
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import Decoded, DecodeState, initial_state, num_slots

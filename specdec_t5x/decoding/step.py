@@ -13,17 +13,23 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core import chain
-from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import (
   Sampling,
   acceptance_mass,
   certain_log_prob,
 )
-from specdec_t5x.core.ends import EndTokens, is_end
-from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Rule, Verdict
+from specdec_t5x.core.types import (
+  Cache,
+  EndTokens,
+  ExtendFn,
+  Proposal,
+  Rule,
+  Verdict,
+  check_uniforms,
+  is_end,
+)
 from specdec_t5x.decoding import widths
-from specdec_t5x.decoding.context import Context
-from specdec_t5x.decoding.drafter import Drafter, Stops
+from specdec_t5x.decoding.drafter import Context, Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState, StepInfo
 
 

@@ -20,7 +20,7 @@ from specdec_t5x.bench.study import Job, Study
 from specdec_t5x.bench.table import Table, columns, grid, render
 from specdec_t5x.demo import held_out
 from specdec_t5x.demo.recipe import DemoPair
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.network.functional import lacks_encoder
 from specdec_t5x.network.heads import FeatureDrafter
 

@@ -24,7 +24,7 @@ from specdec_t5x.bench import environment
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.demo import embedded, held_out, recipe, tasks
 from specdec_t5x.demo.corpora import translation
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 
 _PAIR = recipe.ENDE
 _TEXTS = tasks.ENDE_SIZES["test"]

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from etils import epy
 
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.data import from_texts, registry, tasks
 from specdec_t5x.demo.corpora import news, translation
 

@@ -40,7 +40,7 @@ from specdec_t5x.demo.recipe import ENDE
 from specdec_t5x.demo.tasks import ENDE_SIZES
 from specdec_t5x.diagnose.divergence import DIFFERENT, TIE, Report
 from specdec_t5x.diagnose.recording import Settings, compare
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.network.config import DTYPES
 from specdec_t5x.tables import aligned
 from specdec_t5x.trace.recording import piece_of

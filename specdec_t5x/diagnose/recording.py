@@ -18,8 +18,7 @@ from tqdm import tqdm
 
 from specdec_t5x.api import Model, padded_batches
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.core.ends import EndTokens
-from specdec_t5x.core.types import ExtendFn
+from specdec_t5x.core.types import EndTokens, ExtendFn
 from specdec_t5x.decoding.baseline import PlainIteration
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate, generate_plain

@@ -15,10 +15,9 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec_t5x.core import tree
 from specdec_t5x.core.knobs import knob, whole
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.context import Context
-from specdec_t5x.decoding.drafter import Drafter, Stops
+from specdec_t5x.decoding.drafter import Context, Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.stepwise import gamma_knob
+from specdec_t5x.drafters.draft_model import gamma_knob
 
 # The most tokens of a match. Copying starts at the longest match; of equal matches the
 # first wins.

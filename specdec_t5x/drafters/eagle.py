@@ -19,16 +19,15 @@ from jaxtyping import Array, Float
 from specdec_t5x import moved
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Verdict
-from specdec_t5x.decoding.context import Context
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.drafter import Context, Drafter
 from specdec_t5x.decoding.state import DecodeState, num_slots
+from specdec_t5x.drafters.draft_model import Stepwise, gamma_knob
 from specdec_t5x.drafters.heads import (
   apply_draft,
   check_layer,
   draft_logits,
   features_along,
 )
-from specdec_t5x.drafters.stepwise import Stepwise, gamma_knob
 
 
 @flax.struct.dataclass

@@ -15,8 +15,7 @@ from jaxtyping import Array, Float, Int
 from specdec_t5x import moved
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Proposal, Verdict
-from specdec_t5x.decoding.context import Context
-from specdec_t5x.decoding.drafter import Drafter, Stops
+from specdec_t5x.decoding.drafter import Context, Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import siblings
 from specdec_t5x.drafters.siblings import Growing

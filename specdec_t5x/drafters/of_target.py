@@ -14,9 +14,9 @@ from typing import Any
 from jaxtyping import Array, Float
 
 from specdec_t5x.core.types import Cache
-from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.stepwise import Stepwise
+from specdec_t5x.drafters.draft_model import Stepwise
 
 
 class OfTarget(Stepwise):

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, Proposal, Verdict
-from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState, num_slots
 from specdec_t5x.drafters.heads import Headed, check_layer, features_along
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.drafters.draft_model import gamma_knob
 from specdec_t5x.drafters.of_target import OfTarget
-from specdec_t5x.drafters.stepwise import gamma_knob
 from specdec_t5x.network import rounded
 from specdec_t5x.network.rounded import INPUT, Rounding
 

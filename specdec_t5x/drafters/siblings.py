@@ -16,12 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core.checks import check_uniforms
 from specdec_t5x.core.distributions import perturbed, sample
 from specdec_t5x.core.tree import Tree
-from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.context import Context
-from specdec_t5x.drafters.stepwise import likeliest
+from specdec_t5x.core.types import Proposal, check_uniforms
+from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.drafters.draft_model import likeliest
 
 SIBLINGS = ("independent", "distinct", "likeliest")
 

@@ -15,13 +15,11 @@ from jaxtyping import Array, Float
 
 from specdec_t5x.core.tree import Tree, delayed
 from specdec_t5x.core.types import Cache, Proposal, Verdict
-from specdec_t5x.decoding.context import Context
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.drafter import Context, Drafter
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import siblings
-from specdec_t5x.drafters.draft_model import read_last
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, read_last
 from specdec_t5x.drafters.siblings import Growing
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
 
 
 @dataclasses.dataclass(frozen=True)

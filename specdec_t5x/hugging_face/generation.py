@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.hugging_face.tensors import read_json
 
 CONFIG, GENERATION = "config.json", "generation_config.json"

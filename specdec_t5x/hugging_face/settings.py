@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.hugging_face import gemma
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.layers import MAX_DISTANCE, NUM_BUCKETS

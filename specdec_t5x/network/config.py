@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.network import hot, products
 
 ACTIVATIONS = ("linear", "relu", "gelu", "silu", "swish", "tanh")

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x import moved
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.lazy import Lazy
 from specdec_t5x.network import hot
 from specdec_t5x.network.config import DTYPES, NetworkConfig, T5Config

@@ -19,8 +19,8 @@ import numpy as np
 from flax.linen.partitioning import param_with_axes
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core.checks import is_whole
-from specdec_t5x.core.ends import EndTokens, as_tuple
+from specdec_t5x.core.knobs import is_whole
+from specdec_t5x.core.types import EndTokens, as_tuple
 
 PLACES = "hot_places"
 KERNEL = "hot_logits"

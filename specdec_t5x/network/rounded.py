@@ -23,7 +23,7 @@ import numpy as np
 from flax.linen.partitioning import AxisMetadata
 from jaxtyping import Array, Float, Int8
 
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.native import platforms
 from specdec_t5x.native.cuda import choice as gpu_choice
 from specdec_t5x.native.cuda import few

@@ -23,8 +23,8 @@ from t5x import utils
 
 from specdec_t5x import tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
-from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.describe import describe
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.hugging_face.export import all_or_nothing
 from specdec_t5x.native import library

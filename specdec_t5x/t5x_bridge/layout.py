@@ -8,7 +8,7 @@ from t5x.train_state import InferenceState
 
 from specdec_t5x import console
 from specdec_t5x.checkpoints.checkpoint import flat_shapes
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 
 
 def rows_at_once(batch_size: int) -> int:

@@ -15,8 +15,8 @@ from jaxtyping import Array, Int, Key
 from t5x import models
 
 from specdec_t5x import tuning
-from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.decoding.state import Decoded, StepInfo, num_slots, row_keys
 from specdec_t5x.hugging_face.generation import Generation

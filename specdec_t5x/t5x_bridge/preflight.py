@@ -22,7 +22,7 @@ import specdec_t5x
 from specdec_t5x import console
 from specdec_t5x.checkpoints.checkpoint import Checkpoint, HuggingFace, flat_shapes
 from specdec_t5x.checkpoints.readers import abstract_state
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.gemma import UNTOLD

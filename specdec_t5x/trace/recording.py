@@ -17,9 +17,8 @@ from specdec_t5x.api import compiled, encoded, end_tokens, padded_batches
 from specdec_t5x.build import Model, together
 from specdec_t5x.core.describe import describe
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.ends import EndTokens
 from specdec_t5x.core.greedy import rule_at
-from specdec_t5x.core.types import Rule
+from specdec_t5x.core.types import EndTokens, Rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.state import DecodeState, row_keys

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
-from specdec_t5x.core.checks import is_finite
+from specdec_t5x.core.knobs import is_finite
 from specdec_t5x.network import heads as heads_lib
 from specdec_t5x.network.decoder import same_segment
 from specdec_t5x.network.functional import (

@@ -9,7 +9,7 @@ import numpy as np
 from specdec_t5x import api
 from specdec_t5x.checkpoints.parameters import JointParameters, T5XParameters
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.ends import EndTokens
+from specdec_t5x.core.types import EndTokens
 from specdec_t5x.data import tasks
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.hugging_face import generation
 from specdec_t5x.hugging_face.tensors import read_json
 from specdec_t5x.vocabularies import added, bytes, sentencepieces

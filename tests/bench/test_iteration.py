@@ -11,7 +11,7 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import delayed
-from specdec_t5x.decoding.context import Context, Loaded, Target
+from specdec_t5x.decoding.drafter import Context, Loaded, Target
 from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.drafters.draft_model import DraftModel

@@ -13,9 +13,9 @@ from specdec_t5x.core import distributions
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.drafters import draft_model
 from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.draft_model import Stepwise
 from specdec_t5x.drafters.eagle import EagleDraft
 from specdec_t5x.drafters.heads import Headed
-from specdec_t5x.drafters.stepwise import Stepwise
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import functional
 from specdec_t5x.network.eagle import EagleDrafter

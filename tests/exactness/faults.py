@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from specdec_t5x.core import block, chain, distributions, noise, token, traversal
+from specdec_t5x.core import block, chain, distributions, token, traversal
 from specdec_t5x.core.distributions import LEVELS, sample
 from specdec_t5x.core.token import acceptance_probs
 from specdec_t5x.core.types import Verdict
@@ -92,7 +92,7 @@ def draft_has_noise_of_its_own(spec, state, draws=step.draws):
 
 
 def nodes_have_the_root_s_noise(probs, uniforms):
-  return noise.race(probs, uniforms[:, :1])
+  return distributions.race(probs, uniforms[:, :1])
 
 
 def nodes_see_cousins(extend, cache, last, proposal):

@@ -9,13 +9,13 @@ from specdec_t5x.core import block, distributions, greedy, token, traversal
 from specdec_t5x.core.block import Block
 from specdec_t5x.core.token import Token
 from specdec_t5x.decoding import baseline, step, widths
-from specdec_t5x.decoding.context import Context
+from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters import draft_model, siblings, stepwise
+from specdec_t5x.drafters import draft_model, siblings
 from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.draft_model import Stepwise
 from specdec_t5x.drafters.eagle import EagleDraft
 from specdec_t5x.drafters.heads import Headed
-from specdec_t5x.drafters.stepwise import Stepwise
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import cache, functional
 from specdec_t5x.network.eagle import EagleDrafter
@@ -26,7 +26,7 @@ from tests.exactness.planting import Trap
 from tests.hash_model import TokenCache
 
 TRAPS = [
-  Trap(stepwise, "draw", drafts.argmax_draft_with_soft_q, "token_loop"),
+  Trap(draft_model, "draw", drafts.argmax_draft_with_soft_q, "token_loop"),
   Trap(token, "residual", faults.target_probs_as_residual, "token_rule"),
   Trap(token, "residual", faults.residual_not_clipped, "token_rule"),
   Trap(
@@ -42,7 +42,7 @@ TRAPS = [
   Trap(
     draft_model, "read_last", drafts.draft_reads_the_last_token_alone, "perfect_draft"
   ),
-  Trap(stepwise, "draw", drafts.ignore_top_p, "perfect_draft"),
+  Trap(draft_model, "draw", drafts.ignore_top_p, "perfect_draft"),
   Trap(OtherVocabulary, "propose", drafts.q_not_renormalised, "other_loop"),
   Trap(SharedTokens, "of_target", drafts.tables_off_by_one, "other_loop"),
   Trap(SharedTokens, "in_draft", drafts.unshared_tokens_unread, "other_loop"),
@@ -110,7 +110,7 @@ TRAPS = [
       drafts.draft_reads_features_one_place_on,
     )
   ),
-  Trap(stepwise, "draw", drafts.q_of_all_tokens, "trimmed_draft"),
+  Trap(draft_model, "draw", drafts.q_of_all_tokens, "trimmed_draft"),
   Trap(EagleDraft, "commit", drafts.eagle_on_features_one_place_off, "eagle_loop"),
   Trap(EagleDrafter, "extend", drafts.layer_s_nodes_see_cousins, "eagle_tree"),
   Trap(

@@ -13,7 +13,7 @@ from specdec_t5x.bench.measured import Measured, Setting
 from specdec_t5x.bench.paper import published
 from specdec_t5x.bench.study import Draft
 from specdec_t5x.bench.table import Table, declared, render
-from specdec_t5x.drafters.stepwise import DEFAULT_GAMMA
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 
 # The end of each table's --help.
 _USAGE = """

@@ -28,8 +28,8 @@ import jax.numpy as jnp
 from specdec_t5x.contrib.beam.hypotheses import BeamExtendFn, BeamSettings
 from specdec_t5x.contrib.beam.search import BeamDecoded, BeamSearch, search
 from specdec_t5x.contrib.beam.tree import Layout
-from specdec_t5x.core.checks import is_whole
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.core.types import Guarantee
 from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.decoding.drafter import Drafter

@@ -17,9 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.checks import is_finite
-from specdec_t5x.core.ends import EndTokens, as_tuple, is_end
-from specdec_t5x.core.types import Cache
+from specdec_t5x.core.knobs import is_finite
+from specdec_t5x.core.types import Cache, EndTokens, as_tuple, is_end
 
 # (cache, tokens [B, N], key_positions [B, S], visible [B, N, S]) -> (logits [B, N, V],
 # cache): scores N tokens per row, each given the slots that the token sees. The search

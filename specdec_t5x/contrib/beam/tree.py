@@ -20,8 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.contrib.beam.hypotheses import Beam, BeamExtendFn
-from specdec_t5x.core.ends import EndTokens, as_tuple
-from specdec_t5x.core.types import Cache
+from specdec_t5x.core.types import Cache, EndTokens, as_tuple
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from specdec_t5x.contrib.link import wire
 from specdec_t5x.contrib.link.drafter import Setup
 from specdec_t5x.contrib.link.server import METHOD, OPTIONS, SERVICE
 from specdec_t5x.contrib.link.wire import Ask, Drafts
-from specdec_t5x.core.checks import is_finite
+from specdec_t5x.core.knobs import is_finite
 
 # Seconds until a lost draft is asked again. The time doubles up to the longest wait.
 _FIRST_WAIT = 0.5

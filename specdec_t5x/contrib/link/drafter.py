@@ -18,14 +18,12 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.contrib.truncation import SparseProbs, Truncation
 from specdec_t5x.core import tree
-from specdec_t5x.core.checks import check_uniforms, is_whole
-from specdec_t5x.core.distributions import Sampling, draws_per_token
-from specdec_t5x.core.noise import WORDS
-from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.context import Context
-from specdec_t5x.decoding.drafter import Drafter, Stops
+from specdec_t5x.core.distributions import WORDS, Sampling, draws_per_token
+from specdec_t5x.core.knobs import is_whole
+from specdec_t5x.core.types import Proposal, check_uniforms
+from specdec_t5x.decoding.drafter import Context, Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.stepwise import gamma_knob
+from specdec_t5x.drafters.draft_model import gamma_knob
 
 _MOST_NUMBERS = 2**24  # The largest size of an array in a message.
 

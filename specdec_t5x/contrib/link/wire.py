@@ -18,7 +18,7 @@ import numpy as np
 
 from specdec_t5x.contrib.link.drafter import Setup
 from specdec_t5x.contrib.truncation import SUM_BELOW
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 
 # The number rises when the messages change.
 FORMAT = "SL2"

@@ -21,7 +21,7 @@ from flax.core import unfreeze
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.checkpoints.parameters import T5XParameters
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.network.functional import Network, lacks_encoder
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge import learned

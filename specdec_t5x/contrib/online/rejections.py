@@ -17,7 +17,7 @@ from flax.linen.partitioning import with_sharding_constraint
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core import chain
-from specdec_t5x.core.checks import is_whole
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Iteration, is_cut
 
