@@ -77,6 +77,8 @@ $(PEERS)/.installed:
 	@echo "Installing into $(PEERS): about four minutes the first time."
 	PYTHON=$(PYTHON) .ci/install $(PEERS) test,train,peers
 	$(PEERS)/bin/python -m pip uninstall --quiet --yes specdec_t5x specdec-t5x-runtime
+	@for old in $(filter-out $(PEERS),$(wildcard $(CACHE)/peers-*)); do \
+	  echo "$$old is of other requirements. Remove the folder to free some GB."; done
 	@touch $@
 
 lint: install

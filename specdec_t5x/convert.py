@@ -95,12 +95,13 @@ def _to_t5x(args) -> str:
       "Hugging Face folder, or add --to-hugging-face to convert in the other "
       f"direction.{lacking(args.source)}{how_to_make(args.source)}"
     )
-  if os.path.exists(os.path.join(args.to, "checkpoint_0")):
-    raise ValueError(f"{args.to} already holds a checkpoint_0. Give another folder.")
-  checkpoint = HuggingFace(args.source)
-  network = checkpoint.network()
   to = pathlib.Path(args.to).absolute()
   vocabulary_files, vocabulary_macros = _vocabulary(args.source, to)
+  for name in ("checkpoint_0", "target.gin", "draft.gin", *vocabulary_files):
+    if (to / name).exists():
+      raise ValueError(f"{args.to} already holds a {name}. Give another folder.")
+  checkpoint = HuggingFace(args.source)
+  network = checkpoint.network()
   with all_or_nothing(to) as folder:
     writer = T5XParameters(network, str(folder), args.format)
     params = checkpoint.folder.unread() if writer.streams else checkpoint.load(network)

@@ -75,19 +75,37 @@ def write(
 def all_or_nothing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a temporary folder, and moves the files to `folder` at the end.
 
-  After an error the temporary folder is removed.
+  After an error `folder` is as before, and the temporary folder is removed.
+
+  Raises:
+    ValueError: if `folder` has a file of the same name as a new file.
   """
   is_new = not folder.exists()
   partial = folder / f".partial-{os.getpid()}"
   partial.mkdir(parents=True)
+  moved: list[pathlib.Path] = []
   try:
     yield partial
-    for path in sorted(partial.iterdir()):
-      path.replace(folder / path.name)
+    names = sorted(path.name for path in partial.iterdir())
+    if taken := [name for name in names if (folder / name).exists()]:
+      raise ValueError(f"{folder} already holds {taken}. Give another folder.")
+    for name in names:
+      moved.append((partial / name).replace(folder / name))
     partial.rmdir()
   except BaseException:
-    shutil.rmtree(folder if is_new else partial)
+    if is_new:
+      shutil.rmtree(folder)
+    else:
+      for path in (partial, *moved):
+        _remove(path)
     raise
+
+
+def _remove(path: pathlib.Path) -> None:
+  if path.is_dir():
+    shutil.rmtree(path)
+  else:
+    path.unlink()
 
 
 def _shards(config, params, shard_bytes) -> Iterator[dict[str, tuple[bool, Any]]]:

@@ -1,5 +1,6 @@
 """Reading and writing Hugging Face folders without torch."""
 
+import pathlib
 import warnings
 
 import chex
@@ -75,6 +76,48 @@ def test_an_output_folder_is_never_overwritten(theirs, tmp_path, capsys):
   assert "already holds a checkpoint_0" in capsys.readouterr().err
   assert to_theirs(made, theirs) == 1
   assert "already exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["target.gin", "draft.gin"])
+def test_a_file_of_the_output_folder_is_never_overwritten(
+  name, theirs, tmp_path, capsys
+):
+  (tmp_path / name).write_text("mine")
+  assert to_t5x(theirs, tmp_path) == 1
+  assert f"already holds a {name}" in capsys.readouterr().err
+  assert (tmp_path / name).read_text() == "mine"
+
+
+def write_new_files(folder, *files):
+  with export.all_or_nothing(folder) as partial:
+    for file in files:
+      (partial / file).parent.mkdir(exist_ok=True)
+      (partial / file).write_text("new")
+
+
+@pytest.mark.parametrize("first", ["1", "1/file"])
+def test_an_interrupted_move_leaves_the_folder_as_before(first, tmp_path, monkeypatch):
+  """The second of three moves fails; the first moved a file or a folder."""
+  (tmp_path / "mine").write_text("mine")
+  replace = pathlib.Path.replace
+
+  def replace_one(path, to):
+    if path.name == "2":
+      raise OSError("no space left")
+    return replace(path, to)
+
+  monkeypatch.setattr(pathlib.Path, "replace", replace_one)
+  with pytest.raises(OSError, match="no space"):
+    write_new_files(tmp_path, first, "2", "3")
+  assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_files_of_the_same_name_stay(tmp_path):
+  (tmp_path / "taken").write_text("mine")
+  with pytest.raises(ValueError, match="already holds"):
+    write_new_files(tmp_path, "new", "taken")
+  assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+  assert (tmp_path / "taken").read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", [*names.ALIASES, "lm_head.weight"])
