@@ -42,6 +42,7 @@ _PLAIN = 20
 _LEAST = 5
 _SECONDS = 2.0
 _MOST = 35
+_NO_ROOM = "Decoding plainly: an output of one token has no room for a draft."
 _NEVER = -1  # No token ends a sequence that is timed.
 
 # Results of this process by job, and measurements by the names of their files.
@@ -95,12 +96,12 @@ class Tuned:
 
   Attributes:
     decoder: the decoder to use; a plain one if drafting does not pay.
-    policy: the policy with measured times, or None.
+    outlook: a line about the expected speedup; '' for a decode as asked for.
     times: the measured times; None if nothing was measured.
   """
 
   decoder: Decoder
-  policy: CostAware | None = None
+  outlook: str = ""
   times: Times | None = None
 
 
@@ -119,21 +120,25 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
   choose_kernels(job, params)
   if job not in _tuned:
     _tuned[job] = _tune(job, params)
+    if outlook := _tuned[job].outlook:
+      console.say(outlook)
   return _tuned[job].decoder
 
 
 def _tune(job: Job, params: Mapping[str, Any]) -> Tuned:
   decoder = job.decoder
-  if not needs_times(decoder):
-    return Tuned(_plain_unless_drafts_pay(decoder))
+  if not needs_times(decoder) or job.max_length == 1:
+    chosen = _plain_unless_drafts_pay(decoder, job.max_length)
+    is_changed = job.max_length == 1 and chosen != decoder
+    return Tuned(chosen, _NO_ROOM if is_changed else "")
   if jax.device_count() > 1:
     console.say("Times are known for one device only: drafting GAMMA tokens.")
     return Tuned(decoder)
   times = _times(job, params)
   policy = dataclasses.replace(decoder.policy, seconds=times.seconds)
-  console.say(policy.outlook(decoder.drafter.lengths))
+  outlook = policy.outlook(decoder.drafter.lengths)
   decoder = dataclasses.replace(decoder, policy=policy)
-  return Tuned(_plain_unless_drafts_pay(decoder), policy, times)
+  return Tuned(_plain_unless_drafts_pay(decoder, job.max_length), outlook, times)
 
 
 def needs_times(decoder: Decoder) -> bool:
@@ -141,12 +146,12 @@ def needs_times(decoder: Decoder) -> bool:
   return isinstance(decoder.policy, CostAware) and not decoder.policy.seconds
 
 
-def _plain_unless_drafts_pay(decoder: Decoder) -> Decoder:
+def _plain_unless_drafts_pay(decoder: Decoder, max_length: int) -> Decoder:
   """Returns the decoder, or the plain one with the same outputs."""
   # An observer records a speculative program, even if no row drafts.
   if decoder.drafter is None or decoder.observer:
     return decoder
-  pays = decoder.policy.pays(decoder.drafter.lengths)
+  pays = max_length > 1 and decoder.policy.pays(decoder.drafter.lengths)
   return decoder if pays else decoder.without_drafts()
 
 
@@ -243,7 +248,7 @@ def of_rows(decoder: Decoder, rows: int, sampling: Sampling, max_length: int):
   for job, outcome in _tuned.items():
     if key == (job.decoder, job.rows, job.sampling, job.max_length):
       return outcome.decoder
-  return _plain_unless_drafts_pay(decoder)
+  return _plain_unless_drafts_pay(decoder, max_length)
 
 
 def _timed() -> dict[Job, Tuned]:
@@ -252,11 +257,8 @@ def _timed() -> dict[Job, Tuned]:
 
 
 def outlooks() -> list[str]:
-  """Returns the expected speedups of the timed decodes of this process, as lines."""
-  return [
-    outcome.policy.outlook(job.decoder.drafter.lengths)
-    for job, outcome in _timed().items()
-  ]
+  """Returns the expected speedups of the decodes of this process, as lines."""
+  return [outcome.outlook for outcome in _tuned.values() if outcome.outlook]
 
 
 def speed_by_iterations(counts: Mapping[str, float]) -> float | None:

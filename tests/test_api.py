@@ -100,6 +100,27 @@ def test_a_decode_is_timed_once_and_drafts_if_drafts_pay(setup, monkeypatch):
   assert {job.max_length for job in jobs} == {10}
 
 
+@pytest.mark.parametrize("policy", [None, "fixed"])
+@pytest.mark.parametrize("drafter", ["draft_model", "quantized", "copy", "sparse"])
+def test_outputs_may_be_shorter_than_the_default_draft(
+  setup, drafter, policy, monkeypatch
+):
+  """Classifiers' outputs have a few tokens, and a default draft has five and more."""
+  timed_as(monkeypatch, 1.0)
+  target, draft, vocabulary = setup
+  draft = {"quantized": None, "copy": None}.get(drafter, draft)
+  for length in (1, 2, 4):
+    settings = {"vocabulary": vocabulary, "max_length": length, "batch_size": 5}
+    outputs = specdec_t5x.generate(
+      INPUTS, target, draft, drafter=drafter, policy=policy, **settings
+    )
+    expected = specdec_t5x.generate(INPUTS, target, None, **settings)
+    assert tokens(outputs) == tokens(expected)
+    assert all(o.drafted < length * len(o.tokens) for o in outputs)
+    if length == 1:
+      assert tuning.outlooks() == [tuning._NO_ROOM]
+
+
 @pytest.mark.slow
 def test_the_policy_s_state_is_kept_between_batches(setup):
   """Drafts of a random network fail, so only the first batches draft."""

@@ -104,7 +104,7 @@ def test_a_job_without_a_plain_run_uses_measured_iterations(clock, monkeypatch):
   job = tuning.Job(decoder, 4, 8, GREEDY, 10)
   timed = CostAware((0.010, 0.015, 0.020))
   times = tuning.Times(timed.seconds, prepare=0.1)
-  monkeypatch.setattr(tuning, "_tuned", {job: tuning.Tuned(decoder, timed, times)})
+  monkeypatch.setattr(tuning, "_tuned", {job: tuning.Tuned(decoder, "", times)})
   decode(clock, decoder)
   # 250 calls with 3.2 drafted tokens: the longest drafts, 20 ms; 10 encoder calls.
   speed = (1000 * 0.010 + 1.0) / (250 * 0.020 + 1.0)

@@ -210,7 +210,7 @@ class SpeculativeDecoder(Decoder):
       self.observer.check(self.target, num_decodes)
     certified.is_used(self.target.config, self.reads_argmaxes(sampling))
     depth = self.drafter.depth
-    if depth >= max_length:
+    if depth >= max_length and not self.drafter.has_default_length:
       raise ValueError(
         f"GAMMA={depth} is too long a draft for outputs of {max_length} tokens: at "
         f"most {max_length - 1} drafted tokens can count, because every call of the "

@@ -134,6 +134,13 @@ class Stops(enum.Enum):
   AT_LENGTH = "at the length that the policy gives: shorter drafts cost less"
 
 
+class DefaultGamma(int):
+  """Marks a drafter's gamma as the default, not the user's choice.
+
+  `dataclasses.replace` keeps the type, so a copy of a drafter keeps the mark.
+  """
+
+
 class Drafter(abc.ABC):
   """A way to propose tokens: a frozen dataclass of its knobs.
 
@@ -228,6 +235,11 @@ class Drafter(abc.ABC):
   def depth(self) -> int:
     """The most drafted tokens that can be accepted together."""
     return self.tree.depth
+
+  @property
+  def has_default_length(self) -> bool:
+    """Whether the draft length is a default; the outputs may then be shorter."""
+    return isinstance(getattr(self, "gamma", None), DefaultGamma)
 
   @property
   def lengths(self) -> tuple[int, ...]:

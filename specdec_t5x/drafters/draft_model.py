@@ -32,17 +32,10 @@ from specdec_t5x.core.types import (
   check_uniforms,
   is_end,
 )
-from specdec_t5x.decoding.drafter import Context, Drafter, Stops
+from specdec_t5x.decoding.drafter import Context, DefaultGamma, Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
 
 DEFAULT_GAMMA = 5
-
-
-class DefaultGamma(int):
-  """Marks a drafter's gamma as the default, not the user's choice.
-
-  `dataclasses.replace` keeps the type, so a copy of a drafter keeps the mark.
-  """
 
 
 GAMMA = Knob(

@@ -101,6 +101,11 @@ class Headed(Drafter):
         f"{count}. Lower GAMMA (or choose another tree), or train more heads."
       )
 
+  @property
+  def has_default_length(self) -> bool:
+    """Whether the draft is a chain of all heads."""
+    return self.shape == chain(self.network.config.count)
+
   def default_policy(self, is_named: bool) -> str:
     """Returns 'auto' if a gin file or a name asked for the drafter; else 'fixed'."""
     return "auto" if is_named else "fixed"

@@ -170,7 +170,8 @@ def closing(statistics: Mapping[str, Any] | None, outlooks: Sequence[str]) -> li
     lines = [f"{examples} examples, {tokens} tokens{time and ', ' + time}."]
     if outlooks:
       lines = ["Nothing was drafted.", *outlooks, *lines]
-      lines.append("--gin.GAMMA=5 drafts 5 tokens per target call in every case.")
+      if tokens > examples:
+        lines.append("--gin.GAMMA=5 drafts 5 tokens per target call in every case.")
     return lines
   rate = statistics["tokens_per_target_call"]["value"]
   share = statistics["accepted"] / statistics["drafted"]
