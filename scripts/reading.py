@@ -52,9 +52,9 @@ _SECTION = re.compile(
   re.M,
 )
 
-_CODE_OR_COMMENT = re.compile(r"```.*?```|<!--.*?-->", re.S)
+_CODE_OR_COMMENT = re.compile(r"```.*?```|^<!--.*?-->", re.S | re.M)
 # `python -m specdec_t5x.bench report` writes the text between these two comments.
-_RENDERED = re.compile(r"<!-- table .*?<!-- end -->", re.S)
+_RENDERED = re.compile(r"^<!-- table .*?^<!-- end -->", re.S | re.M)
 # A row of headings, the line below the headings, and rows.
 _TABLE = re.compile(r"^\|.*\|\n\|[-:| ]+\|\n(?:\|.*\|(?:\n|\Z))*", re.M)
 # A vertical bar after a backslash is text.
