@@ -5,7 +5,8 @@
 
 The reader has to find the noun behind a pro-form ("it", "that", "what", "whose", "one",
 "those", "such"). The measure points at sentences to rewrite. A low number does not make
-a text good.
+a text good. Cells of tables count, except in tables between `<!-- table NAME -->` and
+`<!-- end -->`, which `python -m specdec_t5x.bench report` renders.
 """
 
 import argparse
@@ -51,25 +52,38 @@ _SECTION = re.compile(
   re.M,
 )
 
+_CODE_OR_COMMENT = re.compile(r"```.*?```|^<!--.*?-->", re.S | re.M)
+# `python -m specdec_t5x.bench report` writes the text between these two comments.
+_RENDERED = re.compile(r"^<!-- table .*?^<!-- end -->", re.S | re.M)
+# A row of headings, the line below the headings, and rows.
+_TABLE = re.compile(r"^\|.*\|\n\|[-:| ]+\|\n(?:\|.*\|(?:\n|\Z))*", re.M)
+# A vertical bar after a backslash is text.
+_CELL_END = re.compile(r"(?<!\\)\|")
+
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-  """A docstring, a comment, a message, a paragraph of a page, or a comment of gin."""
+  """A docstring, a comment, a message, a comment of gin, or a part of a page.
+
+  A part of a page is a paragraph, or a cell of a table that is written by hand.
+  """
 
   kind: str
   file: pathlib.Path
   line: int
   content: str
+  # A short cell of a table is a statement, a short line of prose usually is not.
+  shortest: int = 4
 
   def sentences(self) -> Iterator[str]:
-    """Yields the sentences of four words or more, without code and headings."""
+    """Yields the sentences of `shortest` words or more, without code and headings."""
     text = re.sub(r"```.*?```|>>>.*?(?:\n\n|$)", " ", self.content, flags=re.S)
     text = re.sub(r"``?[^`]*``?", "x", text)
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = _SECTION.sub("\n\n", text)
     for part in re.split(r"\n\s*\n|\n\s*(?=[-*] |\w+: )", text):
       for sentence in re.split(r"(?<=[.!?;:])\s+", " ".join(part.split())):
-        if len(words_of(sentence)) >= 4:
+        if len(words_of(sentence)) >= self.shortest:
           yield sentence
 
 
@@ -82,7 +96,7 @@ def texts(file: pathlib.Path) -> Iterator[Text]:
   """Yields the texts of a .py, .md or .gin file."""
   source = file.read_text(encoding="utf-8")
   if file.suffix == ".md":
-    yield from _paragraphs(file, source)
+    yield from _of_page(file, source)
   elif file.suffix == ".gin":
     for number, line in enumerate(source.splitlines(), 1):
       if "#" in line:
@@ -91,15 +105,23 @@ def texts(file: pathlib.Path) -> Iterator[Text]:
     yield from _of_python(file, source)
 
 
-def _paragraphs(file: pathlib.Path, source: str) -> Iterator[Text]:
-  blank = re.sub(
-    r"```.*?```|<!--.*?-->",
-    lambda found: "\n" * found[0].count("\n"),
-    source,
-    flags=re.S,
-  )
-  for found in re.finditer(r"(?:^(?![|#]).+\n?)+", blank, flags=re.M):
-    yield Text("page", file, blank[: found.start()].count("\n") + 1, found[0])
+def _of_page(file: pathlib.Path, source: str) -> Iterator[Text]:
+  blank = source
+  for pattern in (_RENDERED, _CODE_OR_COMMENT):
+    blank = pattern.sub(_blank_lines, blank)
+  for found in _TABLE.finditer(blank):
+    first = blank[: found.start()].count("\n") + 1
+    for number, row in enumerate(found[0].splitlines(), first):
+      for cell in _CELL_END.split(row.strip().strip("|")):
+        yield Text("page", file, number, cell.strip(), shortest=1)
+  prose = _TABLE.sub(_blank_lines, blank)
+  for found in re.finditer(r"(?:^(?!#).+\n?)+", prose, flags=re.M):
+    yield Text("page", file, prose[: found.start()].count("\n") + 1, found[0])
+
+
+def _blank_lines(found: re.Match) -> str:
+  """Returns the line ends of a text, so that later lines keep their numbers."""
+  return "\n" * found[0].count("\n")
 
 
 def _of_python(file: pathlib.Path, source: str) -> Iterator[Text]:

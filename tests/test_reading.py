@@ -57,14 +57,16 @@ def test_every_pattern_has_a_planted_sentence():
   assert {pattern for pattern, _ in LIMITS["planted"]} == set(reading.PATTERNS)
 
 
+@pytest.mark.parametrize("page", LIMITS["pages"])
+def test_cells_of_tables_written_by_hand_are_counted(page, tmp_path):
+  file = tmp_path / "page.md"
+  file.write_text(page["text"])
+  sentences = [s for text in reading.texts(file) for s in text.sentences()]
+  assert sorted(sentences) == sorted(page["counted"])
+
+
 def test_packed_statements_are_found(tmp_path):
   file = tmp_path / "packed.py"
-  file.write_text(
-    "def f(a, b, c):\n"
-    "  given = a, b\n"
-    "  x, y = g(*given), 2\n"
-    "  double = lambda z: 2 * z\n"
-    "  return x, y, double\n"
-  )
+  file.write_text(LIMITS["packing"])
   counts = reading.packing(pathlib.Path(file))
   assert counts == {"splats": 1, "tuples": 1, "lambdas": 1, "parameters": 3}

@@ -214,7 +214,7 @@ def test_scores_cover_only_the_targets(prompt_params, prompts):
 
 def test_a_batch_without_prompts_is_refused(prompt_params):
   batch = converted({"targets": 4})
-  with pytest.raises(ValueError, match=r"Give.*inputs.*and.*targets"):
+  with pytest.raises(ValueError, match=r"inputs.*and.*targets"):
     tiny_decoder_only().predict_batch_with_aux(prompt_params, batch)
 
 
