@@ -81,7 +81,6 @@ def _rows(
   run = Run(
     lambda *_: ways,
     study,
-    temperatures=[temperature],
     batches=[args.batch],
     setting=setting,
     timed=False,

@@ -15,6 +15,7 @@ fixed lengths:
 
 import argparse
 import dataclasses
+import functools
 import itertools
 
 import numpy as np
@@ -65,14 +66,13 @@ def make(args: argparse.Namespace) -> Table:
         "identical": int((_outputs(row) == outputs).all(axis=1).sum()),
       }
       rows.append({**row.values, **comparison})
-  facts = {"inputs": len(study.inputs)}
   words = {
-    **facts,
+    "inputs": len(study.inputs),
     "sampling": sampling,
     "products": library.problem() or "native",
     "fastest": ", ".join(fastest),
   }
-  return render("batches", rows, words, facts=facts)
+  return render("batches", rows, words, facts={"inputs": len(study.inputs)})
 
 
 def _outputs(row: Row) -> np.ndarray:
@@ -82,13 +82,12 @@ def _outputs(row: Row) -> np.ndarray:
 def _ways(args, study: Study, sampling: Sampling, batch: int) -> Ways:
   """Returns, by name, the ways to decode a group of inputs."""
   draft = study.drafts[0]
-  policies = {f"gamma {gamma}": (gamma, Fixed()) for gamma in args.gammas}
-  policies |= {name: (args.gamma, get_policy(name)) for name in args.policies}
+  drafted = functools.partial(study.decode, 0.0, draft.model, draft.drafter)
   decodes = {PLAIN: study.decode(0.0)}
-  for name, (gamma, policy) in policies.items():
-    decodes[name] = study.decode(
-      0.0, draft.model, draft.drafter, gamma=gamma, policy=policy
-    )
+  for gamma in args.gammas:
+    decodes[f"gamma {gamma}"] = drafted(gamma=gamma, policy=Fixed())
+  for name in args.policies:
+    decodes[name] = drafted(gamma=args.gamma, policy=get_policy(name))
   ways = {}
   for name, decode in decodes.items():
     decode = dataclasses.replace(decode, sampling=sampling)

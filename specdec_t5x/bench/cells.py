@@ -162,13 +162,8 @@ def measure_cell(study: Study, draft: Draft, setting: Setting) -> Measured:
   ways = {"ours": Way(decode)}
   if setting.timed:
     ways[PLAIN] = Way(study.decode(setting.temperature))
-  run = Run(
-    lambda temperature, batch: ways,
-    study,
-    temperatures=(setting.temperature,),
-    setting=setting,
-    num_tokens=study.job.num_tokens,
-  )
+  num_tokens = study.job.num_tokens
+  run = Run(lambda *_: ways, study, setting=setting, num_tokens=num_tokens)
   cell = next(measure(run)).cell
   if not setting.timed:
     return cell

@@ -11,7 +11,7 @@ from specdec_t5x.bench import plotting, report
 from specdec_t5x.bench.table import Table, put
 from specdec_t5x.platforms import check_platform
 
-# Writes a table with the given flags, and returns the paths of the files.
+# Writes further files of a table with the given flags, and returns the paths.
 WriteFn = Callable[[Table, argparse.Namespace], Sequence[str]]
 # Flags by attribute name. A flag is a default, or a type if there is no default, or a
 # list of either for several values. A flag with further properties is a tuple: the
@@ -64,13 +64,8 @@ def at_least(args: argparse.Namespace, **least: int) -> None:
       raise ValueError(f"--{flag} must be at least {bound}, got {value}.")
 
 
-def write_table(table: Table, args: argparse.Namespace) -> list[str]:
-  """Writes a table into the folder --output."""
-  return table.write(args.output)
-
-
 def fastest_as_gin(name: str, template: str, listed: str) -> WriteFn:
-  """Returns a function that writes a table, and the fastest row as a gin file.
+  """Returns a function that writes the fastest row of a table as a gin file.
 
   Args:
     name: the gin file's name.
@@ -83,8 +78,7 @@ def fastest_as_gin(name: str, template: str, listed: str) -> WriteFn:
     best = max(table.rows, key=lambda row: row["speed"])
     items = "".join(f"{item!r}, " for item in best[listed]).rstrip()
     words = {**table.facts, **vars(args), **best, listed: items}
-    text = template.format_map(words)
-    return [put(args.output, name, text), *write_table(table, args)]
+    return [put(args.output, name, template.format_map(words))]
 
   return write
 
@@ -99,7 +93,7 @@ class Command:
     flags: the command's flags.
     fixed: values of flags that the command line does not have.
     output: the default folder of files; None if --output is required.
-    write: writes the table.
+    write: writes files besides the table's files, or None.
     draw: returns a figure of the table, or None; called if --chart is set.
     is_figure: whether `draw` is always called.
   """
@@ -109,7 +103,7 @@ class Command:
   flags: Flags = dataclasses.field(default_factory=dict)
   fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   output: str | None = None
-  write: WriteFn = write_table
+  write: WriteFn | None = None
   draw: Callable[[Table], Any] | None = None
   is_figure: bool = False
 
@@ -153,7 +147,8 @@ class Command:
       settings = {n: x for n, x in settings.items() if n not in ("output", "keep")}
       command = f"{parser.prog} {shlex.join(argv)}"
       table = dataclasses.replace(table, settings=settings, command=command)
-      files = [*self.write(table, args)]
+      files = [*self.write(table, args)] if self.write else []
+      files += table.write(args.output)
       if draws and (figure := self.draw(table)):
         files += plotting.save(figure, args.output, table.name)
       if args.keep:

@@ -13,13 +13,12 @@ import argparse
 import re
 from collections.abc import Iterator, Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from specdec_t5x.api import Model
 from specdec_t5x.bench.command import REQUIRED, Command
+from specdec_t5x.bench.iteration import iterated
 from specdec_t5x.bench.oracle import oracle_start, random_model
 from specdec_t5x.bench.run import PLAIN, Run, Way, measure
 from specdec_t5x.bench.study import Decode
@@ -27,8 +26,6 @@ from specdec_t5x.bench.table import Table, render
 from specdec_t5x.bench.timed import Program
 from specdec_t5x.build import together
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.decoding import generate
-from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
@@ -43,8 +40,10 @@ def make(args: argparse.Namespace) -> Table:
   ways = {}
   for key in (PLAIN, *args.matches):
     drafter = None if key == PLAIN else Copy(args.gamma, key)
-    program = replay(target, args.max_length, vocabulary.eos_id, drafter)
-    ways[key] = Way(program=program, columns={"copy_match": key, "texts": len(texts)})
+    decoder, params = together(target, None, drafter)
+    decode = Decode(decoder, params, GREEDY, args.max_length, vocabulary.eos_id)
+    columns = {"copy_match": key, "texts": len(texts)}
+    ways[key] = Way(program=_replay(decode), columns=columns)
   plain, *others = measure(Run(lambda *_: ways, inputs=lambda batch: texts))
   rows = []
   for row in others:
@@ -58,32 +57,11 @@ def _are_given(plain, ours, text) -> bool:
   return bool((plain.tokens == text[1]).all() and (ours.tokens == text[1]).all())
 
 
-def replay(
-  target: Model, max_length: int, eos_id: int, drafter: Drafter | None
-) -> Program:
-  """Returns a program that decodes greedily with the argmax bent to a given output.
-
-  Args:
-    target: the target, which runs in full.
-    max_length: the most tokens of the output.
-    eos_id: the EOS token.
-    drafter: a drafter without a network; None decodes plainly.
-
-  Returns:
-    A function of a pair: inputs [1, E], outputs [1, T].
-  """
-  decoder, params = together(target, None, drafter)
-  decode = Decode(decoder, params, GREEDY, max_length, eos_id)
-  start = oracle_start(decode)
-
-  @jax.jit
-  def run(outputs, *arrays):
-    how, state = start({"target": outputs}, *arrays)
-    if drafter is None:
-      return generate.generate_plain(how, state)
-    return generate.generate(how, state)
-
-  return lambda text: run(text[1], *decode.given(text[0]))
+def _replay(decode: Decode) -> Program:
+  """Returns a program of (inputs [1, E], outputs [1, T]) that decodes the outputs."""
+  run = iterated(oracle_start(decode))
+  most = jnp.int32(decode.max_length)
+  return lambda text: run(most, {"target": text[1]}, *decode.given(text[0]))
 
 
 def _texts(args, vocabulary) -> Iterator[tuple[jnp.ndarray, jnp.ndarray]]:

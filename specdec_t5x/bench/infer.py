@@ -19,7 +19,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,14 +37,12 @@ class Finished:
     command: the command line.
     file: the path of the JSONL file.
     records: the parsed lines of the file.
-    seconds: the wall-clock time.
     processor: the processor time of all cores, in seconds.
   """
 
   command: str
   file: str
   records: Sequence[Mapping[str, Any]]
-  seconds: float
   processor: float
 
 
@@ -61,14 +58,12 @@ def run(flags: Sequence[str], folder: str) -> Finished:
   log.parent.mkdir(parents=True, exist_ok=True)
   # The command would keep finished results, even after a new training of the pair.
   shutil.rmtree(folder, ignore_errors=True)
-  begin = time.perf_counter()
-  processor_begin = _processor_seconds()
+  begin = _processor_seconds()
   with log.open("w", encoding="utf-8") as file:
     process = subprocess.run(
       [sys.executable, *arguments], stdout=file, stderr=file, check=False
     )
-  seconds = time.perf_counter() - begin
-  processor = _processor_seconds() - processor_begin
+  processor = _processor_seconds() - begin
   if process.returncode:
     end = log.read_text(encoding="utf-8", errors="replace")[-2000:]
     raise ValueError(
@@ -76,7 +71,7 @@ def run(flags: Sequence[str], folder: str) -> Finished:
     )
   (path,) = pathlib.Path(folder).glob("*.jsonl-00000-of-00001")
   lines = path.read_text(encoding="utf-8").splitlines()
-  return Finished(command, str(path), [*map(json.loads, lines)], seconds, processor)
+  return Finished(command, str(path), [*map(json.loads, lines)], processor)
 
 
 def identical(one: Finished, other: Finished) -> str:
@@ -106,24 +101,21 @@ def _row(args: argparse.Namespace, temperature: float, batch: int) -> dict[str, 
         flags += [f"--gin.{binding}" for binding in args.gin]
       programs[name] = functools.partial(_run, [*flags, *settings], f"{folder}/{name}")
     timed = alternate(programs, range(args.runs))
-  plain = timed["baseline"].results
-  ours = timed["spec"].results
-  plain_seconds = [run.seconds for run in plain]
-  our_seconds = [run.seconds for run in ours]
-  processor = median_ratio(
-    [run.processor for run in plain], [run.processor for run in ours]
-  )
-  counts = [record["aux"] for record in ours[-1].records]
+  plain, ours = (timed[name] for name in BOTH)
+  plain_processor = [run.processor for run in plain.results]
+  our_processor = [run.processor for run in ours.results]
+  same = identical(plain.results[-1], ours.results[-1])
+  counts = [record["aux"] for record in ours.results[-1].records]
   num_tokens = sum(count["tokens"] for count in counts)
   return {
     "temperature": temperature,
     "batch": batch,
-    "baseline_seconds": spread(plain_seconds),
-    "spec_seconds": spread(our_seconds),
-    "speed": median_ratio(plain_seconds, our_seconds),
-    "processor": processor,
+    "baseline_seconds": spread(plain.seconds),
+    "spec_seconds": spread(ours.seconds),
+    "speed": median_ratio(plain.seconds, ours.seconds),
+    "processor": median_ratio(plain_processor, our_processor),
     "tokens_per_call": num_tokens / sum(count["target_calls"] for count in counts),
-    "equal": "sampled" if temperature else identical(plain[-1], ours[-1]),
+    "equal": "sampled" if temperature else same,
   }
 
 

@@ -22,10 +22,8 @@ from specdec_t5x.decoding.step import Speculation, score_tree
 
 NEVER = -1  # An EOS id that no token has.
 
-# (*arguments) -> the speculation and the loop's first state.
-Prepare = Callable[..., tuple[Speculation, DecodeState]]
-# (*arguments) -> the plain decoding and the loop's first state.
-PreparePlain = Callable[..., tuple[Plain, DecodeState]]
+# (*arguments) -> the speculation or plain decoding, and the loop's first state.
+Prepare = Callable[..., tuple[Speculation | Plain, DecodeState]]
 # (state, 0) -> (state, 0): a repetition of a part.
 Step = Callable[[DecodeState, jax.Array], tuple[DecodeState, jax.Array]]
 
@@ -37,23 +35,15 @@ def part_programs(prepare: Prepare) -> dict[str, Callable[..., Any]]:
     By name, functions of (count, *arguments): "iteration" runs the loop for at most
     `count` iterations, until all rows end; "draft" is the drafter's proposal, "scoring"
     the target's call on the draft's N nodes, "token" the target's call on one node, and
-    "verification" all steps after the logits.
+    "verification" all steps after the logits. Plain decoding has only "iteration".
   """
   return {
-    **{name: _repeating(part, prepare) for name, part in _STEPS.items()},
+    "draft": _repeating(_draft, prepare),
+    "scoring": _repeating(_scoring, prepare),
+    "token": _repeating(_token, prepare),
+    "verification": _repeating(_verification, prepare),
     "iteration": iterated(prepare),
   }
-
-
-def plain_program(prepare: PreparePlain) -> Callable[..., Any]:
-  """Returns a compiled program (count, *arguments) of `count` plain tokens."""
-
-  @jax.jit
-  def run(count, *arguments):
-    plain, state = prepare(*arguments)
-    return generate_plain(plain, state, at_most(count))
-
-  return run
 
 
 def call_program(
@@ -73,19 +63,21 @@ def call_program(
 
 
 def iterated(prepare: Prepare, redrafts: bool = False) -> Callable[..., Any]:
-  """Returns a compiled program (count, *arguments) of `count` iterations.
+  """Returns a compiled program (count, *arguments) of `count` iterations or tokens.
 
   Args:
-    prepare: returns the speculation and the first state.
+    prepare: returns the speculation or plain decoding, and the first state.
     redrafts: whether each iteration drafts twice and discards the first draft. The
       difference to the program without redrafts is the time of a draft in the loop.
   """
 
   @jax.jit
   def run(count, *arguments):
-    spec, state = prepare(*arguments)
+    decoding, state = prepare(*arguments)
     loop = at_most(count)
-    return generate(spec, state, _redrafting(spec, loop) if redrafts else loop)
+    if isinstance(decoding, Plain):
+      return generate_plain(decoding, state, loop)
+    return generate(decoding, state, _redrafting(decoding, loop) if redrafts else loop)
 
   return run
 
@@ -165,11 +157,3 @@ def _zero(results):
   # No result is -12345.
   is_impossible = [leaf.ravel()[-1] == -12345 for leaf in leaves]
   return jnp.stack(is_impossible).any().astype(jnp.int32)
-
-
-_STEPS = {
-  "draft": _draft,
-  "scoring": _scoring,
-  "token": _token,
-  "verification": _verification,
-}

@@ -1,6 +1,8 @@
 """Makes jobs from flags: for a pair of the user, of the demo or of the paper."""
 
 import argparse
+import dataclasses
+import functools
 import json
 import os
 import sys
@@ -81,15 +83,13 @@ def from_flags(args: argparse.Namespace) -> list[Job]:
   chosen = preset(args)
   at_least(args, num_inputs=1, max_length=1, num_tokens=1, runs=1)
   fixed = dict(_PAPER) if chosen == PAPER else {}
-  for name in ("num_tokens", "dtype", "runs"):
+  for name in ("max_length", "num_tokens", "dtype", "runs"):
     if vars(args).get(name) is not None:
       fixed[name] = getattr(args, name)
   jobs = []
-  for task, fields in _SOURCES[chosen](args):
-    drafts = {**fields.pop("drafts", {}), **_drafts(args, task)}
-    length = args.max_length or fields.pop("max_length")
-    fields = {**fields, "max_length": length, "drafts": drafts}
-    jobs.append(Job(task=task, **fields, **fixed))
+  for job in _SOURCES[chosen](args):
+    drafts = {**job.drafts, **_drafts(args, job.task)}
+    jobs.append(dataclasses.replace(job, drafts=drafts, **fixed))
   return jobs
 
 
@@ -99,7 +99,7 @@ def known(args: argparse.Namespace) -> dict[str, Any]:
   return {"preset": preset(args), "models": models}
 
 
-def _of_demo(args) -> Iterator[tuple[str, dict[str, Any]]]:
+def _of_demo(args) -> Iterator[Job]:
   """Yields the demo's tasks from the files of `demo.making.describe`."""
   tasks = _tasks(args)
   paths = {task: os.path.join(DIRECTORY, task, "pair.json") for task in tasks}
@@ -125,18 +125,20 @@ def _of_demo(args) -> Iterator[tuple[str, dict[str, Any]]]:
         drafts |= {name: f"{folder}@{order}" for name, order in _ORDERS.items()}
       drafts[COPY] = COPY
     vocabulary = pair["vocabulary"]
-    prompts = pair["prompts"]
     cut = pair["max_input"]
-    fields = {
-      "target": pair["target"],
-      "drafts": drafts,
-      "read": reading(pair["inputs"], vocabulary, args.num_inputs, prompts, cut=cut),
-      "max_length": pair["max_output"],
-      "vocabulary": vocabulary,
-      "also": pair["also"],
-      "cut": cut,
-    }
-    yield task, fields
+    read = functools.partial(
+      _lines, pair["inputs"], args.num_inputs, "", vocabulary, pair["prompts"], cut
+    )
+    yield Job(
+      task,
+      pair["target"],
+      drafts,
+      read,
+      pair["max_output"],
+      vocabulary=vocabulary,
+      also=pair["also"],
+      cut=cut,
+    )
 
 
 def _made(pair, kind):
@@ -147,7 +149,7 @@ def _made(pair, kind):
   return {n: folder for n, folder in pair[kind].items() if os.path.isdir(folder)}
 
 
-def _of_paper(args) -> Iterator[tuple[str, dict[str, Any]]]:
+def _of_paper(args) -> Iterator[Job]:
   """Yields the paper's tasks."""
   targets = {task: _of_task(args.target or [], task) for task in _tasks(args)}
   needed = [task for task in targets if not targets[task] or not _drafts(args, task)]
@@ -161,16 +163,12 @@ def _of_paper(args) -> Iterator[tuple[str, dict[str, Any]]]:
     )
   for task, target in targets.items():
     max_input, max_output = _PAPER_LENGTHS[task]
-    fields = {
-      "target": _existing(target[-1], "--target"),
-      "read": _published(task, args, max_input),
-      "max_length": max_output,
-      "vocabulary": args.vocabulary or "",
-    }
-    yield task, fields
+    read = functools.partial(_published, task, args, max_input)
+    folder = _existing(target[-1], "--target")
+    yield Job(task, folder, {}, read, max_output, vocabulary=args.vocabulary or "")
 
 
-def _of_flags(args) -> Iterator[tuple[str, dict[str, Any]]]:
+def _of_flags(args) -> Iterator[Job]:
   """Yields the task of the pair in the flags."""
   # A vocabulary may be a Hugging Face folder.
   for flag, is_there in (("vocabulary", os.path.exists), ("inputs", os.path.isfile)):
@@ -189,16 +187,11 @@ def _of_flags(args) -> Iterator[tuple[str, dict[str, Any]]]:
       "--draft: expected NAME=DIR, `copy` or `quantized`, got no draft. Give at least "
       "1 draft."
     )
-  reader = reading(
-    args.inputs, args.vocabulary, args.num_inputs, args.prompts, args.prefix
+  read = functools.partial(
+    _lines, args.inputs, args.num_inputs, args.prefix, args.vocabulary, args.prompts
   )
-  fields = {
-    "target": _existing(args.target[0], "--target"),
-    "read": reader,
-    "max_length": 128,
-    "vocabulary": args.vocabulary,
-  }
-  yield args.task, fields
+  folder = _existing(args.target[0], "--target")
+  yield Job(args.task, folder, {}, read, 128, vocabulary=args.vocabulary)
 
 
 _SOURCES = {DEMO: _of_demo, PAPER: _of_paper, None: _of_flags}
@@ -261,44 +254,36 @@ def encoded(
   return ids, opened.eos_id
 
 
-def reading(path, vocabulary, count, prompts=False, prefix="", cut=None):
-  """Returns a function that reads a file with an input per line."""
-
-  def read():
-    lines = epath.Path(path).read_text().splitlines()[:count]
-    if not lines:
-      raise ValueError(f"--inputs: {path!r} has no line. Give an input on every line.")
-    return encoded(vocabulary, [prefix + line for line in lines], prompts, cut)
-
-  return read
+def _lines(path, count, prefix, vocabulary, prompts, cut=None) -> Tokens:
+  """Reads a file with an input per line."""
+  lines = epath.Path(path).read_text().splitlines()[:count]
+  if not lines:
+    raise ValueError(f"--inputs: {path!r} has no line. Give an input on every line.")
+  return encoded(vocabulary, [prefix + line for line in lines], prompts, cut)
 
 
-def _published(task, args, cut):
-  """Returns a function that reads a test set through the seqio task and TFDS."""
+def _published(task, args, cut) -> Tokens:
+  """Reads a test set through the seqio task and TFDS."""
+  import seqio
 
-  def read():
-    import seqio
+  from specdec_t5x.data import reading, tasks, vocabularies
 
-    from specdec_t5x.data import reading, tasks, vocabularies
-
-    if args.tfds_data_dir:
-      seqio.set_tfds_data_dir_override(args.tfds_data_dir)
-    register = {"ende": tasks.wmt14_ende, "cnndm": tasks.cnn_dailymail}[task]
-    path = args.vocabulary or vocabularies.DEFAULT_T5_VOCABULARY
-    vocabulary = vocabularies.sentencepiece_vocabulary(path, extra_ids=100)
-    name = register(vocabulary=vocabulary)
-    try:
-      dataset = seqio.get_mixture_or_task(name).get_dataset(
-        {"inputs": cut, "targets": cut}, split="test", shuffle=False
-      )
-    except Exception as error:  # TFDS and its readers define further exceptions.
-      raise ValueError(
-        f"The test set of {task!r} can't be read ({type(error).__name__}: {error}). "
-        "Give --tfds-data-dir with the dataset; scripts/prepare_tfds.py makes the "
-        "dataset from your files."
-      ) from error
-    dataset = dataset.take(args.num_inputs or -1)
-    ids = [example["inputs"].tolist() for example in reading.rows(dataset)]
-    return ids, vocabulary.eos_id
-
-  return read
+  if args.tfds_data_dir:
+    seqio.set_tfds_data_dir_override(args.tfds_data_dir)
+  register = {"ende": tasks.wmt14_ende, "cnndm": tasks.cnn_dailymail}[task]
+  path = args.vocabulary or vocabularies.DEFAULT_T5_VOCABULARY
+  vocabulary = vocabularies.sentencepiece_vocabulary(path, extra_ids=100)
+  name = register(vocabulary=vocabulary)
+  try:
+    dataset = seqio.get_mixture_or_task(name).get_dataset(
+      {"inputs": cut, "targets": cut}, split="test", shuffle=False
+    )
+  except Exception as error:  # TFDS and its readers define further exceptions.
+    raise ValueError(
+      f"The test set of {task!r} can't be read ({type(error).__name__}: {error}). "
+      "Give --tfds-data-dir with the dataset; scripts/prepare_tfds.py makes the "
+      "dataset from your files."
+    ) from error
+  dataset = dataset.take(args.num_inputs or -1)
+  ids = [example["inputs"].tolist() for example in reading.rows(dataset)]
+  return ids, vocabulary.eos_id

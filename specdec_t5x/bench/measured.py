@@ -1,7 +1,7 @@
 """The measurement of a way to decode, as numbers and as a table's row."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -195,11 +195,6 @@ class Measured:
       "predicted": self.predicted,
       "ratio": self.speedup.median / self.predicted.median,
     }
-
-
-def joined(columns: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-  """Returns the concatenated columns of several chunks of inputs."""
-  return {name: np.concatenate([c[name] for c in columns]) for name in columns[0]}
 
 
 def tokens(result: Any) -> np.ndarray:

@@ -14,7 +14,7 @@ import argparse
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ def make(args: argparse.Namespace, peers: PeersFn | None = None) -> Table:
     args: the flags.
     peers: returns the peers that decode in turn with the ways at temperature 0.
   """
-  study, domains = with_domains(jobs.load(args), args)
+  study, domains = _with_domains(jobs.load(args), args)
   with _elsewhere(study, args) as address:
 
     def every(temperature, batch):
@@ -81,34 +81,27 @@ def make(args: argparse.Namespace, peers: PeersFn | None = None) -> Table:
   return render("methods", rows, {"task": study.job.task}, notes=[listed(facts)])
 
 
-def with_domains(study: Study, args: argparse.Namespace) -> tuple[Study, list[str]]:
+def _with_domains(study: Study, args) -> tuple[Study, list[str]]:
   """Returns the study with further inputs, and the domain of each input.
 
   A demo pair may have texts of another domain, which are used if no flag names inputs.
-
-  Raises:
-    ValueError: if a flag is malformed, or a file can't be read.
   """
   tokens = study.ids
   labels = [study.job.task] * len(tokens)
-  for name, texts, cut in _further(study.job, args):
-    texts = texts[: args.num_inputs]
-    ids, _ = jobs.encoded(study.job.vocabulary, texts, args.prompts, cut)
-    tokens = tokens + ids
-    labels = labels + [name] * len(ids)
-  return dataclasses.replace(study, inputs=pad_inputs(tokens)), labels
-
-
-def _further(job, args) -> Iterator[tuple[str, list[str], int | None]]:
-  """Yields each further domain's name, texts, and the most tokens of a text."""
+  files = []
   for value in args.also:
     name, equals, path = value.partition("=")
     if not equals:
       raise ValueError(f"--also: expected NAME=FILE, got {value!r}.")
-    yield name, [args.prefix + line for line in text_files.read_lines(path)], None
-  if not args.also:
-    for name, path in job.also.items():
-      yield name, text_files.read_lines(path), job.cut
+    files.append((name, path))
+  cut = None if files else study.job.cut
+  prefix = args.prefix if files else ""
+  for name, path in files or study.job.also.items():
+    texts = [prefix + line for line in text_files.read_lines(path)[: args.num_inputs]]
+    ids, _ = jobs.encoded(study.job.vocabulary, texts, args.prompts, cut)
+    tokens = tokens + ids
+    labels = labels + [name] * len(ids)
+  return dataclasses.replace(study, inputs=pad_inputs(tokens)), labels
 
 
 def _elsewhere(study: Study, args) -> contextlib.AbstractContextManager[str]:

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from specdec_t5x import tuning
 from specdec_t5x.api import Model
-from specdec_t5x.bench.iteration import iterated, plain_program
+from specdec_t5x.bench.iteration import iterated
 from specdec_t5x.bench.study import Decode
 from specdec_t5x.bench.timed import Loop, Program
 from specdec_t5x.core.distributions import Sampling
@@ -137,7 +137,8 @@ def oracle_start(decode: Decode):
         return oracle_extend(target.without(*args), forced["draft"])
 
       fields["target"] = dataclasses.replace(fields["target"], without=without)
-    return _with_context(spec, **fields), state
+    context = dataclasses.replace(spec.context, **fields)
+    return dataclasses.replace(spec, context=context), state
 
   return start
 
@@ -167,11 +168,6 @@ def replayed(kept: Bool[np.ndarray, "B T"], gamma: int) -> tuple[int, int]:
 def _bent(network, forced):
   extend = oracle_extend(network.extend, forced)
   return dataclasses.replace(network, extend=extend)
-
-
-def _with_context(spec, **fields):
-  context = dataclasses.replace(spec.context, **fields)
-  return dataclasses.replace(spec, context=context)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,9 +280,8 @@ class Pair:
       plain = PlainDecoder(target.network, block)
       # A target's plain program does not depend on the draft.
       decode = Decode(plain, {"target": target.params}, sampling, setup.max_length)
-      run = plain_program(oracle_start(decode))
-      text = {"target": self._text}
-      self.functions[name] = run, (text, *decode.given(inputs))
+      arguments = {"target": self._text}, *decode.given(inputs)
+      self.functions[name] = iterated(oracle_start(decode)), arguments
     self.programs: dict[str, Compiled] = {}
 
   def compile(self, *names: str) -> None:

@@ -88,12 +88,8 @@ def _ways(study: Study, drafts, temperature: float) -> Ways:
       siblings = ("independent", "distinct") if temperature else ("likeliest",)
       drafters = {name: TreeDraft(model.network, tree, name) for name in siblings}
     for name, drafter in drafters.items():
-      columns = {
-        "shape": shape,
-        "nodes": tree.size,
-        "depth": tree.depth,
-        "siblings": name,
-      }
+      sizes = {"nodes": tree.size, "depth": tree.depth}
+      columns = {"shape": shape, **sizes, "siblings": name}
       for rule in _rules_of(drafter, temperature):
         decode = study.decode(temperature, model, drafter, rule)
         ways[number, name, rule] = Way(decode, columns=columns)

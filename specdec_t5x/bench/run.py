@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from specdec_t5x.bench.costs import Costs
-from specdec_t5x.bench.measured import COUNTED, Measured, Setting, joined
+from specdec_t5x.bench.measured import COUNTED, Measured, Setting
 from specdec_t5x.bench.study import BATCH, Decode, Study, batches
 from specdec_t5x.bench.timed import Program, Timed, alternate
 
@@ -55,11 +55,11 @@ class Run:
     study: the target and the inputs of ways without a program.
     inputs: returns the programs' inputs for a batch size. None passes the numbers of
       the study's inputs, or of the repetitions if there is no study.
-    temperatures: the sampling's temperatures.
+    temperatures: the sampling's temperatures; empty for the setting's temperature.
     batches: the batch sizes.
     repetitions: the number of calls of a program without inputs.
     domains: the domain of each input; empty for a single domain.
-    setting: the cells' setting; `temperatures` replaces the temperature.
+    setting: the cells' setting; `temperatures` replace the temperature.
     num_tokens: the number of a way's output tokens to stop at; None decodes all inputs.
     timed: whether to time ways in turn, or only to count.
     seed: the seed of decodes that are only counted.
@@ -68,7 +68,7 @@ class Run:
   ways: Callable[[float, int], Ways]
   study: Study | None = None
   inputs: Callable[[int], Sequence[Any]] | None = None
-  temperatures: Sequence[float] = (0.0,)
+  temperatures: Sequence[float] = ()
   batches: Sequence[int] = (1,)
   repetitions: int = 1
   domains: Sequence[str] = ()
@@ -110,7 +110,8 @@ class Row:
 
 def measure(run: Run) -> Iterator[Row]:
   """Yields a row for each way at each temperature, batch size and domain."""
-  for temperature, batch in itertools.product(run.temperatures, run.batches):
+  temperatures = run.temperatures or [run.setting.temperature]
+  for temperature, batch in itertools.product(temperatures, run.batches):
     setting = dataclasses.replace(run.setting, temperature=temperature)
     ways = run.ways(temperature, batch)
     if not run.timed:
@@ -132,12 +133,7 @@ def compare(
 ) -> dict[Any, Measured]:
   """Returns the measurements of programs that run in turn, with `PLAIN` among them."""
   ways = {key: Way(program=program) for key, program in runs.items()}
-  run = Run(
-    lambda temperature, batch: ways,
-    inputs=lambda batch: inputs,
-    temperatures=(setting.temperature,),
-    setting=setting,
-  )
+  run = Run(lambda *_: ways, inputs=lambda batch: inputs, setting=setting)
   return {row.key: row.cell for row in measure(run)}
 
 
@@ -175,8 +171,8 @@ def _of(timed: Timed, domains: Sequence[str], domain: str) -> Timed:
 
 def _counted(run: Run, way: Way, setting: Setting, batch: int) -> Measured:
   """Returns the counts of each input."""
-  columns = []
+  columns = {name: [] for name in COUNTED}
   for _, decoded, rows in batches(way.decode, run.study.ids, batch or BATCH, run.seed):
-    counts = decoded.statistics
-    columns.append({name: np.asarray(getattr(counts, name))[:rows] for name in COUNTED})
-  return Measured(setting, joined(columns))
+    for name, counts in columns.items():
+      counts.append(np.asarray(getattr(decoded.statistics, name))[:rows])
+  return Measured(setting, {n: np.concatenate(c) for n, c in columns.items()})

@@ -13,7 +13,7 @@ from jaxtyping import Array, Int, Key
 from specdec_t5x import api, tuning
 from specdec_t5x.api import Model
 from specdec_t5x.bench.environment import machine
-from specdec_t5x.bench.iteration import NEVER, part_programs, plain_program
+from specdec_t5x.bench.iteration import NEVER, part_programs
 from specdec_t5x.bench.timed import Loop, Program
 from specdec_t5x.build import together
 from specdec_t5x.core.distributions import Sampling
@@ -81,11 +81,10 @@ class Decode:
       name: a name of `iteration.part_programs`; plain decoding has only iterations.
     """
     start = dataclasses.replace(self, eos_id=NEVER).start
-    if isinstance(self.decoder, PlainDecoder):
-      run = plain_program(start)
-      return run, self.given(inputs), (0, min(_TOKENS, self.max_length))
     counts = _PART
-    if name == "iteration":
+    if isinstance(self.decoder, PlainDecoder):
+      counts = 0, min(_TOKENS, self.max_length)
+    elif name == "iteration":
       fit = self.max_length // (self.decoder.drafter.tree.depth + 1)
       counts = 0, max(1, min(_ITERATIONS, fit))
     return part_programs(start)[name], self.given(inputs), counts

@@ -113,7 +113,7 @@ def rows(
   ways = {PLAIN: Way(study.decode(temperature))}
   for draft in study.drafts:
     ways[draft.name] = Way(study.cell(draft, setting), costs=costs[draft.name])
-  run = Run(lambda *_: ways, study, temperatures=(temperature,), setting=setting)
+  run = Run(lambda *_: ways, study, setting=setting)
   plain, *others = measure(run)
   result = []
   for draft, measured in zip(study.drafts, others, strict=True):

@@ -36,9 +36,7 @@ def test_every_combination_has_a_row_and_is_compared_with_the_plain_loop():
     for key in (PLAIN, "same", "other")
   ]
   assert [row.cell.tokens for row in rows[:1]] == [2 + 3 + 4]
-  equal = {
-    (row.values["temperature"], row.key): row.values["identical"] for row in rows
-  }
+  equal = {(r.values["temperature"], r.key): r.values["identical"] for r in rows}
   assert equal["0", "same"] == "3/3"
   assert equal["0", "other"] == "0/3"
   assert equal["1", "same"] == "sampled"
@@ -66,9 +64,11 @@ def test_inputs_are_decoded_until_there_are_enough_tokens(num_tokens, inputs):
 
 
 @pytest.mark.parametrize("shown", [(), ("speed",), ("tokens", "identical")])
-def test_a_way_may_show_some_of_the_measurements(shown):
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 2.0])
+def test_a_way_may_show_some_of_the_measurements(shown, temperature):
   way = Way(program=lambda n: decode(2, 5), shown=shown)
-  run = Run(lambda *_: {PLAIN: way}, setting=Setting(3, 0.0, lenience=0.5))
+  run = Run(lambda *_: {PLAIN: way}, setting=Setting(3, temperature, lenience=0.5))
   (row,) = measure(run)
+  assert row.values["temperature"] == f"{temperature:g}"
   assert row.values.keys() == {"temperature", *shown}
   assert row.cell.equal == "sampled"

@@ -17,6 +17,7 @@ an iteration that drafts twice, less an iteration's, over gamma.
 
 import argparse
 import dataclasses
+import itertools
 import os
 import subprocess
 import sys
@@ -106,25 +107,24 @@ def alphas(setup: Setup) -> list[float]:
 def setups(args: argparse.Namespace) -> Iterator[Setup]:
   """Yields the pairs, the most informative pairs first."""
   first, *batches = args.batches
-  greedy = args.temperatures[0]
-  wanted = [(d, first, t, "float32") for t in args.temperatures for d in args.drafts]
-  wanted += [(d, batch, greedy, "float32") for batch in batches for d in args.drafts]
+  base = Setup(
+    target=args.target,
+    draft=args.drafts[0],
+    batch=first,
+    temperature=args.temperatures[0],
+    gamma=args.gamma,
+    dtype=args.dtype,
+    input_length=args.input_length,
+    max_length=args.output_length,
+  )
+  for temperature, draft in itertools.product(args.temperatures, args.drafts):
+    yield dataclasses.replace(base, temperature=temperature, draft=draft)
+  for batch, draft in itertools.product(batches, args.drafts):
+    yield dataclasses.replace(base, batch=batch, draft=draft)
   for name in args.rounded:
-    wanted.append((name, first, greedy, "float32"))
+    yield dataclasses.replace(base, draft=name)
     if name in WEIGHTS:
-      wanted.append((args.drafts[0], first, greedy, name))
-  for draft, batch, temperature, weights in wanted:
-    yield Setup(
-      target=args.target,
-      draft=draft,
-      batch=batch,
-      temperature=temperature,
-      gamma=args.gamma,
-      dtype=args.dtype,
-      input_length=args.input_length,
-      max_length=args.output_length,
-      weights=weights,
-    )
+      yield dataclasses.replace(base, weights=name)
 
 
 def _measured(setup: Setup, runs: int, programs: dict[Any, Compiled]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def _make(name: str, by: str, curve: Callable, args) -> Table:
       numbers = {key: column[i].item() for key, column in columns.items()}
       hidden = {"hidden": round(100 * alpha) % 10 != 0}
       rows.append({"of": "theory", by: value, "alpha": alpha, **numbers, **hidden})
-  points = read_points(args.points)
+  points = _read_points(args.points)
   if name == "figure3":
     rows += _printed("tables_2_and_4", "table 2")
     # Only the fastest gamma of each draft, task and temperature has a point.
@@ -73,16 +73,8 @@ def _printed(name, called):
   return [{**row, "of": f"paper, {called}"} for row in published.numbers()[name]]
 
 
-def read_points(path: str | None) -> list[dict[str, Any]]:
-  """Returns the measured rows of a table's JSON; no rows if `path` is None.
-
-  Returns:
-    For each cell a label "of", "alpha", "gamma", "c", "tokens" per iteration, the
-    median "speed", and the target's "operations" (c_hat = 0).
-
-  Raises:
-    ValueError: if the file is no table, or has no measured row.
-  """
+def _read_points(path: str | None) -> list[dict[str, Any]]:
+  """Returns a point for each measured row of a table's JSON; none if `path` is None."""
   if path is None:
     return []
   try:
