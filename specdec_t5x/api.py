@@ -199,9 +199,6 @@ def generate(
   batch_size = arguments.count(batch_size, "batch_size")
   arguments.check_sampling(sampling)
   check_models(target, draft)
-  # Here alone: decoding token ids needs neither SentencePiece nor tqdm.
-  from tqdm import tqdm
-
   target.generation.check()
   inputs = arguments.inputs(inputs, target.network.config.vocab_size)
   has_texts = any(isinstance(each, str) for each in inputs)
@@ -229,10 +226,6 @@ def generate(
   params = {**params, **target.derived(decoder.derived(sampling))}
   # The frame of the caller lies beyond this frame and the decorator's.
   warn_where_lossy(decoder.guarantee, stacklevel=4)
-
-  def compile_fn(decoder: Decoder) -> DecodeFn:
-    return compiled(decoder, sampling, max_length, eos_id)
-
   # 32 bits, even under jax_enable_x64: outputs are the same.
   with jax.enable_x64(False):
     groups = grouped([room_of(tokens) for tokens in ids])
@@ -240,18 +233,14 @@ def generate(
       queued, rows = _queued(decoder, len(group.numbers), batch_size)
       job = tuning.Job(queued, rows, group.width, sampling, max_length)
       memory.check_fits(job, params)
+
+    def compile_fn(decoder: Decoder) -> DecodeFn:
+      return compiled(decoder, sampling, max_length, eos_id)
+
     decodes = _decode_groups(
       decoder, compile_fn, params, ids, groups, batch_size, seed=seed
     )
-    outputs = {}
-    # The bar appears only if decoding takes longer than this.
-    with tqdm(total=len(ids), unit="input", delay=_SHOWN_AFTER) as progress:
-      for numbers, decoded in decodes:
-        outputs |= zip(
-          numbers, generations(decoded, opened_vocabulary, eos_id), strict=True
-        )
-        progress.update(len(outputs) - progress.n)
-    return [outputs[number] for number in range(len(ids))]
+    return _collected(decodes, len(ids), opened_vocabulary, eos_id)
 
 
 def opened(vocabulary: str | os.PathLike | None, target: Model) -> Any:
@@ -361,6 +350,25 @@ def _decode_groups(
       yield numbers, decoded
     # Rows beyond the slots have no state.
     held = jax.tree.map(lambda x, count=queued.slots or rows: x[:count], kept_state)
+
+
+def _collected(
+  decodes: Iterator[tuple[list[int], Decoded]],
+  count: int,
+  vocabulary: Any,
+  eos_id: tuple[int, ...],
+) -> list[Generation]:
+  """Returns the outputs in the order of the inputs, and shows the progress."""
+  # Here alone: only decoding needs tqdm.
+  from tqdm import tqdm
+
+  outputs = {}
+  # The bar appears only if decoding takes longer than this.
+  with tqdm(total=count, unit="input", delay=_SHOWN_AFTER) as progress:
+    for numbers, decoded in decodes:
+      outputs |= zip(numbers, generations(decoded, vocabulary, eos_id), strict=True)
+      progress.update(len(outputs) - progress.n)
+  return [outputs[number] for number in range(count)]
 
 
 def _first_known(decoder: Decoder, rows: int, held: Mapping | None) -> dict[str, Any]:
