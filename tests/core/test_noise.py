@@ -73,7 +73,7 @@ def test_noise_is_positive_finite_and_fine_near_zero(words, monkeypatch):
     return jnp.array(words if first else 0, jnp.uint32)
 
   hashes = iter((given(True), given(words > 1)))
-  monkeypatch.setattr(noise, "_mixed", lambda x: jnp.full_like(x, next(hashes)))
+  monkeypatch.setattr(distributions, "_mixed", lambda x: jnp.full_like(x, next(hashes)))
   found = float(distributions.exponentials(uniforms_of(1), 1)[0, 0])
   assert 0 < found < jnp.inf
   if words <= 1:
