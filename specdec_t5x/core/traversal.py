@@ -15,9 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core import chain
 from specdec_t5x.core.block import Block
-from specdec_t5x.core.distributions import sample
 from specdec_t5x.core.tree import Tree
-from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
+from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,22 +43,11 @@ class Traversal(Rule):
   ) -> Verdict:
     """Accepts a path and samples the next token; see `core.types.Rule`."""
     tree = proposal.tree
-    check_uniforms(uniforms, tree.size + 1)
     if tree.is_chain:  # The same verdict from the same uniforms, in half of the time.
       return Block().verify(target_probs, proposal, uniforms)
-    parents = jnp.broadcast_to(jnp.asarray(tree.parents), proposal.tokens.shape)
     order = jnp.broadcast_to(post_order(tree), target_probs.shape[:2])
     traverse = functools.partial(_traverse, depth=tree.depth)
-    last, next_probs = jax.vmap(traverse)(
-      target_probs,
-      proposal.draft_probs,
-      order,
-      parents,
-      proposal.tokens,
-      uniforms[:, :-1, -1],
-      proposal.is_valid,
-    )
-    return Verdict(last, sample(next_probs, uniforms[:, -1]))
+    return chain.verify_rows(traverse, target_probs, proposal, uniforms, order)
 
 
 def post_order(tree: Tree) -> Int[Array, "*B N"]:
@@ -101,7 +89,7 @@ class _Nodes(NamedTuple):
 
 
 def _traverse(
-  target_probs, draft_probs, order, parents, tokens, draws, is_valid, *, depth
+  target_probs, draft_probs, parents, tokens, draws, is_valid, order, *, depth
 ):
   """Returns the accepted node of one row, and the next token's distribution.
 
