@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core import chain
 from specdec_t5x.core.distributions import residual
+from specdec_t5x.core.traversal import verify_rows
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 # Bisections of the interval of k-SEQ's rho. The upper end is exact after any number.
@@ -41,7 +42,7 @@ class KSeq(Rule):
     """Accepts a path and samples the next token; see `core.types.Rule`."""
     draft_probs = proposal.distributions(target_probs.shape[-1])
     proposal = proposal.replace(draft_probs=draft_probs)
-    return chain.verify_rows(_walk, target_probs, proposal, uniforms)
+    return verify_rows(_walk, target_probs, proposal, uniforms)
 
 
 def _walk(target_probs, draft_probs, parents, tokens, draws, is_valid):

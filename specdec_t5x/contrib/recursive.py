@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from specdec_t5x.core import chain
 from specdec_t5x.core.distributions import residual
+from specdec_t5x.core.traversal import verify_rows
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 
@@ -35,7 +36,7 @@ class Recursive(Rule):
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a path and samples the next token; see `core.types.Rule`."""
-    return chain.verify_rows(_walk, target_probs, proposal, uniforms)
+    return verify_rows(_walk, target_probs, proposal, uniforms)
 
 
 def _walk(target_probs, draft_probs, parents, tokens, draws, is_valid):

@@ -1,16 +1,14 @@
-"""Functions of several rules that read a draft.
+"""Functions of several rules that read distributions along a draft.
 
 Shapes: B batch, G drafted tokens, N = G + 1 nodes, V vocabulary.
 """
-
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.distributions import argmax, sample
-from specdec_t5x.core.types import Proposal, Verdict, check_uniforms
+from specdec_t5x.core.distributions import argmax
+from specdec_t5x.core.types import Proposal, Verdict
 
 
 def drafted_probs(
@@ -62,30 +60,3 @@ def draft_probs_at(
   else:
     q = probs_at(proposal.draft_probs, place)
   return jnp.where((position < proposal.num_valid)[:, None], q, 0.0)
-
-
-def verify_rows(
-  walk: Callable[..., tuple[Int[Array, ""], Float[Array, "V"]]],
-  target_probs: Float[Array, "B N V"],
-  proposal: Proposal,
-  uniforms: Float[Array, "B N L"],
-  *arrays: Array,
-) -> Verdict:
-  """Verifies each row with `walk`, and samples the next token.
-
-  `walk` takes a row's p and q (None if the tokens are certain), the parents, tokens,
-  test uniforms and validity of the row's nodes, and the row's entries of `arrays`.
-  `walk` returns the accepted node and the next token's distribution.
-  """
-  check_uniforms(uniforms, proposal.tree.size + 1)
-  parents = jnp.asarray(proposal.tree.parents)
-  last, next_probs = jax.vmap(walk)(
-    target_probs,
-    proposal.draft_probs,
-    jnp.broadcast_to(parents, proposal.tokens.shape),
-    proposal.tokens,
-    uniforms[:, :-1, -1],
-    proposal.is_valid,
-    *arrays,
-  )
-  return Verdict(last, sample(next_probs, uniforms[:, -1]))

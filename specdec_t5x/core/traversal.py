@@ -7,6 +7,7 @@ Shapes: B batch, G drafted nodes, N = G + 1, V vocabulary.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -15,8 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core import chain
 from specdec_t5x.core.block import Block
+from specdec_t5x.core.distributions import sample
 from specdec_t5x.core.tree import Tree
-from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
+from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +49,34 @@ class Traversal(Rule):
       return Block().verify(target_probs, proposal, uniforms)
     order = jnp.broadcast_to(post_order(tree), target_probs.shape[:2])
     traverse = functools.partial(_traverse, depth=tree.depth)
-    return chain.verify_rows(traverse, target_probs, proposal, uniforms, order)
+    return verify_rows(traverse, target_probs, proposal, uniforms, order)
+
+
+def verify_rows(
+  walk: Callable[..., tuple[Int[Array, ""], Float[Array, "V"]]],
+  target_probs: Float[Array, "B N V"],
+  proposal: Proposal,
+  uniforms: Float[Array, "B N L"],
+  *arrays: Array,
+) -> Verdict:
+  """Verifies each row with `walk`, and samples the next token.
+
+  `walk` takes a row's p and q (None if the tokens are certain), the parents, tokens,
+  test uniforms and validity of the row's nodes, and the row's entries of `arrays`.
+  `walk` returns the accepted node and the next token's distribution.
+  """
+  check_uniforms(uniforms, proposal.tree.size + 1)
+  parents = jnp.asarray(proposal.tree.parents)
+  last, next_probs = jax.vmap(walk)(
+    target_probs,
+    proposal.draft_probs,
+    jnp.broadcast_to(parents, proposal.tokens.shape),
+    proposal.tokens,
+    uniforms[:, :-1, -1],
+    proposal.is_valid,
+    *arrays,
+  )
+  return Verdict(last, sample(next_probs, uniforms[:, -1]))
 
 
 def post_order(tree: Tree) -> Int[Array, "*B N"]:
