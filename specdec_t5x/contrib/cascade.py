@@ -23,7 +23,6 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.knobs import knob, one_of
 from specdec_t5x.core.token import Token
-from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import (
   Cache,
   ExtendFn,
@@ -33,7 +32,7 @@ from specdec_t5x.core.types import (
   check_uniforms,
 )
 from specdec_t5x.decoding import step
-from specdec_t5x.decoding.drafter import Context, Drafter, Stops, Target
+from specdec_t5x.decoding.drafter import ChainDrafter, Context, Drafter, Stops, Target
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation
@@ -81,7 +80,7 @@ class _Window:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cascade(Drafter):
+class Cascade(ChainDrafter):
   """Drafts windows of a network's tokens; a lower drafter speeds up the network.
 
   Each token of a window has the network's distribution, given the tokens before.
@@ -118,11 +117,6 @@ class Cascade(Drafter):
   def stops(self) -> Stops:
     """BY_ITSELF for flushed windows, which are often shorter than gamma."""
     return Stops.BY_ITSELF if self.window == "flush" else Stops.NEVER
-
-  @property
-  def tree(self) -> Tree:
-    """A chain of gamma tokens."""
-    return chain(self.gamma)
 
   @property
   def decisions(self) -> int:

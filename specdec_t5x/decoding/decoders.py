@@ -459,7 +459,7 @@ class PlainDecoder(Decoder):
       return self.prepare(params, inputs, keys, sampling, max_length, eos_id, has_room)
 
     request = batching.Request.of(inputs, keys, is_wanted)
-    decoded = batching.decode(prepare, _run_plain, request, self.slots, max_length)
+    decoded = batching.decode(prepare, generate_plain, request, self.slots, max_length)
     return decoded.replace(policy_state=policy_state)
 
   def prepare(
@@ -486,10 +486,6 @@ class PlainDecoder(Decoder):
     _, cache = _start(self.target, params["target"], beginning)
     state = initial_state(cache, None, keys, max_length, overrun, beginning.prompts)
     return plain, state
-
-
-def _run_plain(plain: Plain, start: DecodeState, queue: Any = None) -> Decoded:
-  return generate_plain(plain, start, queue=queue)
 
 
 def _beginning(

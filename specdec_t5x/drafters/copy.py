@@ -12,10 +12,9 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core import tree
 from specdec_t5x.core.knobs import knob, whole
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.drafter import Context, Drafter, Stops
+from specdec_t5x.decoding.drafter import ChainDrafter, Context, Stops
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import gamma_knob
 
@@ -26,7 +25,7 @@ _PADDING = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Copy(Drafter):
+class Copy(ChainDrafter):
   """Copies up to gamma tokens. The drafter's state is the encoder's input.
 
   Attributes:
@@ -47,11 +46,6 @@ class Copy(Drafter):
   independent = False
   stops = Stops.BY_ITSELF
   resumes = True
-
-  @property
-  def tree(self) -> tree.Tree:
-    """A chain of gamma tokens."""
-    return tree.chain(self.gamma)
 
   def start(self, context: Context) -> Int[Array, "B E"]:
     """Returns the encoder's input, a source of copies."""

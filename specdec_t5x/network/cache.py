@@ -96,6 +96,15 @@ def write(
   return jax.lax.optimization_barrier(write_row(buffer, new, index))
 
 
+def write_both(
+  buffers: tuple[Float[Array, "B H S K"], Float[Array, "B H S K"]],
+  index: Int[Array, "B"],
+  new: tuple[Float[Array, "B H N K"], Float[Array, "B H N K"]],
+) -> tuple[Float[Array, "B H S K"], ...]:
+  """Returns a layer's keys and values, both overwritten from `index` on."""
+  return tuple(write(buffer, x, index) for buffer, x in zip(buffers, new, strict=True))
+
+
 def block_mask(
   index: Int[Array, "B"],
   num_slots: int,

@@ -171,12 +171,13 @@ class ParallelDrafter(LayerDrafter):
     # positions and the masks before.
     is_open = (all_slots < num_known) | (all_slots >= first + size)
     before = all_slots[:, None] <= slots[..., None]
+    buffers = cache.keys[0], cache.values[0]
     cross, cross_mask = self.of_target(target)
     x, (keys, values) = self.attended(
       self.with_masks(features, embedded, 1),
       (positions, all_slots.at[rows, slots].set(positions)),
       before & ((order < 0)[:, None] | is_open[:, None]),
-      functools.partial(written, cache),
+      functools.partial(cache_lib.write_both, buffers, cache.index),
       cross,
       cross_mask,
     )
@@ -222,16 +223,3 @@ class ParallelDrafter(LayerDrafter):
     outputs = self.out_norm(x)
     mask_outputs = outputs[:, size:].reshape(len(features), size, count - 1, -1)
     return jnp.concatenate([outputs[:, :size, None], mask_outputs], axis=2)
-
-
-def written(
-  cache: DecoderCache, new: tuple[Float[Array, "B H N K"], Float[Array, "B H N K"]]
-) -> tuple[Float[Array, "B H A K"], Float[Array, "B H A K"]]:
-  """Returns the keys and values of a one-layer cache, overwritten from `index` on."""
-  (keys,) = cache.keys
-  (values,) = cache.values
-  new_keys, new_values = new
-  return (
-    cache_lib.write(keys, new_keys, cache.index),
-    cache_lib.write(values, new_values, cache.index),
-  )
