@@ -12,7 +12,6 @@ from specdec_t5x.vocabularies.opening import open_vocabulary
 from tests.vocabularies import made
 
 TEXTS = made.odd_texts()
-SPACES = made.normalizers.Replace.__name__ and (" {2,}", " ")  # noqa: RUF100
 
 
 def open_both(folder):
