@@ -211,7 +211,9 @@ class Cascade(ChainDrafter):
     probs = window.probs
     if probs is not None:
       # The middle network's distributions of the drafted nodes and the next token.
-      probs = _written(probs, iteration.target_probs, window.state.lengths - lengths)
+      probs = step.write_rows(
+        probs, iteration.target_probs, window.state.lengths - lengths
+      )
     if self.window == "flush":
       # A correction is known together with the corrected token. The corrected token
       # counts, whatever the token is, and no later token counts.
@@ -310,7 +312,7 @@ def _reading_before(
     size = block.shape[1]
     start = jnp.maximum(index - more, 0)
     window = start[:, None] + jnp.arange(more + size)
-    text = _written(sequences, block, index)
+    text = step.write_rows(sequences, block, index)
     tokens = jnp.take_along_axis(text, window, axis=1)
     logits, features, cache = extend(cache.at(start), tokens)
     # If fewer than `more` tokens are known, the last slots hold garbage, which later
@@ -330,12 +332,3 @@ def _cut(rows: Array, at: Int[Array, "B"], size: int) -> Array:
     return jax.lax.dynamic_slice_in_dim(row, at, size)
 
   return jax.vmap(cut)(rows, at)
-
-
-def _written(rows: Array, new: Array, at: Int[Array, "B"]) -> Array:
-  """Writes new entries to each row, starting at index `at` of the row."""
-
-  def write(row, new, at):
-    return jax.lax.dynamic_update_slice_in_dim(row, new, at, 0)
-
-  return jax.vmap(write)(rows, new, at)
