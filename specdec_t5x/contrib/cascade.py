@@ -178,9 +178,13 @@ class Cascade(ChainDrafter):
       drafter_state=drafter_state.lower,
       policy_state=None,
     )
+    probs = None
+    if not context.sampling.certain:
+      size = self.gamma + self.drafter.tree.size + 1
+      probs = jnp.zeros((lengths.size, size, context.target.vocab_size))
     window = _Window(
       state=inner,
-      probs=self._no_probs(context, lengths.size),
+      probs=probs,
       lost=jnp.zeros_like(state.ended),
       iterations=jnp.zeros((), jnp.int32),
       calls=drafter_state.calls,
@@ -234,12 +238,6 @@ class Cascade(ChainDrafter):
     tokens = jnp.where(window.lost[:, None], -1, tokens)
     probs = window.probs if window.probs is None else window.probs[:, : self.gamma]
     return Proposal.chain(tokens, probs, window.state.lengths - lengths)
-
-  def _no_probs(self, context, rows) -> Float[Array, "B M V"] | None:
-    if context.sampling.certain:
-      return None
-    size = self.gamma + self.drafter.tree.size + 1
-    return jnp.zeros((rows, size, context.target.vocab_size))
 
   def _speculation(self, context, state) -> Speculation:
     """Returns the speculation of the middle network with the lower drafter."""

@@ -10,7 +10,7 @@ Shapes: B rows, E input length, S sequence buffer, G gamma, T = E + S.
 import dataclasses
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.knobs import knob, whole
 from specdec_t5x.core.types import Proposal
@@ -77,7 +77,8 @@ class Copy(ChainDrafter):
     The number is 0 at places without a next token.
     """
     match_lengths = jnp.zeros(text.shape, jnp.int32)
-    matches = self._has_next(text)
+    # Excludes the last known token, which matches itself.
+    matches = jnp.pad(text[:, 1:], ((0, 0), (0, 1))) != _PADDING
     for back in range(LONGEST_MATCH):
       at = jnp.maximum(lengths - 1 - back, 0)
       token = jnp.take_along_axis(output, at[:, None], axis=1)
@@ -85,7 +86,3 @@ class Copy(ChainDrafter):
       matches &= (shifted == token) & (token != _PADDING)
       match_lengths += matches
     return match_lengths
-
-  def _has_next(self, text) -> Bool[Array, "B T"]:
-    # Excludes the last known token, which matches itself.
-    return jnp.pad(text[:, 1:], ((0, 0), (0, 1))) != _PADDING

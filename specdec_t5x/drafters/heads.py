@@ -182,11 +182,8 @@ class Headed(Drafter):
   @property
   def stops(self) -> Stops:
     """A chain stops at a length; later tokens are drafted, but not scored."""
-    return Stops.AT_LENGTH if self._is_chain else Stops.NEVER
-
-  @property
-  def _is_chain(self) -> bool:
-    return isinstance(self.shape, Tree) and self.shape.is_chain
+    is_chain = isinstance(self.shape, Tree) and self.shape.is_chain
+    return Stops.AT_LENGTH if is_chain else Stops.NEVER
 
   @property
   def independent(self) -> bool:

@@ -50,12 +50,7 @@ class DecoderCache:
   def gathered(
     self, sources: Int[Array, "B M"], destination: Int[Array, "B"]
   ) -> "DecoderCache":
-    """Returns the cache with M entries of each row copied within the row.
-
-    Args:
-      sources: slots to copy; all are read before the first write.
-      destination: first of the M slots that are written in each row.
-    """
+    """Returns the cache with M entries of each row copied; see `core.types.Cache`."""
 
     def move(buffer):
       read_row = jax.vmap(lambda row, slots: row[:, slots])
