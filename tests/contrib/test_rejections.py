@@ -17,7 +17,7 @@ from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.trace.places import RECOVERED
 from specdec_t5x.training.objectives import forward
-from tests import observed
+from tests import networks, observed
 from tests.hash_model import GivenTable
 from tests.t5x_bridge import tiny
 from tests.training.conftest import params_of
@@ -118,11 +118,7 @@ def test_a_row_s_distributions_do_not_depend_on_its_neighbours():
     lambda: decoder.decode(params, inputs, keys, GREEDY, observed.LENGTH, 1)
   )
   found = run()
-  batch = {
-    "encoder_input_tokens": inputs,
-    "decoder_input_tokens": jnp.pad(found.tokens, ((0, 0), (1, 0)))[:, :-1],
-    "decoder_target_tokens": found.tokens,
-  }
+  batch = networks.forced(inputs, found.tokens)
   teacher = jax.jit(lambda batch: forward(network, params["target"], batch))
   distributions = np.asarray(jax.nn.softmax(teacher(batch)))
   probs = np.asarray(found.observed.probs)
