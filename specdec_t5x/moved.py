@@ -54,6 +54,7 @@ NAMES = {
   "build": {"beam": "contrib.beam.decoder:beam"},
   "data.vocabularies": {"shared_tokens": "contrib.vocabulary_tables:shared_tokens"},
   "drafters.eagle": {
+    "EagleState": "drafters.heads:LayerState",
     "EagleTree": "contrib.pruned:EagleTree",
     "Going": "drafters.eagle:LayerInputs",
   },

@@ -20,6 +20,15 @@ def normal(seed, *shape):
   return values.astype(np.float32)
 
 
+def not_finite():
+  """Returns rows and a matrix; rows 1, 2 and 3 have NaN or an infinity."""
+  x = normal(5, 6, 64)
+  x[1, 3] = np.nan
+  x[2, 63] = np.inf
+  x[3, 0] = -np.inf
+  return x, normal(6, 64, 130)
+
+
 def matrix(kernel, bits=8, group=0, **settings):
   """Returns a matrix rounded like a decoder's projection to the vocabulary."""
   params = {"decoder": {"logits_dense": {"kernel": jnp.asarray(kernel)}}}

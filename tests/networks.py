@@ -48,6 +48,15 @@ def initialize(module, inputs, seed=0):
   return init(jax.random.key(seed))
 
 
+def forced(inputs, tokens):
+  """Returns a batch that feeds each token to the prediction of the next token."""
+  return {
+    "encoder_input_tokens": inputs,
+    "decoder_input_tokens": jnp.pad(tokens, ((0, 0), (1, 0)))[:, :-1],
+    "decoder_target_tokens": tokens,
+  }
+
+
 def start(module, params, *args, **kwargs):
   """Starts decoding like `start_decoding`, with compiled functions."""
 

@@ -49,11 +49,10 @@ def places_by_hand(target, draft):
   return output, places
 
 
-def of_networks(observer, seconds, slots):
-  """Samples from tiny networks; rows rest by `seconds` and take turns."""
+def of_networks(observer):
+  """Samples from tiny networks; rows rest and take turns."""
   network = Transformer(tiny.DRAFT)
   inputs = jnp.ones((4, 3), jnp.int32)
-  keys = row_keys(jax.random.key(0), 4)
   params = {
     name: networks.initialize(network, inputs, seed)["params"]
     for seed, name in enumerate(("target", "draft"))
@@ -61,10 +60,8 @@ def of_networks(observer, seconds, slots):
   decoder = SpeculativeDecoder(
     network,
     DraftModel(network, 2),
-    policy=CostAware(seconds, prior_weight=1.0),
-    slots=slots,
+    policy=CostAware((1.0, 1.7, 1.8), prior_weight=1.0),
+    slots=2,
     observer=observer,
   )
-  return jax.jit(
-    lambda: decoder.decode(params, inputs, keys, AT_ONE, LENGTH, eos_id=1)
-  )()
+  return networks.run(decoder, params, inputs, LENGTH, AT_ONE)

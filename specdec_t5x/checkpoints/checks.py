@@ -51,8 +51,9 @@ def check_finite(path: str, params) -> None:
   Each parameter is reduced on the parameter's device, without a copy.
   """
   flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
+  # A reduction over a mesh communicates between devices. Reductions of shards do not.
   finite = {
-    name: _all_finite(leaf)
+    name: all(_is_finite(shard.data) for shard in leaf.addressable_shards)
     for name, leaf in flat.items()
     if jnp.issubdtype(leaf.dtype, jnp.floating)
   }
@@ -64,11 +65,6 @@ def check_finite(path: str, params) -> None:
       "checkpoint of the training, or copy the checkpoint again. If the range of "
       "float16 is too small, set PARAM_DTYPE = 'bfloat16' or 'float32'."
     )
-
-
-def _all_finite(x: jax.Array) -> bool:
-  # A reduction over a mesh communicates between devices. Reductions of shards do not.
-  return all(_is_finite(shard.data) for shard in x.addressable_shards)
 
 
 def _is_finite(x: jax.Array) -> bool:

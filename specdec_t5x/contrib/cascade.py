@@ -23,7 +23,6 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.knobs import knob, one_of
 from specdec_t5x.core.token import Token
-from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import (
   Cache,
   ExtendFn,
@@ -33,7 +32,7 @@ from specdec_t5x.core.types import (
   check_uniforms,
 )
 from specdec_t5x.decoding import step
-from specdec_t5x.decoding.drafter import Context, Drafter, Stops, Target
+from specdec_t5x.decoding.drafter import ChainDrafter, Context, Drafter, Stops, Target
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation
@@ -81,7 +80,7 @@ class _Window:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cascade(Drafter):
+class Cascade(ChainDrafter):
   """Drafts windows of a network's tokens; a lower drafter speeds up the network.
 
   Each token of a window has the network's distribution, given the tokens before.
@@ -118,11 +117,6 @@ class Cascade(Drafter):
   def stops(self) -> Stops:
     """BY_ITSELF for flushed windows, which are often shorter than gamma."""
     return Stops.BY_ITSELF if self.window == "flush" else Stops.NEVER
-
-  @property
-  def tree(self) -> Tree:
-    """A chain of gamma tokens."""
-    return chain(self.gamma)
 
   @property
   def decisions(self) -> int:
@@ -184,9 +178,13 @@ class Cascade(Drafter):
       drafter_state=drafter_state.lower,
       policy_state=None,
     )
+    probs = None
+    if not context.sampling.certain:
+      size = self.gamma + self.drafter.tree.size + 1
+      probs = jnp.zeros((lengths.size, size, context.target.vocab_size))
     window = _Window(
       state=inner,
-      probs=self._no_probs(context, lengths.size),
+      probs=probs,
       lost=jnp.zeros_like(state.ended),
       iterations=jnp.zeros((), jnp.int32),
       calls=drafter_state.calls,
@@ -217,7 +215,9 @@ class Cascade(Drafter):
     probs = window.probs
     if probs is not None:
       # The middle network's distributions of the drafted nodes and the next token.
-      probs = _written(probs, iteration.target_probs, window.state.lengths - lengths)
+      probs = step.write_rows(
+        probs, iteration.target_probs, window.state.lengths - lengths
+      )
     if self.window == "flush":
       # A correction is known together with the corrected token. The corrected token
       # counts, whatever the token is, and no later token counts.
@@ -238,12 +238,6 @@ class Cascade(Drafter):
     tokens = jnp.where(window.lost[:, None], -1, tokens)
     probs = window.probs if window.probs is None else window.probs[:, : self.gamma]
     return Proposal.chain(tokens, probs, window.state.lengths - lengths)
-
-  def _no_probs(self, context, rows) -> Float[Array, "B M V"] | None:
-    if context.sampling.certain:
-      return None
-    size = self.gamma + self.drafter.tree.size + 1
-    return jnp.zeros((rows, size, context.target.vocab_size))
 
   def _speculation(self, context, state) -> Speculation:
     """Returns the speculation of the middle network with the lower drafter."""
@@ -316,7 +310,7 @@ def _reading_before(
     size = block.shape[1]
     start = jnp.maximum(index - more, 0)
     window = start[:, None] + jnp.arange(more + size)
-    text = _written(sequences, block, index)
+    text = step.write_rows(sequences, block, index)
     tokens = jnp.take_along_axis(text, window, axis=1)
     logits, features, cache = extend(cache.at(start), tokens)
     # If fewer than `more` tokens are known, the last slots hold garbage, which later
@@ -336,12 +330,3 @@ def _cut(rows: Array, at: Int[Array, "B"], size: int) -> Array:
     return jax.lax.dynamic_slice_in_dim(row, at, size)
 
   return jax.vmap(cut)(rows, at)
-
-
-def _written(rows: Array, new: Array, at: Int[Array, "B"]) -> Array:
-  """Writes new entries to each row, starting at index `at` of the row."""
-
-  def write(row, new, at):
-    return jax.lax.dynamic_update_slice_in_dim(row, new, at, 0)
-
-  return jax.vmap(write)(rows, new, at)

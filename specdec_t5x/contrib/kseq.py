@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core import chain
-from specdec_t5x.core.distributions import residual, sample
-from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
+from specdec_t5x.core.distributions import residual
+from specdec_t5x.core.traversal import verify_rows
+from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 # Bisections of the interval of k-SEQ's rho. The upper end is exact after any number.
 _BISECTIONS = 24
@@ -39,18 +40,9 @@ class KSeq(Rule):
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a path and samples the next token; see `core.types.Rule`."""
-    check_uniforms(uniforms, proposal.tree.size + 1)
-    shape = proposal.tokens.shape
-    parents = jnp.broadcast_to(jnp.asarray(proposal.tree.parents), shape)
-    last, next_probs = jax.vmap(_walk)(
-      target_probs,
-      proposal.distributions(target_probs.shape[-1]),
-      parents,
-      proposal.tokens,
-      uniforms[:, :-1, -1],
-      proposal.is_valid,
-    )
-    return Verdict(last, sample(next_probs, uniforms[:, -1]))
+    draft_probs = proposal.distributions(target_probs.shape[-1])
+    proposal = proposal.replace(draft_probs=draft_probs)
+    return verify_rows(_walk, target_probs, proposal, uniforms)
 
 
 def _walk(target_probs, draft_probs, parents, tokens, draws, is_valid):

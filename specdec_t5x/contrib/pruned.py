@@ -28,8 +28,14 @@ from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.eagle import Eagle, EagleState, LayerInputs
-from specdec_t5x.drafters.heads import Read, RowTrees, apply_draft, draft_logits
+from specdec_t5x.drafters.eagle import Eagle, LayerInputs
+from specdec_t5x.drafters.heads import (
+  LayerState,
+  Read,
+  RowTrees,
+  apply_draft,
+  draft_logits,
+)
 
 # (the last M tokens up to each node, the position of each node's last token) -> the
 # distributions after the tokens.
@@ -105,16 +111,7 @@ class Pruned(RowTrees):
     count: int,
     source: Int[Array, "B E"] | None = None,
   ) -> Proposal:
-    """Returns each row's best tree, of at most `count` levels.
-
-    Args:
-      context: the decode's context.
-      state: the decode's state.
-      uniforms: the uniforms of the nodes.
-      read: computes the logits of each level.
-      count: the most levels.
-      source: the rows' inputs, for the penalty.
-    """
+    """Returns each row's best tree; see `RowTrees`. The penalty reads `source`."""
 
     def read_with_noise(depth, tokens, parents):
       logits = read(depth, tokens, parents)
@@ -259,7 +256,7 @@ class EagleTree(Eagle):
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
-  ) -> tuple[Proposal, EagleState]:
+  ) -> tuple[Proposal, LayerState]:
     """Drafts a tree, with no valid node before the target's first call."""
     logits, inputs = self.first_logits(context, state)
     index = inputs.cache.index

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specdec_t5x.core import chain
-from specdec_t5x.core.distributions import residual, sample
-from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
+from specdec_t5x.core.distributions import residual
+from specdec_t5x.core.traversal import verify_rows
+from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,18 +36,7 @@ class Recursive(Rule):
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a path and samples the next token; see `core.types.Rule`."""
-    check_uniforms(uniforms, proposal.tree.size + 1)
-    shape = proposal.tokens.shape
-    parents = jnp.broadcast_to(jnp.asarray(proposal.tree.parents), shape)
-    last, next_probs = jax.vmap(_walk)(
-      target_probs,
-      proposal.draft_probs,
-      parents,
-      proposal.tokens,
-      uniforms[:, :-1, -1],
-      proposal.is_valid,
-    )
-    return Verdict(last, sample(next_probs, uniforms[:, -1]))
+    return verify_rows(_walk, target_probs, proposal, uniforms)
 
 
 def _walk(target_probs, draft_probs, parents, tokens, draws, is_valid):

@@ -14,16 +14,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.contrib.truncation import SparseProbs, Truncation
-from specdec_t5x.core import tree
 from specdec_t5x.core.distributions import AdjustFn, Sampling, perturbed
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, check_uniforms
-from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.drafter import ChainDrafter, Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import gamma_knob, likeliest, read_last
 
 
 @dataclasses.dataclass(frozen=True)
-class SparseDraft(Drafter):
+class SparseDraft(ChainDrafter):
   """Samples gamma tokens one by one from truncated and rounded distributions.
 
   Attributes:
@@ -46,11 +45,6 @@ class SparseDraft(Drafter):
   def networks(self) -> Mapping[str, Any]:
     """The drafting network, by name."""
     return {"draft": self.network}
-
-  @property
-  def tree(self) -> tree.Tree:
-    """A chain of gamma tokens."""
-    return tree.chain(self.gamma)
 
   def start(self, context: Context) -> Cache:
     """Returns the draft's initial cache."""

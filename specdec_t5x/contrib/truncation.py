@@ -112,12 +112,8 @@ class SparseProbs:
   def dense(self, vocab_size: int) -> Float[Array, "*batch V"]:
     """Returns q of all tokens; NaN at `tokens` if there is no distribution."""
     shares = self.weights / self.total.astype(jnp.float32)[..., None]
-    *batch, size = self.tokens.shape
-    tokens = self.tokens.reshape(-1, size)
-    shares = shares.reshape(-1, size)
-    rows = jnp.arange(tokens.shape[0])[:, None]
-    distribution = jnp.zeros((tokens.shape[0], vocab_size)).at[rows, tokens].set(shares)
-    return distribution.reshape(*batch, vocab_size)
+    zeros = jnp.zeros((*self.tokens.shape[:-1], vocab_size))
+    return jnp.put_along_axis(zeros, self.tokens, shares, axis=-1, inplace=False)
 
 
 def probs_bits(top_k: int, vocab_size: int) -> int:

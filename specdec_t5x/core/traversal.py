@@ -7,6 +7,7 @@ Shapes: B batch, G drafted nodes, N = G + 1, V vocabulary.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -44,22 +45,38 @@ class Traversal(Rule):
   ) -> Verdict:
     """Accepts a path and samples the next token; see `core.types.Rule`."""
     tree = proposal.tree
-    check_uniforms(uniforms, tree.size + 1)
     if tree.is_chain:  # The same verdict from the same uniforms, in half of the time.
       return Block().verify(target_probs, proposal, uniforms)
-    parents = jnp.broadcast_to(jnp.asarray(tree.parents), proposal.tokens.shape)
     order = jnp.broadcast_to(post_order(tree), target_probs.shape[:2])
     traverse = functools.partial(_traverse, depth=tree.depth)
-    last, next_probs = jax.vmap(traverse)(
-      target_probs,
-      proposal.draft_probs,
-      order,
-      parents,
-      proposal.tokens,
-      uniforms[:, :-1, -1],
-      proposal.is_valid,
-    )
-    return Verdict(last, sample(next_probs, uniforms[:, -1]))
+    return verify_rows(traverse, target_probs, proposal, uniforms, order)
+
+
+def verify_rows(
+  walk: Callable[..., tuple[Int[Array, ""], Float[Array, "V"]]],
+  target_probs: Float[Array, "B N V"],
+  proposal: Proposal,
+  uniforms: Float[Array, "B N L"],
+  *arrays: Array,
+) -> Verdict:
+  """Verifies each row with `walk`, and samples the next token.
+
+  `walk` takes a row's p and q (None if the tokens are certain), the parents, tokens,
+  test uniforms and validity of the row's nodes, and the row's entries of `arrays`.
+  `walk` returns the accepted node and the next token's distribution.
+  """
+  check_uniforms(uniforms, proposal.tree.size + 1)
+  parents = jnp.asarray(proposal.tree.parents)
+  last, next_probs = jax.vmap(walk)(
+    target_probs,
+    proposal.draft_probs,
+    jnp.broadcast_to(parents, proposal.tokens.shape),
+    proposal.tokens,
+    uniforms[:, :-1, -1],
+    proposal.is_valid,
+    *arrays,
+  )
+  return Verdict(last, sample(next_probs, uniforms[:, -1]))
 
 
 def post_order(tree: Tree) -> Int[Array, "*B N"]:
@@ -101,7 +118,7 @@ class _Nodes(NamedTuple):
 
 
 def _traverse(
-  target_probs, draft_probs, order, parents, tokens, draws, is_valid, *, depth
+  target_probs, draft_probs, parents, tokens, draws, is_valid, order, *, depth
 ):
   """Returns the accepted node of one row, and the next token's distribution.
 

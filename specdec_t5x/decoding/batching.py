@@ -161,7 +161,7 @@ def decode(
 
   def decode_part(request, slots):
     how, state, queue = _queued(prepare, request, slots, max_length)
-    return run(how, state, queue)
+    return run(how, state, queue=queue)
 
   return _by_shard(decode_part, request, slots)
 

@@ -294,7 +294,9 @@ class SpeculativeDecoder(Decoder):
     rows, size = keys.shape[0], self.drafter.tree.size
     sampling = self.drawn(sampling)
     rule, rule_sampling = rule_at(self.rule, sampling)
-    beginning = self._beginning(inputs, rows, max_length if has_room else None)
+    room = max_length if has_room else None
+    overrun = widths.FIXED_WIDTH - 1 if self.is_fixed(rows) else size
+    beginning = _beginning(self.target, inputs, rows, room, overrun)
     target_cache, networks = self._started(params, beginning, has_room)
     context = Context(
       sampling=sampling,
@@ -317,12 +319,6 @@ class SpeculativeDecoder(Decoder):
       observed=self.observer and self.observer.start(rows, max_length),
     )
     return Speculation(self.drafter, rule, rule_sampling, context), state
-
-  def _beginning(self, inputs, rows: int, max_length: int | None) -> Beginning:
-    """Returns the inputs of the networks, with room for `max_length` tokens."""
-    is_fixed = self.is_fixed(rows)
-    overrun = widths.FIXED_WIDTH - 1 if is_fixed else self.drafter.tree.size
-    return _beginning(self.target, inputs, rows, max_length, overrun)
 
   def _started(
     self, params: Mapping[str, Any], beginning: Beginning, has_room: bool
@@ -459,7 +455,7 @@ class PlainDecoder(Decoder):
       return self.prepare(params, inputs, keys, sampling, max_length, eos_id, has_room)
 
     request = batching.Request.of(inputs, keys, is_wanted)
-    decoded = batching.decode(prepare, _run_plain, request, self.slots, max_length)
+    decoded = batching.decode(prepare, generate_plain, request, self.slots, max_length)
     return decoded.replace(policy_state=policy_state)
 
   def prepare(
@@ -486,10 +482,6 @@ class PlainDecoder(Decoder):
     _, cache = _start(self.target, params["target"], beginning)
     state = initial_state(cache, None, keys, max_length, overrun, beginning.prompts)
     return plain, state
-
-
-def _run_plain(plain: Plain, start: DecodeState, queue: Any = None) -> Decoded:
-  return generate_plain(plain, start, queue=queue)
 
 
 def _beginning(

@@ -217,7 +217,8 @@ def commit(
     state.target_cache, state.lengths, iteration.proposal, verdict
   )
   state = state.replace(
-    sequences=_append(state.sequences, tokens, state.lengths),
+    # Rows that have ended write zeros over zeros.
+    sequences=write_rows(state.sequences, tokens, state.lengths),
     lengths=state.lengths + emitted,
     ended=state.ended | ends | is_full,
     scores=state.scores + info.log_prob,
@@ -314,9 +315,10 @@ def _mass_of_chain(target_probs, proposal, tried):
   return jnp.where(is_tried, beta, 0.0).sum(axis=1)
 
 
-def _append(sequences, tokens, lengths):
-  # Rows that have ended write zeros over zeros.
-  def write_row(row, new, start):
-    return jax.lax.dynamic_update_slice(row, new, (start,))
+def write_rows(rows: Array, new: Array, at: Int[Array, "B"]) -> Array:
+  """Returns rows with new entries at one place per row."""
 
-  return jax.vmap(write_row)(sequences, tokens, lengths)
+  def write_row(row, new, at):
+    return jax.lax.dynamic_update_slice_in_dim(row, new, at, 0)
+
+  return jax.vmap(write_row)(rows, new, at)

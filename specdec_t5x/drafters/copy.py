@@ -10,12 +10,11 @@ Shapes: B rows, E input length, S sequence buffer, G gamma, T = E + S.
 import dataclasses
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core import tree
 from specdec_t5x.core.knobs import knob, whole
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.drafter import Context, Drafter, Stops
+from specdec_t5x.decoding.drafter import ChainDrafter, Context, Stops
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import gamma_knob
 
@@ -26,7 +25,7 @@ _PADDING = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Copy(Drafter):
+class Copy(ChainDrafter):
   """Copies up to gamma tokens. The drafter's state is the encoder's input.
 
   Attributes:
@@ -47,11 +46,6 @@ class Copy(Drafter):
   independent = False
   stops = Stops.BY_ITSELF
   resumes = True
-
-  @property
-  def tree(self) -> tree.Tree:
-    """A chain of gamma tokens."""
-    return tree.chain(self.gamma)
 
   def start(self, context: Context) -> Int[Array, "B E"]:
     """Returns the encoder's input, a source of copies."""
@@ -83,7 +77,8 @@ class Copy(Drafter):
     The number is 0 at places without a next token.
     """
     match_lengths = jnp.zeros(text.shape, jnp.int32)
-    matches = self._has_next(text)
+    # Excludes the last known token, which matches itself.
+    matches = jnp.pad(text[:, 1:], ((0, 0), (0, 1))) != _PADDING
     for back in range(LONGEST_MATCH):
       at = jnp.maximum(lengths - 1 - back, 0)
       token = jnp.take_along_axis(output, at[:, None], axis=1)
@@ -91,7 +86,3 @@ class Copy(Drafter):
       matches &= (shifted == token) & (token != _PADDING)
       match_lengths += matches
     return match_lengths
-
-  def _has_next(self, text) -> Bool[Array, "B T"]:
-    # Excludes the last known token, which matches itself.
-    return jnp.pad(text[:, 1:], ((0, 0), (0, 1))) != _PADDING

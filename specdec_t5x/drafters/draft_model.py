@@ -21,7 +21,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core import tree
 from specdec_t5x.core.distributions import argmax, certain_log_prob, draw, perturbed
 from specdec_t5x.core.knobs import Knob, declared, whole
 from specdec_t5x.core.types import (
@@ -32,7 +31,7 @@ from specdec_t5x.core.types import (
   check_uniforms,
   is_end,
 )
-from specdec_t5x.decoding.drafter import Context, DefaultGamma, Drafter, Stops
+from specdec_t5x.decoding.drafter import ChainDrafter, Context, DefaultGamma, Stops
 from specdec_t5x.decoding.state import DecodeState
 
 DEFAULT_GAMMA = 5
@@ -90,14 +89,8 @@ class _Draft:
   may_grow: Bool[Array, "B"]
 
 
-class Stepwise(Drafter):
-  """The base of drafters that draft a chain token by token.
-
-  Attributes:
-    gamma: the most tokens of a draft.
-  """
-
-  gamma: int
+class Stepwise(ChainDrafter):
+  """The base of drafters that draft a chain token by token."""
 
   stops = Stops.AT_LENGTH
   resumes = True
@@ -122,11 +115,6 @@ class Stepwise(Drafter):
   def default_policy(self, is_named: bool) -> str:
     """Returns 'auto' if a gin file or a name asked for the drafter; else 'fixed'."""
     return "auto" if is_named else "fixed"
-
-  @property
-  def tree(self) -> tree.Tree:
-    """A chain of gamma tokens."""
-    return tree.chain(self.gamma)
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]

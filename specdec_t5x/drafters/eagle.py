@@ -18,31 +18,16 @@ from jaxtyping import Array, Float
 
 from specdec_t5x import moved
 from specdec_t5x.core.tree import Tree
-from specdec_t5x.core.types import Cache, ExtendFn, Proposal, Verdict
-from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.core.types import Cache, ExtendFn, Proposal
+from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState, num_slots
 from specdec_t5x.drafters.draft_model import Stepwise, gamma_knob
 from specdec_t5x.drafters.heads import (
+  LayerDraft,
+  LayerState,
   apply_draft,
-  check_layer,
   draft_logits,
-  features_along,
 )
-
-
-@flax.struct.dataclass
-class EagleState:
-  """The drafter's state.
-
-  Attributes:
-    cache: the layer's cache; entry i belongs to the output's i-th position.
-    features: the target's features at three depths, along the last accepted path.
-    tree: the tree of the last proposal.
-  """
-
-  cache: Cache
-  features: Float[Array, "B K F"]
-  tree: Tree
 
 
 @flax.struct.dataclass
@@ -60,7 +45,7 @@ class LayerInputs:
   target: Cache
 
 
-class Eagle(Drafter):
+class Eagle(LayerDraft):
   """The base of drafters that use EAGLE's layer.
 
   Attributes:
@@ -89,12 +74,7 @@ class Eagle(Drafter):
     del rows
     return self.tree
 
-  def check(self, target: Any) -> None:
-    """Raises a ValueError if the layer does not fit the target's features and keys."""
-    super().check(target)
-    check_layer(target, self.network)
-
-  def start(self, context: Context) -> EagleState:
+  def start(self, context: Context) -> LayerState:
     """Returns an empty cache and zero features, as the target was not called yet."""
     rows = context.source.shape[0]
     # A block of known positions may overrun the output.
@@ -102,7 +82,7 @@ class Eagle(Drafter):
     width = self.taps * self.network.config.emb_dim
     features = jnp.zeros((rows, self.depth + 1, width))
     cache = self.network.empty_cache(rows, slots)
-    return EagleState(cache, features, self.first_tree(rows))
+    return LayerState(cache, features, self.first_tree(rows))
 
   def first_logits(
     self, context: Context, state: DecodeState
@@ -113,13 +93,11 @@ class Eagle(Drafter):
       The logits of the first drafted token, and the inputs of the layer's next call.
     """
     cache = state.drafter_state.cache
-    features = state.drafter_state.features
     num_positions = state.lengths - state.starts
     first = cache.index
-    at = (state.starts + first)[:, None] + jnp.arange(features.shape[1])
-    tokens = jnp.take_along_axis(state.sequences, at, axis=1, mode="clip")
+    features = state.drafter_state.features
     fused = apply_draft(self.network, context, "fused", features)
-    embedded = context.target.embed(tokens)
+    embedded = self.next_embedded(context, state)
     outputs, feature, cache = apply_draft(
       self.network, context, "extend", cache, fused, embedded, state.target_cache
     )
@@ -128,27 +106,6 @@ class Eagle(Drafter):
     feature = jnp.take_along_axis(feature, last, axis=1)
     inputs = LayerInputs(cache.at(num_positions), feature, state.target_cache)
     return draft_logits(self.network, context, outputs)[:, 0], inputs
-
-  def without_early_drafts(self, state: DecodeState, proposal: Proposal) -> Proposal:
-    """Returns the proposal, with no valid token before the target's first call.
-
-    Before the first call there is no feature to draft from.
-    """
-    has_new = state.lengths - state.starts > state.drafter_state.cache.index
-    return proposal.replace(is_valid=proposal.is_valid & has_new[:, None])
-
-  def commit(
-    self,
-    context: Context,
-    drafter_state: EagleState,
-    verdict: Verdict,
-    features: Float[Array, "B N F"],
-  ) -> EagleState:
-    """Returns the state with the target's features along the accepted path."""
-    del context
-    width = drafter_state.features.shape[1]
-    features = features_along(drafter_state.tree, verdict, features, width)
-    return drafter_state.replace(features=features)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,12 +141,12 @@ class EagleDraft(Eagle, Stepwise):
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
-  ) -> tuple[Proposal, EagleState]:
+  ) -> tuple[Proposal, LayerState]:
     """Drafts a chain, with no valid token before the target's first call."""
     proposal, drafter_state = super().propose(context, state, uniforms)
     return self.without_early_drafts(state, proposal), drafter_state
 
-  def next_state(self, cache: LayerInputs, state: DecodeState) -> EagleState:
+  def next_state(self, cache: LayerInputs, state: DecodeState) -> LayerState:
     """Returns the state with the cache rolled back to the known positions."""
     known_cache = cache.cache.at(state.lengths - state.starts)
     return state.drafter_state.replace(cache=known_cache)

@@ -1,7 +1,7 @@
 """The base of drafters that read the target's features and need no encoder.
 
 Shapes: B rows, G drafted nodes, N = G + 1, P nodes of a level, D width of the features,
-H heads, V vocabulary, L uniforms per decision.
+H heads, K the depth of a draft plus 1, V vocabulary, L uniforms per decision.
 """
 
 import abc
@@ -9,12 +9,13 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax.struct
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x import moved
 from specdec_t5x.core.tree import Tree, chain
-from specdec_t5x.core.types import Proposal, Verdict
+from specdec_t5x.core.types import Cache, Proposal, Verdict
 from specdec_t5x.decoding.drafter import Context, Drafter, Stops
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import siblings
@@ -68,6 +69,67 @@ class RowTrees(abc.ABC):
       count: the most levels.
       source: the rows' inputs.
     """
+
+
+@flax.struct.dataclass
+class LayerState:
+  """The state of a drafter that uses a decoder layer.
+
+  Attributes:
+    cache: the layer's cache; entry i belongs to the output's i-th position.
+    features: the target's features along the last accepted path.
+    tree: the tree of the last proposal.
+  """
+
+  cache: Cache
+  features: Float[Array, "B K D"]
+  tree: Tree
+
+
+class LayerDraft(Drafter):
+  """The base of drafters that apply a decoder layer to the target's features.
+
+  Attributes:
+    network: the drafting network.
+  """
+
+  network: Any
+
+  def check(self, target: Any) -> None:
+    """Raises a ValueError if the layer does not fit the target's features and keys."""
+    super().check(target)
+    check_layer(target, self.network)
+
+  def next_embedded(
+    self, context: Context, state: DecodeState
+  ) -> Float[Array, "B K D"]:
+    """Returns the embedding of the token after each feature of the drafter's state."""
+    layer_state = state.drafter_state
+    first = state.starts + layer_state.cache.index
+    at = first[:, None] + jnp.arange(layer_state.features.shape[1])
+    tokens = jnp.take_along_axis(state.sequences, at, axis=1, mode="clip")
+    return context.target.embed(tokens)
+
+  def without_early_drafts(self, state: DecodeState, proposal: Proposal) -> Proposal:
+    """Returns the proposal, with no valid token before the target's first call.
+
+    Before the first call there is no feature to draft from.
+    """
+    has_new = state.lengths - state.starts > state.drafter_state.cache.index
+    return proposal.replace(is_valid=proposal.is_valid & has_new[:, None])
+
+  def commit(
+    self,
+    context: Context,
+    drafter_state: LayerState,
+    verdict: Verdict,
+    features: Float[Array, "B N D"],
+  ) -> LayerState:
+    """Returns the state with the target's features along the accepted path."""
+    del context
+    width = drafter_state.features.shape[1]
+    features = features_along(drafter_state.tree, verdict, features, width)
+    return drafter_state.replace(features=features)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,11 +187,8 @@ class Headed(Drafter):
   @property
   def stops(self) -> Stops:
     """A chain stops at a length; later tokens are drafted, but not scored."""
-    return Stops.AT_LENGTH if self._is_chain else Stops.NEVER
-
-  @property
-  def _is_chain(self) -> bool:
-    return isinstance(self.shape, Tree) and self.shape.is_chain
+    is_chain = isinstance(self.shape, Tree) and self.shape.is_chain
+    return Stops.AT_LENGTH if is_chain else Stops.NEVER
 
   @property
   def independent(self) -> bool:

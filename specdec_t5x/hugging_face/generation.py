@@ -113,7 +113,7 @@ def read(folder: str | pathlib.Path, vocab_size: int | None = None) -> Generatio
   files = [path / name for name in (GENERATION, CONFIG) if (path / name).is_file()]
   contents = [read_json(file) for file in files]
   # A T5Gemma's config.json has the decoder's ids in a nested object.
-  nested = [fields["decoder"] for fields in contents if _has_decoder(fields)]
+  nested = [x["decoder"] for x in contents if isinstance(x.get("decoder"), Mapping)]
   sources = [*contents, *nested]
   places = [*map(str, files), *[str(path / CONFIG)] * len(nested)]
 
@@ -139,10 +139,6 @@ def read(folder: str | pathlib.Path, vocab_size: int | None = None) -> Generatio
     _unusual(merged, _CHANGES),
     origins,
   )
-
-
-def _has_decoder(fields: Mapping[str, Any]) -> bool:
-  return isinstance(fields.get("decoder"), Mapping)
 
 
 def _ids(where: str, name: str, value: Any, vocab_size: int | None) -> tuple[int, ...]:

@@ -50,12 +50,7 @@ class DecoderCache:
   def gathered(
     self, sources: Int[Array, "B M"], destination: Int[Array, "B"]
   ) -> "DecoderCache":
-    """Returns the cache with M entries of each row copied within the row.
-
-    Args:
-      sources: slots to copy; all are read before the first write.
-      destination: first of the M slots that are written in each row.
-    """
+    """Returns the cache with M entries of each row copied; see `core.types.Cache`."""
 
     def move(buffer):
       read_row = jax.vmap(lambda row, slots: row[:, slots])
@@ -94,6 +89,15 @@ def write(
   # Without the barrier, XLA on CPU fuses the write of a single row into both readers of
   # the buffer and copies the whole buffer for each reader.
   return jax.lax.optimization_barrier(write_row(buffer, new, index))
+
+
+def write_both(
+  buffers: tuple[Float[Array, "B H S K"], Float[Array, "B H S K"]],
+  index: Int[Array, "B"],
+  new: tuple[Float[Array, "B H N K"], Float[Array, "B H N K"]],
+) -> tuple[Float[Array, "B H S K"], ...]:
+  """Returns a layer's keys and values, both overwritten from `index` on."""
+  return tuple(write(buffer, x, index) for buffer, x in zip(buffers, new, strict=True))
 
 
 def block_mask(

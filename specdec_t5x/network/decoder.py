@@ -6,6 +6,7 @@ module.
 Shapes: B batch, N block, S slots, D width, V vocabulary.
 """
 
+import functools
 from collections.abc import Collection
 from typing import ClassVar
 
@@ -119,13 +120,7 @@ class DecoderLayer(nn.Module):
     self, x, buffers, index, bias, cross, cross_bias, positions=None, *, without
   ):
     """Like `__call__`, but writes new keys and values to `buffers` at `index`."""
-
-    def remember(new):
-      return tuple(
-        cache_lib.write(buffer, x, index)
-        for buffer, x in zip(buffers, new, strict=True)
-      )
-
+    remember = functools.partial(cache_lib.write_both, buffers, index)
     x, key_values = self(
       x, remember, bias, cross, cross_bias, without=without, positions=positions
     )

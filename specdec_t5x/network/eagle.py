@@ -21,6 +21,7 @@ Shapes: B batch, L positions, N positions of a block, D width, F = 3 D, C steps.
 
 import functools
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -29,7 +30,7 @@ from specdec_t5x.network.attention import KeyValues
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.heads import REPLICATED
 from specdec_t5x.network.layers import Dense, LayerNorm
-from specdec_t5x.network.parallel import LayerDrafter, written
+from specdec_t5x.network.parallel import LayerDrafter
 
 
 class EagleDrafter(LayerDrafter):
@@ -80,12 +81,13 @@ class EagleDrafter(LayerDrafter):
     last = cache.index[:, None] + size - tree.shape[2] + jnp.arange(tree.shape[2])
     slot_positions = jnp.broadcast_to(slots, (rows, slots.size))
     slot_positions = slot_positions.at[jnp.arange(rows)[:, None], last].set(positions)
+    buffers = cache.keys[0], cache.values[0]
     cross, cross_mask = self.of_target(target)
     x, (keys, values) = self.attended(
       self.joined(features, embedded),
       (positions[:, -size:], slot_positions),
       cache_lib.block_mask(cache.index, cache.num_slots, tree),
-      functools.partial(written, cache),
+      functools.partial(cache_lib.write_both, buffers, cache.index),
       cross,
       cross_mask,
     )
@@ -130,9 +132,4 @@ def _appended(key_values, new):
   """Returns the keys and values of previous steps, if any, followed by new ones."""
   if key_values is None:
     return new
-  keys, values = key_values
-  new_keys, new_values = new
-  return (
-    jnp.concatenate([keys, new_keys], axis=2),
-    jnp.concatenate([values, new_values], axis=2),
-  )
+  return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), key_values, new)

@@ -78,12 +78,7 @@ class TokenCache:
   def gathered(
     self, sources: Int[Array, "B M"], destination: Int[Array, "B"]
   ) -> "TokenCache":
-    """Returns the cache with M tokens of each row copied within the row.
-
-    Args:
-      sources: slots to copy; all are read before the first write.
-      destination: first of the M slots that are written in each row.
-    """
+    """Returns the cache with M tokens of each row copied; see `core.types.Cache`."""
     copies = jnp.take_along_axis(self.tokens, sources, axis=1)
     return self.replace(tokens=_write(self.tokens, copies, destination))
 

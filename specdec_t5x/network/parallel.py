@@ -123,42 +123,16 @@ class ParallelDrafter(LayerDrafter):
     shape = (self.config.count - 1, self.config.emb_dim)
     self.masks = parameter(self, "masks", normal, shape, REPLICATED)
 
-  def drafted(
+  def with_masks(
     self,
     features: Float[Array, "B L D"],
     embedded: Float[Array, "B L D"],
     repeats: int,
-    *,
-    positions: tuple[Int[Array, "#B N"], Int[Array, "#B A"]],
-    visible: Bool[Array, "B N A"],
-    remember,
-    cross: KeyValues | None,
-    cross_mask: Bool[Array, "B #N E"] | None,
-  ) -> tuple[
-    Float[Array, "B N D"], tuple[Float[Array, "B H A K"], Float[Array, "B H A K"]]
-  ]:
-    """Returns the features after N positions: known positions, then masks.
-
-    Args:
-      features: the target's features at the known positions.
-      embedded: embedding of the token after each known position.
-      repeats: how many times all masks follow the known positions.
-      positions: as in `attended`.
-      visible: as in `attended`.
-      remember: as in `attended`.
-      cross: as in `attended`.
-      cross_mask: as in `attended`.
-
-    Returns:
-      The features, and the result of `remember`.
-    """
+  ) -> Float[Array, "B N D"]:
+    """Returns the layer's input: known positions, then all masks `repeats` times."""
     known_inputs = self.joined(features, embedded)
     masks = jnp.tile(self.masks.astype(known_inputs.dtype), (len(features), repeats, 1))
-    inputs = jnp.concatenate([known_inputs, masks], axis=1)
-    x, key_values = self.attended(
-      inputs, positions, visible, remember, cross, cross_mask
-    )
-    return self.out_norm(x), key_values
+    return jnp.concatenate([known_inputs, masks], axis=1)
 
   def extend(
     self,
@@ -197,17 +171,17 @@ class ParallelDrafter(LayerDrafter):
     # positions and the masks before.
     is_open = (all_slots < num_known) | (all_slots >= first + size)
     before = all_slots[:, None] <= slots[..., None]
+    buffers = cache.keys[0], cache.values[0]
     cross, cross_mask = self.of_target(target)
-    outputs, (keys, values) = self.drafted(
-      features,
-      embedded,
-      1,
-      positions=(positions, all_slots.at[rows, slots].set(positions)),
-      visible=before & ((order < 0)[:, None] | is_open[:, None]),
-      remember=functools.partial(written, cache),
-      cross=cross,
-      cross_mask=cross_mask,
+    x, (keys, values) = self.attended(
+      self.with_masks(features, embedded, 1),
+      (positions, all_slots.at[rows, slots].set(positions)),
+      before & ((order < 0)[:, None] | is_open[:, None]),
+      functools.partial(cache_lib.write_both, buffers, cache.index),
+      cross,
+      cross_mask,
     )
+    outputs = self.out_norm(x)
     last = jnp.maximum(new - 1, 0)[:, None, None]
     last_output = jnp.take_along_axis(outputs, last, axis=1)
     drafted = jnp.concatenate([last_output, outputs[:, size:]], axis=1)
@@ -238,28 +212,14 @@ class ParallelDrafter(LayerDrafter):
     sees_masks = is_same_position & (order[:, None] >= order[None, size:])
     sees_masks = jnp.broadcast_to(sees_masks, (len(features), *sees_masks.shape))
     positions = (at + order + 1)[None]
-    outputs, _ = self.drafted(
-      features,
-      embedded,
-      size,
-      positions=(positions, positions),
-      visible=jnp.concatenate([sees_known, sees_masks], axis=-1),
-      remember=lambda new: new,
-      cross=cross,
-      cross_mask=None if cross_mask is None else cross_mask[:, at],
+    x, _ = self.attended(
+      self.with_masks(features, embedded, size),
+      (positions, positions),
+      jnp.concatenate([sees_known, sees_masks], axis=-1),
+      lambda new: new,
+      cross,
+      None if cross_mask is None else cross_mask[:, at],
     )
+    outputs = self.out_norm(x)
     mask_outputs = outputs[:, size:].reshape(len(features), size, count - 1, -1)
     return jnp.concatenate([outputs[:, :size, None], mask_outputs], axis=2)
-
-
-def written(
-  cache: DecoderCache, new: tuple[Float[Array, "B H N K"], Float[Array, "B H N K"]]
-) -> tuple[Float[Array, "B H A K"], Float[Array, "B H A K"]]:
-  """Returns the keys and values of a one-layer cache, overwritten from `index` on."""
-  (keys,) = cache.keys
-  (values,) = cache.values
-  new_keys, new_values = new
-  return (
-    cache_lib.write(keys, new_keys, cache.index),
-    cache_lib.write(values, new_values, cache.index),
-  )

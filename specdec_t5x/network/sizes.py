@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.functional import blank_variables
 from specdec_t5x.network.transformer import Transformer
 
 # Rows beyond the 32,100 pieces are padding.
@@ -55,11 +56,7 @@ def random_params(module: Transformer, seed: int):
   the factor, attention is so sharp that rounding errors grow from layer to layer until
   outputs differ. (The network's initialisers take a minute for T5 base on two cores.)
   """
-  tokens = jnp.ones((1, 1), jnp.int32)
-  shapes = jax.eval_shape(
-    lambda key: module.init(key, tokens, tokens, tokens, enable_dropout=False),
-    jax.random.key(0),
-  )["params"]
+  shapes = jax.eval_shape(lambda: blank_variables(module))["params"]
   leaves, tree = jax.tree_util.tree_flatten_with_path(shapes)
   keys = jax.random.split(jax.random.key(seed, impl="rbg"), len(leaves))
   dtype = jnp.dtype(module.config.dtype)

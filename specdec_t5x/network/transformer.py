@@ -158,7 +158,9 @@ class Transformer(CachedNetwork):
     if decode and self.has_variable("cache", "cache_index"):
       return self._decode_one(encoded, encoder_input_tokens, decoder_input_tokens)
     if decode:
-      self._make_cache(encoded, encoder_input_tokens, decoder_input_tokens.shape[1])
+      num_slots = decoder_input_tokens.shape[1]
+      cache = self.start(encoded, encoder_input_tokens, num_slots)
+      self._put_cache(cache, jnp.zeros((), jnp.int32))
     features = self.features(
       encoder_input_tokens,
       decoder_input_tokens,
@@ -247,10 +249,6 @@ class Transformer(CachedNetwork):
       enable_dropout,
       decode,
     )
-
-  def _make_cache(self, encoded, encoder_input_tokens, num_slots):
-    cache = self.start(encoded, encoder_input_tokens, num_slots)
-    self._put_cache(cache, jnp.zeros((), jnp.int32))
 
   def _decode_one(self, encoded, encoder_input_tokens, tokens):
     cache = self._with_input(

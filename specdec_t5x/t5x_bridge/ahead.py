@@ -55,12 +55,14 @@ def compile_ahead(
   mesh = partitioner.mesh
   if devices is not None:
     mesh = Mesh(np.reshape(devices, mesh.devices.shape), mesh.axis_names)
+  converter = model.FEATURE_CONVERTER_CLS(pack=False)
+  lengths = converter.get_model_feature_lengths(dataset_cfg.task_feature_lengths)
   params = _params(model, dataset_cfg, partitioner, param_dtype, mesh)
   batch = {
     name: _abstract_array(
       (dataset_cfg.batch_size, length), jnp.int32, mesh, PartitionSpec("data")
     )
-    for name, length in _feature_lengths(model, dataset_cfg).items()
+    for name, length in lengths.items()
   }
   key = _abstract_array((2,), jnp.uint32, mesh, None)
   program = jax.jit(model.predict_batch_with_aux)
@@ -92,11 +94,6 @@ def _params(model, dataset_cfg, partitioner, dtype, mesh) -> Any:
   axes = mesh_axes(variables, partitioner)
   params = flax.core.freeze(variables["params"])
   return jax.tree.map(abstract_parameter, params, axes)
-
-
-def _feature_lengths(model, dataset_cfg) -> dict[str, int]:
-  converter = model.FEATURE_CONVERTER_CLS(pack=False)
-  return converter.get_model_feature_lengths(dataset_cfg.task_feature_lengths)
 
 
 def _bytes_per_device(array: jax.ShapeDtypeStruct) -> int:

@@ -65,7 +65,13 @@ def check_layout(variables, partitioner, rows: int) -> None:
     for size, divided_by in zip(shape, flat[name] or (), strict=False):
       devices = _count(mesh, divided_by)
       if size % devices:
-        raise ValueError(_indivisible(name, shape, size, devices))
+        macro = f"{name.partition('/')[0].upper()}_SHARDING"
+        raise ValueError(
+          f"{name} {shape} can't be divided over {devices} devices: {size} is not "
+          f"divisible by {devices}. Set {macro}='no_heads' (heads are not divided) or "
+          "'replicated' (every device holds the whole network), or change "
+          "PjitPartitioner.num_partitions."
+        )
 
 
 def mesh_axes(variables, partitioner):
@@ -78,12 +84,3 @@ def mesh_axes(variables, partitioner):
 def _count(mesh, axis) -> int:
   axes = (axis,) if isinstance(axis, str) else axis or ()
   return int(np.prod([mesh[name] for name in axes]))
-
-
-def _indivisible(name, shape, size, devices) -> str:
-  macro = f"{name.partition('/')[0].upper()}_SHARDING"
-  return (
-    f"{name} {shape} can't be divided over {devices} devices: {size} is not divisible "
-    f"by {devices}. Set {macro}='no_heads' (heads are not divided) or 'replicated' "
-    "(every device holds the whole network), or change PjitPartitioner.num_partitions."
-  )

@@ -139,15 +139,10 @@ def describe_run(dataset_cfg: utils.DatasetConfig, model, params) -> str:
   words += [
     f"temperature {model.sampling.temperature:g}",
     f"batch size {rows}",
-    f"{jnp_name(target.dtype)} on {jax.devices()[0].platform}",
+    f"{jax.numpy.dtype(target.dtype).name} on {jax.devices()[0].platform}",
   ]
   kind = "Speculative" if drafter else "Plain"
   return f"{kind} decoding: {', '.join(words)}."
-
-
-def jnp_name(dtype: Any) -> str:
-  """Returns a dtype's name."""
-  return jax.numpy.dtype(dtype).name
 
 
 def _spaced(name: str) -> str:

@@ -58,10 +58,8 @@ def initial_state(params: Params, optimizer: Optimizer) -> TrainState:
   return state.replace(step=jnp.zeros((), jnp.int32))
 
 
-@functools.lru_cache(maxsize=8)
-def _transform(optimizer: Optimizer) -> optax.GradientTransformation:
-  """Returns one object for equal settings, because steps are compiled per object."""
-  return optimizer.make()
+# Equal settings share one transformation, because steps are compiled per object.
+_transform = functools.lru_cache(maxsize=8)(Optimizer.make)
 
 
 @functools.lru_cache(maxsize=8)

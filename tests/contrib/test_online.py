@@ -29,11 +29,11 @@ ROOM = 6
 LENGTH = 8
 
 
-def requests(count, kept=3, seed=0):
+def requests(count, seed=0):
   """Returns random requests with a rejection at about every second place."""
   rng = np.random.default_rng(seed)
   distributions = rng.dirichlet(np.ones(64), (count, LENGTH)).astype(np.float32)
-  order = np.argsort(-distributions, axis=-1)[..., :kept]
+  order = np.argsort(-distributions, axis=-1)[..., :3]
   probs = np.take_along_axis(distributions, order, axis=-1)
   is_kept = rng.random((count, LENGTH, 1)) < 0.5
   return Requests(

@@ -7,17 +7,16 @@ import pytest
 
 from specdec_t5x.contrib.online import rejections
 from specdec_t5x.contrib.online.rejections import KeepRejections, Rejections
-from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.trace.places import RECOVERED
 from specdec_t5x.training.objectives import forward
-from tests import observed
+from tests import networks, observed
 from tests.hash_model import GivenTable
 from tests.t5x_bridge import tiny
 from tests.training.conftest import params_of
@@ -113,16 +112,8 @@ def test_a_row_s_distributions_do_not_depend_on_its_neighbours():
   inputs = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [8, 8, 1, 0], [11, 12, 13, 1]])
   params = {name: params_of(network, x) for x, name in enumerate(("target", "draft"))}
   decoder = SpeculativeDecoder(network, DraftModel(network, 3), slots=2, observer=KEEP)
-  keys = row_keys(jax.random.key(0), 4)
-  run = jax.jit(
-    lambda: decoder.decode(params, inputs, keys, GREEDY, observed.LENGTH, 1)
-  )
-  found = run()
-  batch = {
-    "encoder_input_tokens": inputs,
-    "decoder_input_tokens": jnp.pad(found.tokens, ((0, 0), (1, 0)))[:, :-1],
-    "decoder_target_tokens": found.tokens,
-  }
+  found = networks.run(decoder, params, inputs, observed.LENGTH)
+  batch = networks.forced(inputs, found.tokens)
   teacher = jax.jit(lambda batch: forward(network, params["target"], batch))
   distributions = np.asarray(jax.nn.softmax(teacher(batch)))
   probs = np.asarray(found.observed.probs)
@@ -136,7 +127,7 @@ def test_a_row_s_distributions_do_not_depend_on_its_neighbours():
 
 def test_plain_turns_keep_no_distributions():
   """Drafts fail, and the target continues without drafts."""
-  found = observed.of_networks(KEEP, (1.0, 1.7, 1.8), 2)
+  found = observed.of_networks(KEEP)
   probs = np.asarray(found.observed.probs)
   rejected = rejected_of(found)
   assert probs.shape == found.observed.tokens.shape == (4, observed.LENGTH, KEPT)

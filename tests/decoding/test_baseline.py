@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.decoding.baseline import Plain
 from specdec_t5x.decoding.decoders import PlainDecoder
-from specdec_t5x.decoding.generate import generate_plain
-from specdec_t5x.decoding.state import initial_state, num_slots, row_keys
+from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.diagnose import recording
-from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.transformer import Transformer
-from tests import near_ties, networks
+from tests import hash_model, near_ties, networks
 from tests.hash_model import HashModel
 from tests.t5x_bridge import tiny
 
@@ -24,13 +21,10 @@ LENGTH = 13
 GAMMA = 3
 
 
-@functools.partial(jax.jit, static_argnames=("block", "sampling", "extend", "rows"))
-def decode(block, sampling, extend=MODEL.extend, rows=8):
-  cache = MODEL.start(rows, num_slots(LENGTH, block - 1))
-  keys = row_keys(jax.random.key(0), rows)
-  state = initial_state(cache, None, keys, LENGTH, block - 1)
-  how = Plain(extend, sampling, LENGTH, 1, adjusted_probs, block)
-  return generate_plain(how, state)
+@functools.partial(jax.jit, static_argnames=("block", "sampling", "model"))
+def decode(block, sampling, model=MODEL):
+  keys = row_keys(jax.random.key(0), 8)
+  return hash_model.plain(model, sampling, keys, LENGTH, block=block)
 
 
 @pytest.mark.parametrize(
@@ -52,11 +46,12 @@ def test_fillers_change_no_output(block, sampling):
 def test_every_call_has_the_shape_of_a_block():
   shapes = set()
 
-  def extend(cache, tokens):
-    shapes.add(tokens.shape)
-    return MODEL.extend(cache, tokens)
+  class Watched(HashModel):
+    def extend(self, cache, tokens):
+      shapes.add(tokens.shape)
+      return super().extend(cache, tokens)
 
-  decode(4, GREEDY, extend)
+  decode(4, GREEDY, Watched(1, 6, eos_bias=-0.5))
   assert shapes == {(8, 4)}
 
 

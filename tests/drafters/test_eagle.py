@@ -13,6 +13,7 @@ from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.training.heads import drafted_ahead
 from specdec_t5x.training.objectives import forward
+from tests import networks
 from tests.drafters.test_shared_encoder import INPUTS, TARGET, all_params
 
 COUNT = 3
@@ -24,11 +25,7 @@ def test_training_equals_drafting():
   """Unrolled steps of training equal the steps of a draft from each position."""
   params = all_params(EAGLE)
   source = INPUTS[:1, :4]
-  batch = {
-    "encoder_input_tokens": source,
-    "decoder_input_tokens": jnp.pad(TOKENS, ((0, 0), (1, 0)))[:, :-1],
-    "decoder_target_tokens": TOKENS,
-  }
+  batch = networks.forced(source, TOKENS)
   target = params["target"]
   draft = params["draft"]
   own = {"params": draft}

@@ -125,11 +125,7 @@ def test_drafts_follow_the_trained_distributions(kind, target):
 
   @jax.jit
   def forced(whole):
-    batch = {
-      "encoder_input_tokens": INPUTS,
-      "decoder_input_tokens": jnp.pad(whole, ((0, 0), (1, 0)))[:, :-1],
-      "decoder_target_tokens": whole,
-    }
+    batch = networks.forced(INPUTS, whole)
     features = forward(network, params["target"], batch, method="features")[:, first:]
     # The drafter reads outputs, not prompts.
     batch["decoder_target_tokens"] = whole[:, first:]

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 
-import jax
 import numpy as np
 import pytest
 
@@ -12,7 +11,6 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.policy import Fixed
-from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.quantized import NAME, Quantized
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import network_for
@@ -88,10 +86,9 @@ def test_a_drafter_may_be_given_by_name():
 
 def test_missing_rounded_weights_are_an_error():
   decoder = SpeculativeDecoder(network_for(tiny.TARGET), WAYS["8"], RULES["token"])
-  keys = row_keys(jax.random.key(0), len(INPUTS))
   params = {"target": model("t5").params}
   with pytest.raises(ValueError, match="'quantized' is not among the parameters"):
-    decoder.decode(params, INPUTS, keys, GREEDY, ROOM, 1)
+    networks.run(decoder, params, INPUTS, ROOM)
 
 
 def test_lists_from_gin_are_hashable(unchecked):

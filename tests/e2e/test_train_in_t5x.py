@@ -12,6 +12,7 @@ import sentencepiece
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.data.tasks import TRANSLATE_ENDE
 from specdec_t5x.training.objectives import TokenDistillation
+from tests import networks
 from tests.contract.conftest import IS_RUNTIME, runtime_only
 from tests.e2e import runs
 
@@ -61,11 +62,7 @@ def distance(draft, gin_file):
     jnp.array([np.resize(pieces.encode(start + text), length) for text in texts])
     for start, length in ((TRANSLATE_ENDE, 12), ("", 4))
   )
-  batch = {
-    "encoder_input_tokens": inputs,
-    "decoder_input_tokens": jnp.pad(tokens, ((0, 0), (1, 0)))[:, :-1],
-    "decoder_target_tokens": tokens,
-  }
+  batch = networks.forced(inputs, tokens)
   run = jax.jit(lambda params: TokenDistillation(p)(q, params, batch, frozen).losses)
   return float(run(params).mean())
 

@@ -97,11 +97,7 @@ def eagle_logits(row):
   source = jnp.repeat(INPUTS[row : row + 1, : LENGTHS[row]], len(tokens), axis=0)
   # Every token counts, including 0.
   is_token = jnp.ones_like(tokens)
-  batch = {
-    "encoder_input_tokens": source,
-    "decoder_input_tokens": jnp.pad(tokens, ((0, 0), (1, 0)))[:, :-1],
-    "decoder_target_tokens": is_token,
-  }
+  batch = networks.forced(source, tokens) | {"decoder_target_tokens": is_token}
   network = NETWORKS["eagle"]
   target = NETWORKS["target"]
 

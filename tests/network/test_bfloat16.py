@@ -1,5 +1,7 @@
 """The native kernels in bfloat16 give float32 results, rounded once."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,8 +16,7 @@ from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from tests import networks
-from tests.kernels import KINDS, matrix, needs_kernels, normal
-from tests.network import kinds
+from tests.kernels import KINDS, matrix, needs_kernels, normal, not_finite
 from tests.network.test_products import attention, masks
 from tests.training.conftest import params_of
 
@@ -78,11 +79,7 @@ def test_float32_rows_multiply_a_bfloat16_matrix_without_rounding():
 
 
 def test_nan_and_infinity_are_passed_on():
-  x = normal(5, 6, 64)
-  kernel = normal(6, 64, 130)
-  x[1, 3] = np.nan
-  x[2, 63] = np.inf
-  x[3, 0] = -np.inf
+  x, kernel = not_finite()
   kernel[7, 129] = np.nan
   (found,) = run(products.multiply, narrow(x), narrow(kernel))
   expected = x @ kernel
@@ -194,13 +191,10 @@ def test_xla_s_products_give_different_logits():
   """XLA gives different bfloat16 logits, so the tests above see the native kernels."""
   config = CONFIGS["t5 1.1"]
   target = model(config, NARROW)
-  other = build.Model(kinds.network_for(_by_xla(config)), target.params)
+  by_xla = dataclasses.replace(config, products="xla")
+  other = build.Model(network_for(by_xla), target.params)
   assert not np.array_equal(scores(target), scores(other))
   np.testing.assert_allclose(scores(target), scores(other), atol=2)
-
-
-def _by_xla(config):
-  return T5Config(**{**vars(config), "products": "xla"})
 
 
 def scores(target):

@@ -19,7 +19,7 @@ from specdec_t5x.network.products import (
   normalize,
 )
 from tests import networks, processes
-from tests.kernels import needs_kernels, normal
+from tests.kernels import needs_kernels, normal, not_finite
 from tests.network import kinds
 
 pytestmark = needs_kernels
@@ -95,11 +95,7 @@ def test_rows_may_have_any_leading_axes():
 
 @EITHER
 def test_nan_and_infinity_are_passed_on(product):
-  x = normal(5, 6, 64)
-  kernel = normal(6, 64, 130)
-  x[1, 3] = np.nan
-  x[2, 63] = np.inf
-  x[3, 0] = -np.inf
+  x, kernel = not_finite()
   kernel[7, 129] = np.nan
   found = product(x, kernel)[0]
   expected = x @ kernel

@@ -9,7 +9,7 @@ import pytest
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.rounded import Rounding
-from tests.kernels import KINDS, matrix, needs_kernels, normal
+from tests.kernels import KINDS, matrix, needs_kernels, normal, not_finite
 from tests.network.kinds import T5_1_0
 from tests.t5x_bridge import tiny, tiny_gpt
 from tests.training.conftest import shapes_of
@@ -24,7 +24,9 @@ def unrounded(matrix, inputs, choice="xla"):
   return np.asarray(product(np.eye(inputs, dtype=np.float32), matrix, choice=choice)[0])
 
 
-def assert_off_by_half_a_step(bits, group, inputs=70, columns=37):
+def assert_off_by_half_a_step(bits, group):
+  inputs = 70
+  columns = 37
   kernel = normal(0, inputs, columns) * np.geomspace(0.01, 100, columns, dtype="f")
   found = unrounded(matrix(kernel, bits, group), inputs)
   for first in range(0, inputs, group or inputs):
@@ -184,11 +186,8 @@ def test_products_of_no_rows_are_empty():
 @needs_kernels
 @pytest.mark.parametrize(("bits", "group"), KINDS)
 def test_nan_and_infinity_are_passed_on(bits, group):
-  x = normal(5, 6, 64)
-  kernel = matrix(normal(6, 64, 130), bits, group, packed=True)
-  x[1, 3] = np.nan
-  x[2, 63] = np.inf
-  x[3, 0] = -np.inf
+  x, weights = not_finite()
+  kernel = matrix(weights, bits, group, packed=True)
   x[4] = 0
   found = np.asarray(ours(x, kernel)[0])
   assert np.isnan(found[1:4]).all()

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 import seqio
 
+from tests import networks
 from tests.t5x_bridge import tiny
 
 
@@ -24,9 +25,5 @@ def batch():
   inputs[1, 4:] = 0
   inputs[2, 1:] = 0
   targets = rng.integers(3, 30, size=(5, 12))
-  return {
-    "encoder_input_tokens": jnp.asarray(inputs, jnp.int32),
-    "decoder_input_tokens": jnp.asarray(np.pad(targets, ((0, 0), (1, 0)))[:, :-1]),
-    "decoder_target_tokens": jnp.asarray(targets),
-    "decoder_loss_weights": jnp.ones((5, 12)),
-  }
+  batch = networks.forced(jnp.asarray(inputs, jnp.int32), jnp.asarray(targets))
+  return batch | {"decoder_loss_weights": jnp.ones((5, 12))}

@@ -47,7 +47,7 @@ def assert_counted(found):
 
 
 def test_resting_and_refilled_rows_have_separate_places():
-  assert_counted(observed.of_networks(KeepPlaces(), (1.0, 1.7, 1.8), slots=2))
+  assert_counted(observed.of_networks(KeepPlaces()))
 
 
 def _one_on(gained):

@@ -8,6 +8,7 @@ import seqio
 
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.training.distillation import DistillationModel, of_draft
+from tests.networks import forced
 from tests.t5x_bridge import tiny
 from tests.training.conftest import params_of
 
@@ -30,12 +31,7 @@ def test_only_the_draft_learns_the_target_s_distributions(monkeypatch):
   params = {name: params_of(networks[name], x) for x, name in enumerate(networks)}
   tokens = jax.random.randint(jax.random.key(1), (2, 6), 3, 30)
   weights = jnp.array([[1] * 6, [1] * 2 + [0] * 4])
-  batch = {
-    "encoder_input_tokens": tokens,
-    "decoder_input_tokens": jnp.pad(tokens, ((0, 0), (1, 0)))[:, :-1],
-    "decoder_target_tokens": tokens,
-    "decoder_loss_weights": weights,
-  }
+  batch = forced(tokens, tokens) | {"decoder_loss_weights": weights}
   tokens = list(batch.values())[:3]
 
   @jax.jit

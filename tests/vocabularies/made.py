@@ -88,6 +88,12 @@ def saved(folder, made: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
   return made
 
 
+def learn(made, trainer, size, special, **settings) -> None:
+  """Trains a tokenizer of `size` tokens with a class of trainers."""
+  settings |= {"vocab_size": size, "special_tokens": special}
+  made.train_from_iterator(SENTENCES, trainer(**settings, show_progress=False))
+
+
 def words(*names: str) -> tokenizers.Tokenizer:
   """Returns a tokenizer of whole words, without an end of sequence."""
   ids = {name: token for token, name in enumerate(["<unk>", *names])}
@@ -119,12 +125,7 @@ def unigram(
     made.normalizer = normalizers.Sequence(steps)
   made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend_scheme)
   made.decoder = decoding.Metaspace(prepend_scheme=prepend_scheme)
-  made.train_from_iterator(
-    SENTENCES,
-    trainers.UnigramTrainer(
-      vocab_size=70, special_tokens=special, unk_token="<unk>", show_progress=False
-    ),
-  )
+  learn(made, trainers.UnigramTrainer, 70, special, unk_token="<unk>")
   made.add_special_tokens([f"<extra_id_{number}>" for number in (2, 1, 0)])
   template(made, single)
   return saved(folder, made)
@@ -136,15 +137,8 @@ def byte_level(folder):
   made = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
   made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
   made.decoder = decoding.ByteLevel()
-  made.train_from_iterator(
-    SENTENCES,
-    trainers.BpeTrainer(
-      vocab_size=330,
-      special_tokens=special,
-      initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-      show_progress=False,
-    ),
-  )
+  alphabet = pre_tokenizers.ByteLevel.alphabet()
+  learn(made, trainers.BpeTrainer, 330, special, initial_alphabet=alphabet)
   template(made, "<s> $A </s>")
   write_json_settings(folder, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
   return saved(folder, made)
@@ -157,12 +151,7 @@ def word_piece(folder):
   made.normalizer = normalizers.BertNormalizer(lowercase=True)
   made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
   made.decoder = decoding.WordPiece()
-  made.train_from_iterator(
-    SENTENCES,
-    trainers.WordPieceTrainer(
-      vocab_size=120, special_tokens=special, show_progress=False
-    ),
-  )
+  learn(made, trainers.WordPieceTrainer, 120, special)
   template(made, "[CLS] $A [SEP]")
   special_tokens = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
   write_json_settings(folder, **special_tokens, eos_token={"content": "[SEP]"})

@@ -12,7 +12,6 @@ from specdec_t5x.vocabularies.opening import open_vocabulary
 from tests.vocabularies import made
 
 TEXTS = made.odd_texts()
-SPACES = made.normalizers.Replace.__name__ and (" {2,}", " ")  # noqa: RUF100
 
 
 def open_both(folder):
@@ -98,14 +97,6 @@ def test_inputs_are_framed_by_the_post_processor(single, expected, tmp_path):
   made.unigram(tmp_path / "folder", single=single)
   vocabulary = open_vocabulary(tmp_path / "folder")
   assert [list(vocabulary.prefix), list(vocabulary.suffix)] == [*map(list, expected)]
-
-
-def test_gemma_s_inputs_have_bos_and_no_eos(tmp_path):
-  made.gemma(tmp_path / "folder")
-  vocabulary = open_vocabulary(tmp_path / "folder")
-  assert framed(vocabulary, [9, 8]) == [2, 9, 8]
-  made.write_json_settings(tmp_path / "folder", add_bos_token=False)
-  assert framed(open_vocabulary(tmp_path / "folder"), [9, 8]) == [9, 8, 1]
 
 
 def test_sentinels_are_tokens_of_both_entry_points(tmp_path):
@@ -382,20 +373,25 @@ def test_tokenizer_json_takes_precedence_over_pieces(tmp_path):
   assert open_vocabulary(tmp_path / made.TOKENIZER) == vocabulary
 
 
+GEMMA = {"tokenizer_class": "GemmaTokenizer"}
+
+
 @pytest.mark.parametrize(
   ("settings", "around"),
   [
-    ({}, ([2], [])),
-    ({"add_bos_token": None}, ([2], [])),
-    ({"add_eos_token": True}, ([2], [1])),
-    ({"add_bos_token": False, "add_eos_token": False}, ([], [1])),
+    (GEMMA, ([2], [])),
+    (GEMMA | {"add_bos_token": None}, ([2], [])),
+    (GEMMA | {"add_eos_token": True}, ([2], [1])),
+    (GEMMA | {"add_bos_token": False, "add_eos_token": False}, ([], [1])),
+    ({"add_bos_token": False}, ([], [1])),
   ],
 )
 def test_gemma_s_frame_follows_the_settings(settings, around, tmp_path):
   made.gemma(tmp_path)
-  made.write_json_settings(tmp_path, tokenizer_class="GemmaTokenizer", **settings)
+  made.write_json_settings(tmp_path, **settings)
   vocabulary = open_vocabulary(tmp_path)
   assert ([*vocabulary.prefix], [*vocabulary.suffix]) == around
+  assert framed(vocabulary, [9, 8]) == [*around[0], 9, 8, *around[1]]
 
 
 def test_a_model_without_the_requested_bos_is_refused(tmp_path):

@@ -138,7 +138,7 @@ def step(
   ends = is_end(tokens, settings.eos_id)
   num_steps = beam.num_steps + 1
   sequences = jax.vmap(lambda sequence, place, new: sequence.at[:, place].set(new))(
-    _take(beam.live_tokens, parents), num_steps, tokens
+    take(beam.live_tokens, parents), num_steps, tokens
   )
 
   live_scores = jnp.where(ends, NOTHING, totals)
@@ -150,13 +150,13 @@ def step(
   finished = _best(finished_scores, width)
   new_beam = Beam(
     num_steps=num_steps,
-    live_tokens=_take(sequences, live),
-    live_scores=jnp.where(is_lost, jnp.nan, _take(live_scores, live)),
-    finished_tokens=_take(_pooled(beam.finished_tokens, sequences), finished),
-    finished_scores=_take(finished_scores, finished),
-    is_finished=_take(_pooled(beam.is_finished, ends), finished),
+    live_tokens=take(sequences, live),
+    live_scores=jnp.where(is_lost, jnp.nan, take(live_scores, live)),
+    finished_tokens=take(_pooled(beam.finished_tokens, sequences), finished),
+    finished_scores=take(finished_scores, finished),
+    is_finished=take(_pooled(beam.is_finished, ends), finished),
   )
-  return new_beam, Extension(_take(parents, live), _take(tokens, live))
+  return new_beam, Extension(take(parents, live), take(tokens, live))
 
 
 def searching(settings: BeamSettings, beam: Beam) -> Bool[Array, "B"]:
@@ -204,5 +204,6 @@ def _pooled(old, new):
   return jnp.concatenate([old, new], axis=1)
 
 
-def _take(candidates, places):
-  return jax.vmap(lambda array, place: array[place])(candidates, places)
+def take(array: Array, places: Int[Array, "B P"]) -> Array:
+  """Returns [B, P, ...] of [B, W, ...] at several places per row."""
+  return jax.vmap(lambda row, i: row[i])(array, places)

@@ -252,7 +252,7 @@ def _step(spec: BeamSearch, advance: _Advance, log_probs, depth, tokens, parents
   """
   layout = spec.layout
   nodes = advance.nodes
-  node_log_probs = jax.vmap(lambda array, i: array[i])(log_probs, nodes)
+  node_log_probs = hypotheses.take(log_probs, nodes)
   beam, extension = hypotheses.step(spec.settings, advance.beam, node_log_probs)
   paths = _follow(advance.paths, extension.parents, beam.num_steps)
   beam, paths = jax.tree.map(

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.contrib.beam.hypotheses import Beam, BeamExtendFn
+from specdec_t5x.contrib.beam.hypotheses import Beam, BeamExtendFn, take
 from specdec_t5x.core.types import Cache, EndTokens, as_tuple
 
 
@@ -165,9 +165,9 @@ def _level_before(layout, beam, paths) -> Level:
   passes = _at(paths, steps)[:, None] == jnp.arange(layout.width)[:, None]
   owner = passes.argmax(axis=2)
   # Before the first step the level is blank, as the token at index -1 is 0.
-  tokens = _take(_at(beam.live_tokens, steps - 1), owner)
+  tokens = take(_at(beam.live_tokens, steps - 1), owner)
   is_older = jnp.arange(layout.num_levels) < steps[:, None, None]
-  older = jnp.where(is_older, _take(paths, owner), -1)
+  older = jnp.where(is_older, take(paths, owner), -1)
   visible = layout.with_own(layout.seen(older), layout.root_slots(steps - 1))
   return Level(tokens, owner, jnp.zeros(tokens.shape), visible)
 
@@ -175,11 +175,6 @@ def _level_before(layout, beam, paths) -> Level:
 def _at(array: Array, place: Int[Array, "B"]) -> Array:
   """Returns [B, W, ...] of [B, W, L, ...] at one place per row."""
   return jax.vmap(lambda row, i: row[:, i])(array, place)
-
-
-def _take(array: Array, places: Int[Array, "B P"]) -> Array:
-  """Returns [B, P, ...] of [B, W, ...] at several places per row."""
-  return jax.vmap(lambda row, i: row[i])(array, places)
 
 
 def _grow(layout, level: Level, logits, first_slot, eos_id: EndTokens) -> Level:
@@ -201,6 +196,6 @@ def _grow(layout, level: Level, logits, first_slot, eos_id: EndTokens) -> Level:
   return Level(
     tokens=(flat % vocab).astype(jnp.int32),
     parents=parents,
-    scores=_take(scores, flat),
-    visible=layout.with_own(_take(level.visible, parents), first_slot),
+    scores=take(scores, flat),
+    visible=layout.with_own(take(level.visible, parents), first_slot),
   )

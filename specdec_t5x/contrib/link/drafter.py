@@ -17,11 +17,10 @@ from jax.experimental import io_callback
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.contrib.truncation import SparseProbs, Truncation
-from specdec_t5x.core import tree
 from specdec_t5x.core.distributions import WORDS, Sampling, draws_per_token
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.core.types import Proposal, check_uniforms
-from specdec_t5x.decoding.drafter import Context, Drafter, Stops
+from specdec_t5x.decoding.drafter import ChainDrafter, Context, Stops
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import gamma_knob
 
@@ -96,7 +95,7 @@ class Setup:
 
 
 @dataclasses.dataclass(frozen=True)
-class Link(Drafter):
+class Link(ChainDrafter):
   """Receives up to gamma tokens from a draft in another process.
 
   The drafter's state is the encoder's input. `propose` draws the tokens again, from the
@@ -124,11 +123,6 @@ class Link(Drafter):
   def __post_init__(self):
     super().__post_init__()
     Truncation(self.top_k, self.top_p)
-
-  @property
-  def tree(self) -> tree.Tree:
-    """A chain of gamma tokens."""
-    return tree.chain(self.gamma)
 
   def check(self, target: Any) -> None:
     """Raises a ValueError if no draft with the target's vocabulary answers."""

@@ -1,7 +1,6 @@
 """Serves requests from Python with a draft that learns online."""
 
 import dataclasses
-import functools
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -149,8 +148,11 @@ def decodes(
     keys = row_keys(key, count, first)
     decoded = run({**params, "draft": learner.params}, inputs, keys)
     decoded = jax.tree.map(lambda x, served=served: x[:served], decoded)
-    name = functools.partial(_request_name, first)
-    check_decoded(decoded.scores, decoded.statistics.acceptance_mass, name)
+    check_decoded(
+      decoded.scores,
+      decoded.statistics.acceptance_mass,
+      lambda row, first=first: f"request {first + row}",
+    )
     yield decoded
     rejections = decoded.observed
     served_requests = Requests(
@@ -160,10 +162,6 @@ def decodes(
       kept_probs=np.asarray(rejections.probs),
     )
     learner.learn(served_requests)
-
-
-def _request_name(first: int, row: int) -> str:
-  return f"request {first + row}"
 
 
 def _encoded(number: int, text: str, vocabulary, length: int) -> list[int]:

@@ -69,7 +69,7 @@ class TableModel:
     return hypotheses(after, self.vocab_size, length, alpha)
 
 
-def hypotheses(log_probs, vocab_size, length, alpha, eos_id=1):
+def hypotheses(log_probs, vocab_size, length, alpha):
   """Returns all hypotheses that end within `length`, by increasing score.
 
   Args:
@@ -77,13 +77,12 @@ def hypotheses(log_probs, vocab_size, length, alpha, eos_id=1):
     vocab_size: the size of the vocabulary.
     length: the most tokens of a hypothesis.
     alpha: the exponent of the length penalty.
-    eos_id: the token that ends a hypothesis.
   """
-  others = [t for t in range(vocab_size) if t != eos_id]
+  others = [t for t in range(vocab_size) if t != 1]  # Token 1 ends a hypothesis.
   ended = []
   for size in range(1, length + 1):
     for body in itertools.product(others, repeat=size - 1):
-      path = [0, *body, eos_id]
+      path = [0, *body, 1]
       total = sum(log_probs(path[:i])[path[i]] for i in range(1, len(path)))
       padded = [*path[1:], *[0] * (length - size)]
       ended.append((total / ((5 + size) / 6) ** alpha, padded))

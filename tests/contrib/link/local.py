@@ -50,14 +50,9 @@ class Local:
     return dataclasses.asdict(self.asker.counts)
 
 
-def answers_of(drafting, most_bytes=2**30) -> Answers:
-  """Returns a server's answers."""
-  return Answers(drafting, most_bytes)
-
-
 def honest(model: HashModel):
   """Returns the answer function of a server with this model."""
-  return answers_of(drafting_of(model)).answer
+  return Answers(drafting_of(model), 2**30).answer
 
 
 class Liar:
