@@ -32,11 +32,11 @@ from specdec_t5x.core.types import (
   check_uniforms,
 )
 from specdec_t5x.decoding import step
-from specdec_t5x.decoding.drafter import ChainDrafter, Context, Drafter, Stops, Target
+from specdec_t5x.decoding.drafter import Context, Drafter, Stops, Target
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Speculation
-from specdec_t5x.drafters.draft_model import gamma_knob
+from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob
 from specdec_t5x.drafters.of_target import OfTarget
 
 WINDOWS = ("fixed", "flush")

@@ -16,9 +16,14 @@ from jaxtyping import Array, Float, Int
 from specdec_t5x.contrib.truncation import SparseProbs, Truncation
 from specdec_t5x.core.distributions import AdjustFn, Sampling, perturbed
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, check_uniforms
-from specdec_t5x.decoding.drafter import ChainDrafter, Context
+from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.draft_model import gamma_knob, likeliest, read_last
+from specdec_t5x.drafters.draft_model import (
+  ChainDrafter,
+  gamma_knob,
+  likeliest,
+  read_last,
+)
 
 
 @dataclasses.dataclass(frozen=True)

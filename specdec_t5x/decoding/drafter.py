@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.distributions import AdjustFn, Sampling
 from specdec_t5x.core.knobs import check_knobs
-from specdec_t5x.core.tree import Tree, chain
+from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, EndTokens, ExtendFn, Proposal, Verdict
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import DecodeState
@@ -292,18 +292,3 @@ class Drafter(abc.ABC):
 
   def check_export(self) -> None:  # noqa: B027, for most drafters can be exported
     """Raises a ValueError if a decode with this drafter can't be exported."""
-
-
-class ChainDrafter(Drafter):
-  """The base of drafters that draft a chain.
-
-  Attributes:
-    gamma: the most tokens of a draft.
-  """
-
-  gamma: int
-
-  @property
-  def tree(self) -> Tree:
-    """A chain of gamma tokens."""
-    return chain(self.gamma)

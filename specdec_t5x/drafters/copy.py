@@ -14,9 +14,9 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.knobs import knob, whole
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.drafter import ChainDrafter, Context, Stops
+from specdec_t5x.decoding.drafter import Context, Stops
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.draft_model import gamma_knob
+from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob
 
 # The most tokens of a match. Copying starts at the longest match; of equal matches the
 # first wins.

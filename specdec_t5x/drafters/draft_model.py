@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.distributions import argmax, certain_log_prob, draw, perturbed
 from specdec_t5x.core.knobs import Knob, declared, whole
+from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import (
   Cache,
   ExtendFn,
@@ -31,7 +32,12 @@ from specdec_t5x.core.types import (
   check_uniforms,
   is_end,
 )
-from specdec_t5x.decoding.drafter import ChainDrafter, Context, DefaultGamma, Stops
+from specdec_t5x.decoding.drafter import (
+  Context,
+  DefaultGamma,
+  Drafter,
+  Stops,
+)
 from specdec_t5x.decoding.state import DecodeState
 
 DEFAULT_GAMMA = 5
@@ -48,6 +54,21 @@ GAMMA = Knob(
 def gamma_knob(default: int = DEFAULT_GAMMA) -> Any:
   """Returns the dataclass field `gamma` of a drafter."""
   return declared(DefaultGamma(default), GAMMA)
+
+
+class ChainDrafter(Drafter):
+  """The base of drafters that draft a chain.
+
+  Attributes:
+    gamma: the most tokens of a draft.
+  """
+
+  gamma: int
+
+  @property
+  def tree(self) -> Tree:
+    """A chain of gamma tokens."""
+    return chain(self.gamma)
 
 
 @flax.struct.dataclass

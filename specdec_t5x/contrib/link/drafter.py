@@ -20,9 +20,9 @@ from specdec_t5x.contrib.truncation import SparseProbs, Truncation
 from specdec_t5x.core.distributions import WORDS, Sampling, draws_per_token
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.core.types import Proposal, check_uniforms
-from specdec_t5x.decoding.drafter import ChainDrafter, Context, Stops
+from specdec_t5x.decoding.drafter import Context, Stops
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.draft_model import gamma_knob
+from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob
 
 _MOST_NUMBERS = 2**24  # The largest size of an array in a message.
 
