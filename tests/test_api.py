@@ -102,9 +102,7 @@ def test_a_decode_is_timed_once_and_drafts_if_drafts_pay(setup, monkeypatch):
 
 @pytest.mark.parametrize("policy", [None, "fixed"])
 @pytest.mark.parametrize("drafter", ["draft_model", "quantized", "copy", "sparse"])
-def test_outputs_may_be_shorter_than_the_default_draft(
-  setup, drafter, policy, monkeypatch
-):
+def test_outputs_may_be_shorter_than_drafts(setup, drafter, policy, monkeypatch):
   """Classifiers' outputs have a few tokens, and a default draft has five and more."""
   timed_as(monkeypatch, 1.0)
   target, draft, vocabulary = setup

@@ -26,10 +26,7 @@ WAYS = {
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-  root = tmp_path_factory.mktemp("promotion")
-  target = tiny.save_t5x(root / "t", tiny.TARGET, seed=1)
-  draft = tiny.save_t5x(root / "d", tiny.DRAFT, seed=2)
-  return target, draft, tiny.train_vocabulary(root)
+  return tuple(tiny.save_pair(tmp_path_factory.mktemp("promotion")).values())
 
 
 @pytest.fixture

@@ -12,21 +12,15 @@ from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import get_policy
 from tests import processes
+from tests.t5x_bridge import tiny
 
 # 200 MB of weights, mostly the vocabulary's: more than compilation takes.
-WIDE = T5Config(
-  vocab_size=20_000,
-  emb_dim=1024,
-  num_heads=8,
-  head_dim=64,
-  mlp_dim=1024,
-  num_encoder_layers=1,
-  num_decoder_layers=1,
+WIDE = dataclasses.replace(
+  tiny.config(1, 1024, 20_000), num_heads=8, head_dim=64, mlp_dim=1024
 )
 SETTINGS = GREEDY, 8
 

@@ -89,12 +89,8 @@ def files(tmp_path_factory):
   root = tmp_path_factory.mktemp("pair")
   text = root / "lines.txt"
   text.write_text("\n".join(tiny.sentences(3, seed=4)))
-  return {
-    "target": tiny.save_t5x(root / "t", TARGET, seed=1),
-    "draft": f"small={tiny.save_t5x(root / 'd', tiny.DRAFT, seed=2)}",
-    "vocabulary": tiny.train_vocabulary(root),
-    "inputs": str(text),
-  }
+  pair = tiny.save_pair(root, TARGET)
+  return {**pair, "draft": f"small={pair['draft']}", "inputs": str(text)}
 
 
 @pytest.fixture(scope="session")

@@ -29,12 +29,7 @@ def files(tmp_path_factory):
   root = tmp_path_factory.mktemp("diagnose")
   text = root / "lines.txt"
   text.write_text("\n".join(tiny.sentences(5, seed=4)))
-  return {
-    "target": tiny.save_t5x(root / "t", tiny.config(1, 16), seed=1),
-    "draft": tiny.save_t5x(root / "d", tiny.DRAFT, seed=2),
-    "vocabulary": tiny.train_vocabulary(root),
-    "input": str(text),
-  }
+  return {**tiny.save_pair(root, tiny.config(1, 16)), "input": str(text)}
 
 
 def run(files, *flags):

@@ -12,12 +12,12 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.network import products, rounded
-from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from tests import networks
 from tests.kernels import KINDS, matrix, needs_kernels, normal, not_finite
 from tests.network.test_products import attention, masks
+from tests.t5x_bridge import tiny
 from tests.training.conftest import params_of
 
 pytestmark = needs_kernels
@@ -110,22 +110,13 @@ def test_a_product_with_rounded_weights_is_the_rounded_float32_product(bits, gro
   np.testing.assert_allclose(wide, plain, atol=0.02 * float(jnp.abs(plain).max()))
 
 
-SHAPE = {"vocab_size": 40, "emb_dim": 64, "num_heads": 2, "head_dim": 32}
-SHAPE |= {"mlp_dim": 96, "num_encoder_layers": 2, "num_decoder_layers": 2}
+T5_1_1 = dataclasses.replace(tiny.config(2, 64, 40), head_dim=32, dtype="bfloat16")
+RELU = dataclasses.replace(T5_1_1, mlp_activations=("relu",))
 CONFIGS = {
-  "t5 1.1": T5Config(**SHAPE, mlp_activations=("gelu", "linear"), dtype="bfloat16"),
-  "t5 1.0": T5Config(
-    **SHAPE, mlp_activations=("relu",), logits_via_embedding=True, dtype="bfloat16"
-  ),
-  "int8": T5Config(
-    **SHAPE, mlp_activations=("relu",), dtype="bfloat16", weights="int8"
-  ),
-  "float32 scores": T5Config(
-    **SHAPE,
-    mlp_activations=("relu",),
-    dtype="bfloat16",
-    float32_attention_logits=True,
-  ),
+  "t5 1.1": T5_1_1,
+  "t5 1.0": dataclasses.replace(RELU, logits_via_embedding=True),
+  "int8": dataclasses.replace(RELU, weights="int8"),
+  "float32 scores": dataclasses.replace(RELU, float32_attention_logits=True),
 }
 INPUTS = np.random.default_rng(0).integers(2, 40, (24, 9))
 ROOM = 14

@@ -68,6 +68,15 @@ def train_vocabulary(directory: pathlib.Path, size=30) -> str:
   return str(directory / "tiny.model")
 
 
+def save_pair(directory: pathlib.Path, target=TARGET) -> dict[str, str]:
+  """Returns the paths of checkpoints of a target and a draft, and of a vocabulary."""
+  return {
+    "target": save_t5x(directory / "t", target, seed=1),
+    "draft": save_t5x(directory / "d", DRAFT, seed=2),
+    "vocabulary": train_vocabulary(directory),
+  }
+
+
 def decoder(
   target=TARGET,
   draft=DRAFT,

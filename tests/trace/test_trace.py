@@ -164,15 +164,11 @@ def test_wide_characters_take_two_columns():
   assert image("二人", DRAWN[:1]).count('textLength="33.6"') >= 1
 
 
-def test_the_script_prints_and_draws(vocabulary, tmp_path, capsys):
+def test_the_script_prints_and_draws(tmp_path, capsys):
   main = runpy.run_path(str(SCRIPT))["main"]
-  flags = [
-    f"--target={tiny.save_t5x(tmp_path / 't', tiny.TARGET, seed=1)}",
-    f"--draft={tiny.save_t5x(tmp_path / 'd', tiny.DRAFT, seed=2)}",
-    f"--vocabulary={vocabulary}",
-    f"--svg={tmp_path / 'trace.svg'}",
-    f"--record={tmp_path / 'traces.jsonl'}",
-  ]
+  files = {"svg": tmp_path / "trace.svg", "record": tmp_path / "traces.jsonl"}
+  pair = tiny.save_pair(tmp_path)
+  flags = [f"--{name}={path}" for name, path in {**pair, **files}.items()]
   assert main(["--text", TEXT, "--gamma=3", *flags]) == 0
   printed = capsys.readouterr().out
   assert printed.startswith("accepted [rejected]")

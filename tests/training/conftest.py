@@ -1,5 +1,6 @@
 """Fixtures: a tiny copy task over files, and a tiny network for the task."""
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -16,22 +17,12 @@ import seqio
 import specdec_t5x
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.data import tasks
-from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.training import compare, jobs, losses, objectives, state, trainer
 from specdec_t5x.training.batches import TaskData
 from tests.t5x_bridge import tiny
 
-NETWORK = T5Config(
-  vocab_size=32,
-  emb_dim=32,
-  num_heads=2,
-  head_dim=16,
-  mlp_dim=64,
-  num_encoder_layers=1,
-  num_decoder_layers=1,
-  mlp_activations=("gelu", "linear"),
-)
+NETWORK = dataclasses.replace(tiny.config(1, 32, vocab_size=32), head_dim=16)
 
 
 def lines(directory):
