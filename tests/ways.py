@@ -14,16 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec_t5x import ways
 from specdec_t5x.build import Model, headed
 from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.contrib.heads import HeadDraft
-from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.contrib.other_vocabulary import OtherVocabulary
 from specdec_t5x.contrib.pruned import Pruned
 from specdec_t5x.contrib.shared_tokens import SharedTokens
-from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.tree import Tree, delayed
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Fixed, Policy
@@ -71,7 +70,6 @@ RENAMED = SharedTokens(
 
 # ---- Tiny networks ----
 
-SKIP = ("self_0",)
 TREE = Tree((0, 0, 1, 1, 3))
 HOT_TOKENS = range(1, 9)
 # The target and the draft model.
@@ -152,7 +150,6 @@ class Way:
     files: gin files of configs/ after spec_ende.gin; None for ways without gin files.
     bindings: values of gin macros, beside GAMMA = 3.
     page: the page in docs/methods/, without .md.
-    benched: the shape in the rows of `bench methods`; None if not measured.
   """
 
   drafter: Callable[[Networks], Drafter] | None = None
@@ -165,7 +162,6 @@ class Way:
   files: tuple[str, ...] | None = ()
   bindings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   page: str = "draft_model"
-  benched: str | None = None
 
 
 HEADS = ("drafters/heads",)
@@ -184,25 +180,37 @@ def _by_heads(name: str, shape: Any = None, **settings) -> Way:
   return Way(drafter, {"draft": name}, **settings)
 
 
+def _of_record(record: ways.Way) -> Way:
+  """Returns the way of a record with a tiny drafter: no other entry is needed."""
+  model = "ngrams" if record.name == "ngram" else "draft"
+  macros = {field: knob.macro for field, (_, knob) in record.knobs.items()}
+  has_tables = not record.kind.reads_target and model == "draft"
+  models = {"draft": model} if record.needs_network else {}
+
+  def drafter(networks):
+    own = {name: networks[x] for name, x in models.items()}
+    return record.make(own, **record.tiny)
+
+  return Way(
+    drafter,
+    models,
+    tables=record.make({"draft": MIDDLE}, **record.tiny) if has_tables else None,
+    files=(record.gin.removesuffix(".gin"),) if record.gin else (),
+    bindings={macros[x]: value for x, value in record.tiny.items() if x != "gamma"},
+    page=record.page,
+  )
+
+
 WAYS = {
-  "draft model": Way(
-    lambda n: DraftModel(n["draft"], GAMMA),
-    tables=DraftModel(MIDDLE, 4),
-    benched="chain",
-  ),
+  record.name.replace("_", " "): _of_record(record)
+  for record in ways.WAYS.values()
+  if record.tiny
+}
+WAYS |= {
   "draft model by name": Way(
     lambda n: DraftModel(n["draft"], 5), policy=CostAware(), bindings={"GAMMA": None}
   ),
-  "copy": Way(
-    lambda n: Copy(GAMMA, 1),
-    {},
-    tables=Copy(3, match=1),
-    files=("drafters/copy",),
-    bindings={"COPY_MATCH": 1},
-    page="copy",
-    benched="chain",
-  ),
-  "ngrams": Way(
+  "ngram by name": Way(
     lambda n: DraftModel(n["ngrams"], GAMMA),
     {"draft": "ngrams"},
     bindings={"DRAFTER": "ngram"},
@@ -229,7 +237,6 @@ WAYS = {
     rule="traversal",
     files=("drafters/tree",),
     page="tree",
-    benched="stem 2, 2 branches",
   ),
   "candidates": Way(
     lambda n: TreeDraft(n["draft"], delayed(0, 2, GAMMA)),
@@ -237,7 +244,6 @@ WAYS = {
     rule="kseq",
     bindings={"NUM_CANDIDATES": 2, "VERIFICATION": "kseq"},
     page="kseq",
-    benched="4 candidates",
   ),
   "auto": Way(
     lambda n: DraftModel(n["draft"], GAMMA),
@@ -245,7 +251,6 @@ WAYS = {
     files=("policies/auto",),
     bindings={"BY_ROW": True},
     page="policies",
-    benched="policy 'auto'",
   ),
   "shared encoder": Way(
     lambda n: DraftModel(n["shared"], GAMMA),
@@ -307,21 +312,12 @@ WAYS = {
     bindings={**SMALL_TREE, "GAMMA": None},
     page="eagle",
   ),
-  "layer skip": Way(
-    lambda n: LayerSkip(SKIP, GAMMA),
-    {},
-    files=("contrib/layer_skip",),
-    bindings={"SKIP": SKIP},
-    page="layer_skip",
-    benched="without 1 sublayers",
-  ),
   "quantized": Way(
     lambda n: Quantized(4, 8, ("logits",), ("mlp_0",), GAMMA),
     {},
     files=("drafters/quantized",),
     bindings={"BITS": 4, "GROUP": 8, "WHOLE": ("logits",), "SKIP": ("mlp_0",)},
     page="quantized",
-    benched="rounded to 4 bits",
   ),
   "quantized by name": Way(
     lambda n: Quantized(),
@@ -329,21 +325,11 @@ WAYS = {
     policy=CostAware(prior_alpha=0.9),
     bindings={"DRAFTER": "quantized", "GAMMA": None, "DRAFT_CHECKPOINT_PATH": None},
     page="quantized",
-    benched="rounded to 8 bits",
-  ),
-  "sparse": Way(
-    lambda n: SparseDraft(n["draft"], GAMMA, 4),
-    tables=SparseDraft(MIDDLE, 3, top_k=4),
-    files=("contrib/sparse",),
-    bindings={"DRAFT_TOPK": 4},
-    page="link",
-    benched="chain of distributions cut to 32",
   ),
   "link": Way(
     tables=Link(Local.of(honest(MIDDLE)), 3, top_k=4),
     files=None,
     page="link",
-    benched="in another process",
   ),
   "other vocabulary": Way(
     tables=OtherVocabulary(MIDDLE, 3, tokens=RENAMED),
@@ -372,7 +358,6 @@ WAYS = {
     files=("contrib/cascade_copy",),
     bindings={"COPY_MATCH": 1, "LOWER_GAMMA": 2},
     page="cascade",
-    benched="chain, sped up by copies",
   ),
   "cascade on rounded weights": Way(
     lambda n: Cascade(Quantized(4, 8), DraftModel(n["draft"], 2), GAMMA),

@@ -6,6 +6,7 @@ Source: Zhang et al. (Draft & Verify), arXiv 2309.08168.
 import dataclasses
 from collections.abc import Sequence
 
+from specdec_t5x.core.knobs import knob
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.drafters.draft_model import gamma_knob
@@ -23,7 +24,9 @@ class LayerSkip(OfTarget):
     gamma: the most tokens of a draft.
   """
 
-  skip: Sequence[str]
+  skip: Sequence[str] = knob(
+    dataclasses.MISSING, None, "sublayers to leave out", "SKIP"
+  )
   gamma: int = gamma_knob()
 
   def default_policy(self, is_named: bool) -> str:

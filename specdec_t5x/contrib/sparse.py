@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.contrib.truncation import SparseProbs, Truncation
 from specdec_t5x.core.distributions import AdjustFn, Sampling, perturbed
+from specdec_t5x.core.knobs import knob
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, check_uniforms
 from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState
@@ -39,8 +40,9 @@ class SparseDraft(ChainDrafter):
 
   network: Any
   gamma: int = gamma_knob()
-  top_k: int = 32
-  top_p: float = 1.0
+  # `Truncation` checks these values.
+  top_k: int = knob(32, None, "kept tokens of a distribution", "DRAFT_TOPK")
+  top_p: float = knob(1.0, None, "kept part of the mass", "DRAFT_TOPP")
 
   def __post_init__(self):
     super().__post_init__()

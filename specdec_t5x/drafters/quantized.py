@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specdec_t5x.core.knobs import knob
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.drafters.draft_model import gamma_knob
@@ -35,10 +36,11 @@ class Quantized(OfTarget):
     gamma: the most tokens of a draft.
   """
 
-  bits: int = 8
-  group: int = 0
-  whole: Sequence[str] = ()
-  skip: Sequence[str] = ()
+  # `Rounding` and `OfTarget` check these values.
+  bits: int = knob(8, None, "bits of a weight, 8 or 4", "BITS")
+  group: int = knob(0, None, "inputs that share a scale; 0 is all", "GROUP")
+  whole: Sequence[str] = knob((), None, "parts with unrounded weights", "WHOLE")
+  skip: Sequence[str] = knob((), None, "sublayers to leave out", "SKIP")
   gamma: int = gamma_knob(LONGEST)
 
   # The draft is close to the target on any text, so alpha is higher than for other

@@ -40,7 +40,7 @@ SAMPLINGS = {
 }
 ROWS = 500
 LENGTH = 8
-BY_ROW = CostAware((1.0, 1.35, 1.55, 1.8, 2.0), 0.6, 1.0, decay=0.5, by_row=True)
+BY_ROW = CostAware((1.0, 1.35, 1.55, 1.8), 0.6, 1.0, decay=0.5, by_row=True)
 
 
 def plain(sampling, length=LENGTH, rows=ROWS, target=TARGET):
