@@ -17,7 +17,7 @@ from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.drafters.draft_model import ChainDrafter
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from tests import networks, ways
@@ -26,11 +26,13 @@ from tests.hash_model import sequence_probs, speculation
 
 ROWS = 2
 MESSAGE = r"Expected uniforms of {} decisions, .* got an array of shape"
-# Copies and the likeliest tokens of a pruned tree are certain, so nothing is drawn.
+# Chains that are not independent draws, and the likeliest tokens of a pruned tree, are
+# certain: nothing is drawn.
 DRAWING = {
   name: drafter
   for name, drafter in ways.ON_TABLES.items()
-  if not isinstance(drafter, Copy) and name != "pruned heads"
+  if name != "pruned heads"
+  and (drafter.independent or not isinstance(drafter, ChainDrafter))
 }
 OF_NETWORKS = ("layer skip", "parallel in a tree")
 
