@@ -42,7 +42,8 @@ def test_an_unavailable_platform_is_reported_in_one_sentence(name, platform):
   message = f"platform {platform!r}, the value of JAX_PLATFORMS, but finds 'cpu'"
   [line] = [line for line in process.stderr.splitlines() if message in line]
   assert "Set JAX_PLATFORMS=cpu" in line
-  assert len(process.stderr.splitlines()) < 12
+  # No frame of JAX; Python 3.13 prints three lines and more per frame.
+  assert process.stderr.count('  File "') < 6
 
 
 def test_the_available_platform_is_used():
