@@ -251,6 +251,14 @@ def of_rows(decoder: Decoder, rows: int, sampling: Sampling, max_length: int):
   return _plain_unless_drafts_pay(decoder, max_length)
 
 
+def decodes_plainly(decoder: Decoder) -> bool:
+  """Returns whether every decode that was `tuned` from a decoder is plain."""
+  chosen = [
+    outcome.decoder for job, outcome in _tuned.items() if job.decoder == decoder
+  ]
+  return bool(chosen) and all(each.drafter is None for each in chosen)
+
+
 def _timed() -> dict[Job, Tuned]:
   """Returns the decodes of this process with measured times."""
   return {job: outcome for job, outcome in _tuned.items() if outcome.times}

@@ -269,10 +269,13 @@ def test_a_decode_is_plain_if_drafts_do_not_pay(cache, monkeypatch, is_measured)
   policy = CostAware() if is_measured else CostAware(times)
   decoder = dataclasses.replace(AUTO, policy=policy, rule=Coupled(), slots=1)
   expected = PlainDecoder(AUTO.target, slots=1, rule=Coupled())
+  assert not tuning.decodes_plainly(decoder)
   assert tuned(decoder) == expected
+  assert tuning.decodes_plainly(decoder)
   # An observer's program is speculative: the program records that nothing was drafted.
   watched = dataclasses.replace(decoder, observer=KeepRejections(2))
   assert tuned(watched).drafter is AUTO.drafter
+  assert not tuning.decodes_plainly(watched)
 
 
 def test_the_expected_gain_is_printed_once(cache, counted, capsys):

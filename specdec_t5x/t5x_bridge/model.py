@@ -194,11 +194,13 @@ class Decodes:
     return self._default_decoder_params.return_all_decodes or is_sampled
 
   def nothing_known(self, examples: int) -> Any:
-    """Returns the feature `KNOWN` of a first batch; None if the policy has no state.
+    """Returns the feature `KNOWN` of a first batch; None if no policy needs a state.
 
     `t5x_runtime` passes the state after each batch to the next batch. Upstream T5X
     does not.
     """
+    if tuning.decodes_plainly(self.decoder):
+      return None
     rows = examples * self._default_decoder_params.num_decodes
     return self.decoder.first_policy_state(rows)
 

@@ -126,6 +126,7 @@ def test_a_model_uses_the_times_measured_for_its_batch(vocabulary, batch, monkey
   assert drafted() > 0
   tune(rows=5, lengths={"inputs": 9, "targets": LENGTH})
   assert drafted() == 0
+  assert model.nothing_known(5) is None
   assert [job.rows for job in tuning._tuned] == [8, 10]
 
 
