@@ -35,7 +35,11 @@ def vocabulary() -> str:
 def alpha(
   target: str | None, draft: str | None, drafter: str | Any = "draft_model"
 ) -> float | None:
-  """Returns the acceptance rate on the card; None for another pair or drafter.
+  """Returns the acceptance rate to expect; None for another pair or drafter.
+
+  The rate is the alpha with which drafts of the card's gamma give the card's tokens per
+  target call: 1 + alpha + ... + alpha^gamma (Leviathan et al., equation 1). This alpha
+  is below the card's own, because outputs of some twenty tokens end within a draft.
 
   Args:
     target: the path of the target's checkpoint.
@@ -45,7 +49,14 @@ def alpha(
   is_embedded = (target, draft) == (checkpoint("target"), checkpoint("draft"))
   if not is_embedded or drafter != "draft_model":
     return None
-  return card()["alpha"]["T=0"]["value"]
+  numbers = card()
+  alphas = [thousandth / 1000 for thousandth in range(1000)]
+
+  def error(alpha: float) -> float:
+    tokens = sum(alpha**i for i in range(numbers["gamma"] + 1))
+    return abs(tokens - numbers["tokens_per_target_call"])
+
+  return min(alphas, key=error)
 
 
 def translations() -> list[tuple[str, str]]:

@@ -130,6 +130,12 @@ def _explained(error: Exception, where: str = "") -> ValueError:
   message = one_line(error)
   if isinstance(error, ValueError) and not _is_gins(error):
     return ValueError(message)
+  # The gin files of a command give the module `__main__` the command's name.
+  if main := re.search(r"resolve selector (infer|eval)_script\.", message):
+    return ValueError(
+      f"{where}Expected a gin file of this command, got a file of t5x.{main[1]}. Run "
+      f"`python -m t5x.{main[1]}`, or give a file of this command."
+    )
   missing = re.search(r"missing .*required .*?: ('.*?)(?= No values|$)", message)
   name = re.search(r"In call to configurable '(.*?)'", str(error))
   if isinstance(error, TypeError) and missing and name:

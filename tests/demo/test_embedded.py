@@ -8,6 +8,7 @@ import jax
 import pytest
 
 import specdec_t5x
+from specdec_t5x.analysis import theory
 from specdec_t5x.demo import embed, embedded, held_out, recipe, tasks
 from specdec_t5x.demo.corpora import translation
 
@@ -54,6 +55,15 @@ def test_the_test_set_equals_the_task_s():
   assert embedded.translations() == list(
     translation.rows("test", tasks.ENDE_SIZES["test"])
   )
+
+
+def test_the_expected_rate_gives_the_card_s_tokens_per_call():
+  card = embedded.card()
+  rate = embedded.alpha(embedded.target(), embedded.draft())
+  tokens = theory.expected_tokens(rate, card["gamma"])
+  assert tokens == pytest.approx(card["tokens_per_target_call"], abs=0.01)
+  assert embedded.alpha(embedded.target(), None) is None
+  assert embedded.alpha(embedded.target(), embedded.draft(), "copy") is None
 
 
 def test_bleu_and_alpha_match_the_card(models):
