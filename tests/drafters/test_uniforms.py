@@ -26,8 +26,7 @@ from tests.hash_model import sequence_probs, speculation
 
 ROWS = 2
 MESSAGE = r"Expected uniforms of {} decisions, .* got an array of shape"
-# Chains that are not independent draws, and the likeliest tokens of a pruned tree, are
-# certain: nothing is drawn.
+# Certain chains, and the likeliest tokens of a pruned tree, are not drawn.
 DRAWING = {
   name: drafter
   for name, drafter in ways.ON_TABLES.items()

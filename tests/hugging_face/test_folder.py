@@ -79,9 +79,7 @@ def test_an_output_folder_is_never_overwritten(theirs, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["target.gin", "draft.gin"])
-def test_a_file_of_the_output_folder_is_never_overwritten(
-  name, theirs, tmp_path, capsys
-):
+def test_files_in_the_output_folder_stay(name, theirs, tmp_path, capsys):
   (tmp_path / name).write_text("mine")
   assert to_t5x(theirs, tmp_path) == 1
   assert f"already holds a {name}" in capsys.readouterr().err
