@@ -16,7 +16,7 @@ def folder(tmp_path_factory):
   root = tmp_path_factory.mktemp("documented")
   (root / "pair").mkdir()
   shutil.copy(embedded.vocabulary(), root / "pair")
-  card = {"alpha": {"T=0": {"value": 0.75}}}
+  card = {"gamma": 5, "tokens_per_target_call": 3.3}
   (root / "pair" / "card.json").write_text(json.dumps(card))
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(embedded, "FOLDER", root / "pair")
