@@ -97,7 +97,8 @@ def _to_t5x(args) -> str:
     )
   to = pathlib.Path(args.to).absolute()
   vocabulary_files, vocabulary_macros = _vocabulary(args.source, to)
-  for name in ("checkpoint_0", "target.gin", "draft.gin", *vocabulary_files):
+  made = ("checkpoint_0", "target.gin", "draft.gin", generation.GENERATION)
+  for name in (*made, *vocabulary_files):
     if (to / name).exists():
       raise ValueError(f"{args.to} already holds a {name}. Give another folder.")
   checkpoint = HuggingFace(args.source)

@@ -41,8 +41,6 @@ from specdec_t5x.decoding.drafter import (
 from specdec_t5x.decoding.state import DecodeState
 
 DEFAULT_GAMMA = 5
-
-
 GAMMA = Knob(
   check=whole(1),
   about="maximum draft length",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from typing import Any
 
 import jax
 import numpy as np
@@ -80,18 +81,13 @@ def train(
   Raises:
     ValueError: if settings are incompatible; the other jobs also raise this error.
   """
-  _check_mode(network, mode, target_checkpoint)
+  _check_mode(network, mode, target_checkpoint, loop.metric_period)
   target = None if mode == "supervised" else api.load_model(target_checkpoint)
   objective = supervised
   if target is not None:
     objective = _objective(network, mode, distill_loss, head_decay, target.network)
   decode = None
   if loop.metric_period:
-    if mode in HEAD_MODES:
-      raise ValueError(
-        f"METRIC_PERIOD must be 0 with MODE = {mode!r}: heads decode nothing without a "
-        "target."
-      )
     end_ids = end_ids_of(batches.target_vocabulary(data.task))
     decode = _plain_decoder(network, GREEDY, data, end_ids, 0)
   is_joint = mode == "heads_and_target"
@@ -114,17 +110,27 @@ def train(
   if init_checkpoint is not None:
     params = store.read(init_checkpoint, "INIT_CHECKPOINT_PATH")
   else:
-    params = initial_params(network, seed)
-    if mode in HEAD_MODES:
-      params = begun(network, params, target.params)
+    params = _drawn_params(network, target if mode in HEAD_MODES else None, seed)
   if is_joint:
     params = {"target": target.params.unfreeze(), "heads": params}
-    target_store = T5XParameters(target.network, output_dir)
-    head_store = T5XParameters(network, os.path.join(output_dir, "heads"))
-    store = JointParameters(target_store, head_store)
+    store = _joint_store(network, target.network, output_dir)
   checkpoints = Checkpoints(output_dir, store, keep)
   claim(output_dir, settings)
   return trainer.run(params, output_dir, checkpoints)
+
+
+def _drawn_params(network: Network, target: api.Model | None, seed: int) -> Any:
+  """Returns random parameters; heads on a target begin with parameters of its own."""
+  params = initial_params(network, seed)
+  return params if target is None else begun(network, params, target.params)
+
+
+def _joint_store(heads: Network, target: Network, output_dir: str) -> JointParameters:
+  """Returns the store of a target, and of its heads in the folder 'heads'."""
+  return JointParameters(
+    T5XParameters(target, output_dir),
+    T5XParameters(heads, os.path.join(output_dir, "heads")),
+  )
 
 
 def decode_task(
@@ -322,8 +328,8 @@ def _plain_decoder(
   return decode
 
 
-def _check_mode(network, mode, target_checkpoint) -> None:
-  """Raises a ValueError if mode, network and target are incompatible."""
+def _check_mode(network, mode, target_checkpoint, metric_period) -> None:
+  """Raises a ValueError if mode, network, target and measurements do not go together."""
   if mode not in MODES:
     raise ValueError(f"Unknown MODE {mode!r}; expected one of {MODES}.")
   if mode == "supervised" and target_checkpoint:
@@ -348,6 +354,11 @@ def _check_mode(network, mode, target_checkpoint) -> None:
       "target's encoder, and a mode without heads for other drafts, got MODE = "
       f"{mode!r} for a {type(network).__name__}. Train heads with --job=heads and "
       "configs/train/heads.gin."
+    )
+  if metric_period and mode in HEAD_MODES:
+    raise ValueError(
+      f"METRIC_PERIOD must be 0 with MODE = {mode!r}: heads decode nothing without a "
+      "target."
     )
 
 

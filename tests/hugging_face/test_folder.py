@@ -78,7 +78,7 @@ def test_an_output_folder_is_never_overwritten(theirs, tmp_path, capsys):
   assert "already exists" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["target.gin", "draft.gin"])
+@pytest.mark.parametrize("name", ["target.gin", "draft.gin", "generation_config.json"])
 def test_files_in_the_output_folder_stay(name, theirs, tmp_path, capsys):
   (tmp_path / name).write_text("mine")
   assert to_t5x(theirs, tmp_path) == 1
