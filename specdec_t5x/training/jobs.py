@@ -329,7 +329,7 @@ def _plain_decoder(
 
 
 def _check_mode(network, mode, target_checkpoint, metric_period) -> None:
-  """Raises a ValueError if mode, network, target and measurements do not go together."""
+  """Raises a ValueError if mode, network, target or measurements do not fit."""
   if mode not in MODES:
     raise ValueError(f"Unknown MODE {mode!r}; expected one of {MODES}.")
   if mode == "supervised" and target_checkpoint:
