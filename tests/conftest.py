@@ -4,6 +4,7 @@ import gc
 import os
 import pathlib
 
+import gin
 import jax
 import jaxtyping
 import pytest
@@ -86,6 +87,7 @@ def pytest_runtest_setup(item):
 def pytest_runtest_teardown(item, nextitem):
   result = yield
   suite.end_timing(item)
+  gin.clear_config()  # Also unlocks gin for the next test.
   is_last = nextitem is None or nextitem.path != item.path
   if is_last and suite.resident_bytes() > MOST_BYTES:
     jax.clear_caches()

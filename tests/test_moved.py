@@ -72,10 +72,8 @@ def test_a_user_s_gin_file_may_have_old_and_new_names(tmp_path):
     "A = @cascade.Cascade\n"
     "B = @old.Cascade\n"
   )
-  gin.clear_config()
   gin.parse_config_file(str(file))
   drafters = [gin.query_parameter(f"%{name}") for name in "AB"]
-  gin.clear_config()
   assert [each.scoped_configurable_fn for each in drafters]
   assert {each.configurable.wrapped for each in drafters} == {cascade.Cascade}
 

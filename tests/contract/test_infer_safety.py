@@ -239,12 +239,8 @@ def test_chunks_of_a_different_configuration_are_not_continued(
 
 def test_the_configuration_has_gin_s_bindings():
   long = {"inputs": list(range(100)), "targets": "a = b\n"}
-  gin.clear_config()
-  try:
-    gin.parse_config(f"GAMMA = 3\nTASK = {long}\nINFER_OUTPUT_DIR = 'x'\n")
-    assert inference_chunks.configuration() == {"GAMMA": "3", "TASK": str(long)}
-  finally:
-    gin.clear_config()
+  gin.parse_config(f"GAMMA = 3\nTASK = {long}\nINFER_OUTPUT_DIR = 'x'\n")
+  assert inference_chunks.configuration() == {"GAMMA": "3", "TASK": str(long)}
 
 
 # ---- File systems that refuse writes, with the kernel's errors ----

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -231,7 +230,5 @@ def test_a_gin_file_of_a_search_path_is_read_from_any_folder(tmp_path, monkeypat
   monkeypatch.syspath_prepend(str(ROOT))
   (tmp_path / "elsewhere" / "configs").mkdir(parents=True)
   (tmp_path / "elsewhere" / "configs" / "mine.gin").write_text("FOUND = 7\n")
-  gin.clear_config()
   gin_utils.parse_gin_flags([".", "elsewhere"], ["configs/mine.gin"], [])
   assert gin_utils.macros() == {"FOUND": 7}
-  gin.clear_config()

@@ -48,7 +48,6 @@ def test_the_card_matches_the_recipe(models, monkeypatch):
     gin.clear_config()
     gin.parse_config_file(part.gin_file)
     assert card[name]["steps"] == gin.query_parameter("STEPS/macro.value")
-  gin.clear_config()
 
 
 def test_the_test_set_equals_the_task_s():

@@ -18,9 +18,6 @@ PARTS = [(p, part) for p in PAIRS for part in (*p.parts, *OPTIONAL_PARTS[p.name]
 @pytest.fixture(autouse=True)
 def from_the_root(monkeypatch):
   monkeypatch.chdir(ROOT)
-  gin.clear_config()
-  yield
-  gin.clear_config()
 
 
 def macro(name):

@@ -24,13 +24,11 @@ CONFIGS = tuple(
 def test_each_file_names_its_path_and_an_existing_pair(config, monkeypatch):
   monkeypatch.chdir(runs.ROOT)
   assert f"CONFIG = '{config}'" in pathlib.Path(config).read_text()
-  gin.clear_config()
   gin.parse_config_file("configs/pairs/none.gin")
   example = gin.query_parameter("EXAMPLE_PAIR/macro.value")
   assert pathlib.Path(example).is_file()
   with pytest.raises(ValueError, match=f"{config} needs a target.*{example}"):
     required.pair(config, example)
-  gin.clear_config()
 
 
 def test_a_beam_reads_every_knob_of_the_speculative_decoder():
@@ -56,13 +54,11 @@ def _bound(part, file):
 @pytest.mark.parametrize("pair", sorted(runs.ROOT.glob("configs/pairs/flan_t5_*.gin")))
 def test_flan_pairs_have_the_sizes_of_t5_1_1(pair, monkeypatch):
   monkeypatch.chdir(runs.ROOT)
-  gin.clear_config()
   gin.parse_config_file(str(pair))
   for scope, size in zip(("target", "draft"), pair.stem.split("_")[2:], strict=True):
     with gin.config_scope(scope):
       found = gin.get_configurable(T5Config)()
     assert found == sizes.t5_1_1(size)
-  gin.clear_config()
 
 
 # PRODUCTS reaches every network of a run. WEIGHTS and HEAD reach the target alone.

@@ -117,14 +117,12 @@ def bound(monkeypatch):
 
   def trainer_of(*configs, **bindings):
     assignments = [f"{name} = {value!r}" for name, value in bindings.items()]
-    try:
-      files = [f"configs/train/{config}.gin" for config in configs]
-      gin.parse_config_files_and_bindings(files, assignments)
-      is_heads = "heads" in configs
-      gin.get_configurable(compare.train_heads if is_heads else jobs.train)()
-      return trained[-1]
-    finally:
-      gin.clear_config()
+    files = [f"configs/train/{config}.gin" for config in configs]
+    gin.clear_config()
+    gin.parse_config_files_and_bindings(files, assignments)
+    is_heads = "heads" in configs
+    gin.get_configurable(compare.train_heads if is_heads else jobs.train)()
+    return trained[-1]
 
   return trainer_of
 
