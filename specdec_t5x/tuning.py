@@ -42,6 +42,8 @@ _PLAIN = 20
 _LEAST = 5
 _SECONDS = 2.0
 _MOST = 35
+# The share of `max_length` that an average output is expected to have.
+_FILLED = 0.25
 _NO_ROOM = "Decoding plainly: an output of one token has no room for a draft."
 _NEVER = -1  # No token ends a sequence that is timed.
 
@@ -59,11 +61,12 @@ class Times:
 
   Attributes:
     seconds: time of an iteration for each draft length, the first without a draft.
-    prepare: seconds from inputs to the first iteration, mostly of the encoder.
+    prepare: seconds from inputs to the first iteration, mostly of encoders: without a
+      drafter, and with the drafter.
   """
 
   seconds: tuple[float, ...]
-  prepare: float
+  prepare: tuple[float, float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +138,9 @@ def _tune(job: Job, params: Mapping[str, Any]) -> Tuned:
     console.say("Times are known for one device only: drafting GAMMA tokens.")
     return Tuned(decoder)
   times = _times(job, params)
-  policy = dataclasses.replace(decoder.policy, seconds=times.seconds)
+  tokens = max(1.0, _FILLED * job.max_length)
+  prepare = tuple(seconds / tokens for seconds in times.prepare)
+  policy = dataclasses.replace(decoder.policy, seconds=times.seconds, prepare=prepare)
   outlook = policy.outlook(decoder.drafter.lengths)
   decoder = dataclasses.replace(decoder, policy=policy)
   return Tuned(_plain_unless_drafts_pay(decoder, job.max_length), outlook, times)
@@ -285,9 +290,9 @@ def speed_by_iterations(counts: Mapping[str, float]) -> float | None:
   iterations = outcome.times.seconds
   drafted = counts["drafted"] / counts["target_calls"]
   of_call = float(np.interp(drafted, lengths, iterations))
-  encoding = outcome.times.prepare * counts["examples"]
-  plain = iterations[0] * counts["tokens"] + encoding
-  return plain / (of_call * counts["target_calls"] + encoding)
+  without_drafts, with_drafts = np.array(outcome.times.prepare) * counts["examples"]
+  plain = iterations[0] * counts["tokens"] + without_drafts
+  return plain / (of_call * counts["target_calls"] + with_drafts)
 
 
 def asked_for() -> list[dict[str, Any]]:
@@ -338,41 +343,44 @@ def _measure(job: Job, params: Mapping[str, Any]) -> Times:
     # Full inputs: attention skips padding, which would flatter blocks.
     inputs = jnp.ones((job.rows, job.input_length), jnp.int32)
     arguments = params, inputs, row_keys(jax.random.key(0), job.rows)
-    state = start(arguments, jnp.int32(0))
+    state = start(arguments, 0)
 
-    def seconds_of(length: int, count: int) -> float:
+    def seconds_of(program: Callable[..., Any], *settings: Any) -> float:
       begin = time.perf_counter()
-      iterated = run(arguments, jnp.int32(length), state, jnp.int32(count))
-      iterated.block_until_ready()
+      jax.block_until_ready(program(arguments, *settings))
       return time.perf_counter() - begin
 
-    def seconds_to_prepare() -> float:
-      begin = time.perf_counter()
-      jax.block_until_ready(start(arguments, jnp.int32(0)))
-      return time.perf_counter() - begin
-
-    seconds_of(0, 1)  # Compiles, for all lengths and counts.
+    seconds_of(start, None)  # Compiles.
+    seconds_of(run, 0, state, 1)  # Compiles, for all lengths and counts.
     # An iteration takes at most a draft and a token of the output.
     fit = (job.max_length - 1) // (lengths[-1] + 1)
-    brief = int(_BRIEF / seconds_of(lengths[-1], 1))
+    brief = int(_BRIEF / seconds_of(run, lengths[-1], state, 1))
     drafted = max(1, min(_ITERATIONS, fit, brief))
     plain = min(_PLAIN, job.max_length - 1)
     counts = [drafted if length else plain for length in lengths]
-    prepared = [seconds_to_prepare() for _ in range(_LEAST)]
+    prepared = [[seconds_of(start, n) for n in (None, 0)] for _ in range(_LEAST)]
     rounds: list[list[float]] = []
     end = time.perf_counter() + _SECONDS
     while len(rounds) < _LEAST or (len(rounds) < _MOST and time.perf_counter() < end):
-      timed = [seconds_of(*each) for each in zip(lengths, counts, strict=True)]
-      rounds.append([seconds_of(0, 0), *timed])
-  return Times(_slopes(np.array(rounds), counts), float(np.median(prepared)))
+      pairs = zip(lengths, counts, strict=True)
+      timed = [seconds_of(run, length, state, count) for length, count in pairs]
+      rounds.append([seconds_of(run, 0, state, 0), *timed])
+  prepare = tuple(np.median(prepared, axis=0).tolist())
+  return Times(_slopes(np.array(rounds), counts), prepare)
 
 
 def _programs(job: Job) -> tuple[Callable[..., Any], Callable[..., Any]]:
-  """Returns the programs that make a decode's first state, and that iterate from it."""
+  """Returns the programs that make a decode's first state, and that iterate from it.
+
+  With None as the draft length, the first state is plain decoding's.
+  """
 
   @jax.jit
   def start(arguments, length):
-    decoder = _drafting(job.decoder, length)
+    if length is None:
+      decoder = job.decoder.without_drafts()
+    else:
+      decoder = _drafting(job.decoder, length)
     _, state = decoder.prepare(*arguments, job.sampling, job.max_length, _NEVER)
     return state
 
@@ -414,12 +422,13 @@ def _read(name: str, count: int) -> Times | None:
   """Returns the times in a file; None if the file is missing or damaged."""
   try:
     kept = json.loads(_path(name).read_text())
-    times = Times(tuple(kept["seconds"]), kept["prepare"])
+    times = Times(tuple(kept["seconds"]), tuple(kept["prepare"]))
   except (OSError, ValueError, KeyError, TypeError):
     return None
-  numbers = *times.seconds, times.prepare
+  numbers = *times.seconds, *times.prepare
   are_times = all(is_finite(each) and each > 0 for each in numbers)
-  return times if are_times and len(times.seconds) == count else None
+  are_complete = (len(times.seconds), len(times.prepare)) == (count, 2)
+  return times if are_times and are_complete else None
 
 
 def device() -> tuple[str, ...]:

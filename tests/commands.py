@@ -49,11 +49,8 @@ def conversion(*arguments: str) -> None:
 def exporting(*arguments: str) -> None:
   """Runs `python -m specdec_t5x.export ...`."""
   with as_main(export):
-    try:
-      if code := export.main(arguments):
-        sys.exit(code)
-    finally:
-      gin.clear_config()
+    if code := export.main(arguments):
+      sys.exit(code)
 
 
 def script(name: str):

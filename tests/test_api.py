@@ -68,7 +68,7 @@ def timed_as(monkeypatch, cost):
   def times(job, params):
     jobs.append(job)
     drafts = (cost for _ in job.decoder.drafter.lengths[1:])
-    return tuning.Times((1.0, *drafts), prepare=0.5)
+    return tuning.Times((1.0, *drafts), prepare=(0.5, 0.5))
 
   monkeypatch.setattr(tuning, "_tuned", {})
   monkeypatch.setattr(tuning, "_times", times)

@@ -255,6 +255,16 @@ def test_drafts_without_a_gain_at_the_prior_are_never_tried():
   # Drafts of all or nothing: 1 + 0.75 + 0.5625 tokens.
   assert CostAware((1.0, 1.92)).pays((0, 2))
   assert not CostAware((1.0, 1.94)).pays((0, 2))
+  # (1 + a) / (1.4 / 1.75 + b) with the encoders' times a and b per token.
+  gains = {
+    (0.0, 0.0): 1.25,
+    (0.2, 0.2): 1.2,
+    (0.2, 0.3): 1.2 / 1.1,
+    (1.0, 1.0): 2 / 1.8,
+  }
+  for prepare, gain in gains.items():
+    policy = CostAware((1.0, 1.4), prepare=prepare)
+    assert policy.speedup(0.75, (0, 1)) == pytest.approx(gain)
 
 
 # ---- Drafters that can't continue after a rest ----

@@ -86,7 +86,7 @@ def counted(monkeypatch):
 
   def made_up(job, params):
     calls.append(job)
-    return tuning.Times((1.0, 1.1, 1.1 + len(calls) / 8), prepare=0.5)
+    return tuning.Times((1.0, 1.1, 1.1 + len(calls) / 8), prepare=(0.3, 0.6))
 
   monkeypatch.setattr(tuning, "_measure", made_up)
   return calls
@@ -113,7 +113,8 @@ def test_every_length_of_a_draft_is_measured(drafter, count, cache):
   assert min(times) > 0
   found = json.loads(file_of(cache).read_text())
   assert found["seconds"] == list(times)
-  assert found["prepare"] > 0
+  without_drafter, with_drafter = found["prepare"]
+  assert min(without_drafter, with_drafter) > 0
 
 
 def compiled(program, *arguments):
@@ -126,7 +127,9 @@ def compiled(program, *arguments):
 def test_inputs_are_encoded_once_and_not_while_iterations_are_timed():
   start, run = tuning._programs(job())
   gamma = jnp.int32(GAMMA)
-  assert "EncoderLayer" in compiled(start, arguments(), gamma)
+  texts = [compiled(start, arguments(), length) for length in (gamma, None)]
+  with_draft, without_draft = (text.count("EncoderLayer") for text in texts)
+  assert with_draft > without_draft > 0
   started = start(arguments(), gamma)
   timed = compiled(run, arguments(), gamma, started, jnp.int32(1))
   assert "DecoderLayer" in timed
@@ -180,7 +183,7 @@ def test_the_file_s_name_is_the_same_in_other_processes(kernels, cache, counted)
   name = file_of(cache).name
   for file in kernels:
     shutil.copy(file, cache)
-  file_of(cache).write_text(json.dumps({"seconds": [7.0, 8.0, 9.0], "prepare": 1.0}))
+  file_of(cache).write_text('{"seconds": [7.0, 8.0, 9.0], "prepare": [1.0, 1.0]}')
   program = "from tests import test_tuning; print(test_tuning.measure())"
   assert processes.printed("-c", program) == "(7.0, 8.0, 9.0)\n"
   assert file_of(cache).name == name
@@ -193,15 +196,17 @@ def test_the_file_s_name_is_the_same_in_other_processes(kernels, cache, counted)
     '{"seconds": [1.0, 2.0',
     "[1.0, 2.0, 3.0]",
     "{}",
-    '{"seconds": null, "prepare": 1.0}',
+    '{"seconds": null, "prepare": [1.0, 1.0]}',
     '{"seconds": [1.0, 2.0, 3.0]}',
-    '{"seconds": [1.0, 2.0, 3.0], "prepare": NaN}',
-    '{"seconds": [1.0, 2.0], "prepare": 1.0}',
-    '{"seconds": [1.0, 2.0, 3.0, 4.0], "prepare": 1.0}',
-    '{"seconds": ["1", "2", "3"], "prepare": 1.0}',
-    '{"seconds": [1.0, NaN, 3.0], "prepare": 1.0}',
-    '{"seconds": [1.0, 0.0, 3.0], "prepare": 1.0}',
-    '{"seconds": [1.0, -2.0, 3.0], "prepare": 1.0}',
+    '{"seconds": [1.0, 2.0, 3.0], "prepare": 1.0}',
+    '{"seconds": [1.0, 2.0, 3.0], "prepare": [1.0]}',
+    '{"seconds": [1.0, 2.0, 3.0], "prepare": [1.0, NaN]}',
+    '{"seconds": [1.0, 2.0], "prepare": [1.0, 1.0]}',
+    '{"seconds": [1.0, 2.0, 3.0, 4.0], "prepare": [1.0, 1.0]}',
+    '{"seconds": ["1", "2", "3"], "prepare": [1.0, 1.0]}',
+    '{"seconds": [1.0, NaN, 3.0], "prepare": [1.0, 1.0]}',
+    '{"seconds": [1.0, 0.0, 3.0], "prepare": [1.0, 1.0]}',
+    '{"seconds": [1.0, -2.0, 3.0], "prepare": [1.0, 1.0]}',
     b"\xff\xfe\x00",
   ],
 )
@@ -252,7 +257,7 @@ def test_a_decoder_uses_the_measured_times(cache, monkeypatch):
   for slow in (0.5, 99.0):
     times = (1.0, 1.0 + slow, 1.0 + slow)
     forget(monkeypatch)
-    measured = tuning.Times(times, prepare=0.5)
+    measured = tuning.Times(times, prepare=(0.5, 0.5))
     monkeypatch.setattr(tuning, "_measure", lambda *_, found=measured: found)
     monkeypatch.setattr(tuning, "_read", lambda name, count: None)
     outputs.append(decode(tuned()))
@@ -264,7 +269,7 @@ def test_a_decoder_uses_the_measured_times(cache, monkeypatch):
 @pytest.mark.parametrize("is_measured", [True, False], ids=["measured", "given"])
 def test_a_decode_is_plain_if_drafts_do_not_pay(cache, monkeypatch, is_measured):
   times = (1.0, 99.0, 99.0)
-  measured = tuning.Times(times, prepare=0.5)
+  measured = tuning.Times(times, prepare=(0.5, 0.5))
   monkeypatch.setattr(tuning, "_measure", lambda *_: measured)
   policy = CostAware() if is_measured else CostAware(times)
   decoder = dataclasses.replace(AUTO, policy=policy, rule=Coupled(), slots=1)
@@ -278,19 +283,18 @@ def test_a_decode_is_plain_if_drafts_do_not_pay(cache, monkeypatch, is_measured)
 
 
 def test_the_expected_gain_is_printed_once(cache, counted, capsys):
-  assert (
-    tuned() == tuned() == dataclasses.replace(AUTO, policy=CostAware((1.0, 1.1, 1.225)))
-  )
+  # An output is expected to have a quarter of 12 tokens.
+  policy = CostAware((1.0, 1.1, 1.225), prepare=(0.3 / 3, 0.6 / 3))
+  assert tuned() == tuned() == dataclasses.replace(AUTO, policy=policy)
   *_, printed = capsys.readouterr().err.splitlines()
-  assert printed == CostAware((1.0, 1.1, 1.225)).outlook((0, 1, 2))
+  assert printed == policy.outlook((0, 1, 2))
   assert tuning.outlooks() == [printed]
 
 
 def test_the_policy_s_prior_changes_no_times(cache, counted):
   confident = dataclasses.replace(AUTO, policy=CostAware(prior_alpha=0.9, by_row=True))
-  assert tuned(confident).policy == CostAware(
-    (1.0, 1.1, 1.225), prior_alpha=0.9, by_row=True
-  )
+  expected = dataclasses.replace(tuned().policy, prior_alpha=0.9, by_row=True)
+  assert tuned(confident).policy == expected
   assert measure() == (1.0, 1.1, 1.225)
   assert len(counted) == 1
 
@@ -359,3 +363,11 @@ def test_measured_times_are_recorded(cache, counted):
   tuned()
   rows = {"rows": 2, "drafted": [0, 1, 2], "seconds": [1.0, 1.1, 1.225]}
   assert tuning.asked_for() == [rows]
+
+
+def test_a_run_s_speedup_follows_from_the_measured_times(cache, counted):
+  tuned()
+  counts = {"tokens": 30, "target_calls": 12, "drafted": 12, "examples": 5}
+  plain, speculative = 30 * 1.0 + 5 * 0.3, 12 * 1.1 + 5 * 0.6
+  expected = pytest.approx(plain / speculative)
+  assert tuning.speed_by_iterations(counts) == expected

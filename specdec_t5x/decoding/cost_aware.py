@@ -16,9 +16,8 @@ from specdec_t5x.core.knobs import is_finite, is_probability
 from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.decoding.state import StepInfo
 
-# The least expected speedup at which drafting is tried. Measured times are those of
-# iterations alone: a program that drafts also takes longer to trace, and reads each
-# input with the draft, too. Most drafts are accepted less often than the prior says.
+# The least expected speedup at which drafting is tried: a program that drafts takes
+# longer to trace, and most drafts are accepted less often than the prior says.
 _WORTH = 1.2
 
 
@@ -49,7 +48,7 @@ class CostAware(Policy):
     (prior_alpha prior_weight + accepted) / (prior_weight + tried),
 
   over the rows of the batch and their earlier outputs. The decode is plain if no length
-  is expected to gain a fifth at `prior_alpha`.
+  is expected to gain a fifth at `prior_alpha`, encoders included.
 
   Attributes:
     seconds: time of an iteration for each draft length, the first without a draft;
@@ -59,6 +58,8 @@ class CostAware(Policy):
     decay: factor of old counts per iteration, so drafting is tried again in time.
     by_row: whether rows have different lengths, by their own drafts alone; otherwise
       all rows have the best length for the batch.
+    prepare: seconds from inputs to the first iteration per token of an output, without
+      a drafter and with the drafter.
   """
 
   seconds: Sequence[float] = ()
@@ -67,6 +68,7 @@ class CostAware(Policy):
   prior_weight: float = 2.0
   decay: float = 0.98
   by_row: bool = False
+  prepare: tuple[float, float] = (0.0, 0.0)
 
   def __post_init__(self):
     # A list, as gin gives, would make the policy unhashable.
@@ -130,8 +132,10 @@ class CostAware(Policy):
   def speedup(self, alpha: float, choices: tuple[int, ...]) -> float:
     """Returns the speedup over plain decoding of the best draft that is not empty."""
     tokens = list(itertools.accumulate(alpha**n for n in range(choices[-1] + 1)))
+    without_drafter, with_drafter = self.prepare
+    plain = self.seconds[0] + without_drafter
     return max(
-      tokens[n] * self.seconds[0] / seconds
+      plain / (seconds / tokens[n] + with_drafter)
       for n, seconds in zip(choices[1:], self.seconds[1:], strict=True)
     )
 
