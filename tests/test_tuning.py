@@ -363,11 +363,3 @@ def test_measured_times_are_recorded(cache, counted):
   tuned()
   rows = {"rows": 2, "drafted": [0, 1, 2], "seconds": [1.0, 1.1, 1.225]}
   assert tuning.asked_for() == [rows]
-
-
-def test_a_run_s_speedup_follows_from_the_measured_times(cache, counted):
-  tuned()
-  counts = {"tokens": 30, "target_calls": 12, "drafted": 12, "examples": 5}
-  plain, speculative = 30 * 1.0 + 5 * 0.3, 12 * 1.1 + 5 * 0.6
-  expected = pytest.approx(plain / speculative)
-  assert tuning.speed_by_iterations(counts) == expected
