@@ -30,7 +30,7 @@ _RUN_FIELDS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Converts what the flags name (None: the process's); returns the exit status."""
+  """Converts the folder that the flags name, and returns the exit status."""
   parser = argparse.ArgumentParser(
     prog="python -m specdec_t5x.convert",
     description=__doc__,

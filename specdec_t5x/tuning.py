@@ -35,14 +35,14 @@ from specdec_t5x.network import draft_step, rounded
 # A round times at most this many iterations with drafts, for about this many seconds.
 _ITERATIONS = 5
 _BRIEF = 0.1
-# It times more iterations without a draft: they are quick, and all others are judged by
-# them.
+# It times more iterations without a draft: they are quick, and every ratio has them.
 _PLAIN = 20
 # There are rounds for _SECONDS, at least _LEAST and at most _MOST of them.
 _LEAST = 5
 _SECONDS = 2.0
 _MOST = 35
-# The share of `max_length` that an average output is expected to have.
+# An output is expected to have this share of `max_length`: its length is not known, and
+# feature lengths are usually several times the mean.
 _FILLED = 0.25
 _NO_ROOM = "Decoding plainly: an output of one token has no room for a draft."
 _NEVER = -1  # No token ends a sequence that is timed.
@@ -350,7 +350,7 @@ def _measure(job: Job, params: Mapping[str, Any]) -> Times:
       jax.block_until_ready(program(arguments, *settings))
       return time.perf_counter() - begin
 
-    seconds_of(start, None)  # Compiles.
+    seconds_of(start, None)  # Compiles plain decoding's start.
     seconds_of(run, 0, state, 1)  # Compiles, for all lengths and counts.
     # An iteration takes at most a draft and a token of the output.
     fit = (job.max_length - 1) // (lengths[-1] + 1)

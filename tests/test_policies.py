@@ -381,10 +381,17 @@ def test_policies_have_names():
 
 
 def test_lists_from_gin_are_hashable_settings():
-  assert hash(CostAware([1.0, 2.0])) == hash(CostAware((1.0, 2.0)))
+  lists = CostAware([1.0, 2.0], prepare=[0.1, 0.2])
+  assert hash(lists) == hash(CostAware((1.0, 2.0), prepare=(0.1, 0.2)))
 
 
 # ---- Refusals ----
+
+
+@pytest.mark.parametrize("prepare", [(), (0.1,), (0.1, -0.2), (0.1, float("nan"))])
+def test_wrong_times_of_encoders_are_refused(prepare):
+  with pytest.raises(ValueError, match=r"prepare must be two times .* Leave prepare"):
+    CostAware((1.0, 2.0), prepare=prepare)
 
 
 def test_a_wrong_number_of_times_is_refused():

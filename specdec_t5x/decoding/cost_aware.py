@@ -68,13 +68,20 @@ class CostAware(Policy):
   prior_weight: float = 2.0
   decay: float = 0.98
   by_row: bool = False
-  prepare: tuple[float, float] = (0.0, 0.0)
+  prepare: Sequence[float] = (0.0, 0.0)
 
   def __post_init__(self):
-    # A list, as gin gives, would make the policy unhashable.
+    # Lists, as gin gives, would make the policy unhashable.
     object.__setattr__(self, "seconds", tuple(self.seconds))
+    object.__setattr__(self, "prepare", tuple(self.prepare))
     if not all(is_finite(each) and each > 0 for each in self.seconds):
       raise ValueError(f"CostAware.seconds must be above 0, got {self.seconds}.")
+    are_times = all(is_finite(each) and each >= 0 for each in self.prepare)
+    if len(self.prepare) != 2 or not are_times:
+      raise ValueError(
+        "CostAware.prepare must be two times of at least 0, without and with the "
+        f"drafter, got {self.prepare}. Leave prepare out to measure the times."
+      )
     shares = is_probability(self.prior_alpha) and is_probability(self.decay)
     if not (shares and is_finite(self.prior_weight) and self.prior_weight > 0):
       raise ValueError(

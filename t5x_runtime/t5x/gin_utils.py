@@ -149,7 +149,7 @@ def _explained(error: Exception, where: str = "") -> ValueError:
 
 
 def _missing_file(error: Exception) -> str | None:
-  """Returns the gin file that gin can't find; None for other errors."""
+  """Returns the gin file that gin can't find, or None for an error of another kind."""
   match = re.match(r"Unable to open file: (.*)\. Searched config paths", str(error))
   return match[1] if match and isinstance(error, OSError) else None
 
