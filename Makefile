@@ -50,16 +50,16 @@ demo-lm: install
 # stopped. ARGS="--data m30k=DIR" adds what needs that folder. Peers are timed, too.
 results: $(PEERS)/.installed
 	$(RUN_PEERS) -m specdec_t5x.demo --keep demo
-	$(RUN_PEERS) -m specdec_t5x.bench results $(ARGS)
+	$(RUN_PEERS) -m benchmarks results $(ARGS)
 
 # Checks and measures speculation on this GPU or TPU, in minutes: docs/tpu.md. A later
 # flag overrides an earlier one, as in ARGS="--output DIR --minutes 3".
 gpu:
-	$(HERE) -m specdec_t5x.bench gpu --output runs/gpu $(ARGS)
+	$(HERE) -m benchmarks gpu --output runs/gpu $(ARGS)
 
 # The checks alone, one line each.
 test-gpu:
-	$(HERE) -m specdec_t5x.bench.gpu.checks $(ARGS)
+	$(HERE) -m benchmarks.gpu.checks $(ARGS)
 
 test: lint
 	$(PYTEST) --suite $(SUITE)

@@ -6,7 +6,7 @@
 The reader has to find the noun behind a pro-form ("it", "that", "what", "whose", "one",
 "those", "such"). The measure points at sentences to rewrite. A low number does not make
 a text good. Cells of tables count, except in tables between `<!-- table NAME -->` and
-`<!-- end -->`, which `python -m specdec_t5x.bench report` renders.
+`<!-- end -->`, which `python -m benchmarks report` renders.
 """
 
 import argparse
@@ -53,7 +53,7 @@ _SECTION = re.compile(
 )
 
 _CODE_OR_COMMENT = re.compile(r"```.*?```|^<!--.*?-->", re.S | re.M)
-# `python -m specdec_t5x.bench report` writes the text between these two comments.
+# `python -m benchmarks report` writes the text between these two comments.
 _RENDERED = re.compile(r"^<!-- table .*?^<!-- end -->", re.S | re.M)
 # A row of headings, the line below the headings, and rows.
 _TABLE = re.compile(r"^\|.*\|\n\|[-:| ]+\|\n(?:\|.*\|(?:\n|\Z))*", re.M)

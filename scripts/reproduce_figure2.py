@@ -1,8 +1,11 @@
-"""Figure 2 of the paper, ours beside theirs: `python -m specdec_t5x.bench figure2`."""
+"""Figure 2 of the paper, ours beside theirs: `python -m benchmarks figure2`."""
 
+import pathlib
 import sys
 
-from specdec_t5x.bench.__main__ import main
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from benchmarks.__main__ import main
 
 if __name__ == "__main__":
   sys.exit(main(["figure2", *sys.argv[1:]]))

@@ -1,8 +1,11 @@
-"""Table 1 of the paper, ours beside theirs: `python -m specdec_t5x.bench table1`."""
+"""Table 1 of the paper, ours beside theirs: `python -m benchmarks table1`."""
 
+import pathlib
 import sys
 
-from specdec_t5x.bench.__main__ import main
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from benchmarks.__main__ import main
 
 if __name__ == "__main__":
   sys.exit(main(["table1", *sys.argv[1:]]))

@@ -11,9 +11,12 @@ traces as JSON lines, and --run=FILE shows kept traces.
 """
 
 import argparse
+import pathlib
 import sys
 import textwrap
 from collections.abc import Sequence
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 if __name__ == "__main__":
   from specdec_t5x.quiet import import_quietly
@@ -23,7 +26,7 @@ if __name__ == "__main__":
 from etils import epath
 
 import specdec_t5x
-from specdec_t5x.bench.command import add_flags
+from benchmarks.command import add_flags
 from specdec_t5x.data import hints
 from specdec_t5x.demo.recipe import ENDE
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA

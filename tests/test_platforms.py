@@ -15,7 +15,7 @@ COMMANDS = {
   "python": ["-c", _LOAD],
   "infer": ["-m", "t5x.infer", "--gin_file=configs/spec_ende.gin"],
   "train": ["-m", "specdec_t5x.train", "--gin_file=configs/train/draft.gin"],
-  "bench": ["-m", "specdec_t5x.bench", "machine", "--output=unused"],
+  "benchmarks": ["-m", "benchmarks", "machine", "--output=unused"],
 }
 
 
@@ -26,7 +26,7 @@ COMMANDS = {
     ("python", "cpuu"),
     ("infer", "gpu"),
     ("train", "tpu"),
-    ("bench", "typo,cuda"),
+    ("benchmarks", "typo,cuda"),
   ],
 )
 def test_an_unavailable_platform_is_reported_in_one_sentence(name, platform):

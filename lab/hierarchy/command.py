@@ -24,16 +24,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from benchmarks import jobs
+from benchmarks.command import Command
+from benchmarks.measured import Measured, Setting
+from benchmarks.run import PLAIN
+from benchmarks.study import Decode, Study
+from benchmarks.table import Table, listed, render
+from benchmarks.timed import Timed, alternate, each_turn, medians
 from lab.hierarchy import planner
 from lab.hierarchy.planner import Plan
 from specdec_t5x.api import Model
-from specdec_t5x.bench import jobs
-from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.measured import Measured, Setting
-from specdec_t5x.bench.run import PLAIN
-from specdec_t5x.bench.study import Decode, Study
-from specdec_t5x.bench.table import Table, listed, render
-from specdec_t5x.bench.timed import Timed, alternate, each_turn, medians
 from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding import generate

@@ -20,18 +20,18 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import jobs
+from benchmarks.cells import Cells
+from benchmarks.command import Command, at_least, fastest_as_gin
+from benchmarks.environment import machine
+from benchmarks.measured import Setting
+from benchmarks.run import PLAIN, compare
+from benchmarks.study import Decode, Study, fingerprint, pad_inputs
+from benchmarks.table import Table, listed, render
+from benchmarks.timed import each_turn, medians
 from lab.layers.agreement import Agreement
 from lab.layers.costs import LayerCosts
 from lab.layers.search import Search, require_optuna
-from specdec_t5x.bench import jobs
-from specdec_t5x.bench.cells import Cells
-from specdec_t5x.bench.command import Command, at_least, fastest_as_gin
-from specdec_t5x.bench.environment import machine
-from specdec_t5x.bench.measured import Setting
-from specdec_t5x.bench.run import PLAIN, compare
-from specdec_t5x.bench.study import Decode, Study, fingerprint, pad_inputs
-from specdec_t5x.bench.table import Table, listed, render
-from specdec_t5x.bench.timed import each_turn, medians
 from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.policy import Fixed

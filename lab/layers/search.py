@@ -22,8 +22,8 @@ def require_optuna() -> None:
 class Search:
   """A search for the sublayers to skip with the best predicted speed.
 
-  The search is deterministic: with acceptance rates in `bench.cells`, a stopped search
-  continues as if never interrupted.
+  The search is deterministic: with acceptance rates in `benchmarks.cells`, a stopped
+  search continues as if never interrupted.
 
   Args:
     names: names of the sublayers.

@@ -19,13 +19,13 @@ from collections.abc import Iterator
 
 import jax
 
-from specdec_t5x.bench import jobs
-from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.measured import Setting
-from specdec_t5x.bench.run import PLAIN, Run, Way, compare, measure
-from specdec_t5x.bench.study import Study
-from specdec_t5x.bench.table import Table, listed, render
-from specdec_t5x.bench.timed import Program
+from benchmarks import jobs
+from benchmarks.command import Command
+from benchmarks.measured import Setting
+from benchmarks.run import PLAIN, Run, Way, compare, measure
+from benchmarks.study import Study
+from benchmarks.table import Table, listed, render
+from benchmarks.timed import Program
 from specdec_t5x.contrib.link import process
 from specdec_t5x.contrib.link.client import Remote
 from specdec_t5x.contrib.link.drafter import Link

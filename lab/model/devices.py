@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specdec_t5x.bench.timed import alternate
+from benchmarks.timed import alternate
 
 
 @dataclasses.dataclass(frozen=True)

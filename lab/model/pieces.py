@@ -1,7 +1,7 @@
 """The pieces of a decode as programs, compiled for a device from shapes alone.
 
-A repeated piece is compiled inside a loop (`bench.iteration`). Work that happens once,
-such as laying out weights, is then not part of a repetition.
+A repeated piece is compiled inside a loop (`benchmarks.iteration`). Work that happens
+once, such as laying out weights, is then not part of a repetition.
 """
 
 import dataclasses
@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
+from benchmarks.iteration import call_program, iterated
+from benchmarks.oracle import ROUNDED, paired
+from benchmarks.study import Decode
 from lab.model import work
 from lab.model.devices import Device
 from specdec_t5x.analysis.hlo import Program
-from specdec_t5x.bench.iteration import call_program, iterated
-from specdec_t5x.bench.oracle import ROUNDED, paired
-from specdec_t5x.bench.study import Decode
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.sizes import random_params, t5_1_1

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from benchmarks.environment import environment
+from benchmarks.paper import published
+from benchmarks.table import Table, declared, listed, render
 from lab.model.devices import Device
 from lab.model.pieces import Cost, Piece, words
 from lab.model.timed import Measured
 from specdec_t5x.analysis import theory
-from specdec_t5x.bench.environment import environment
-from specdec_t5x.bench.paper import published
-from specdec_t5x.bench.table import Table, declared, listed, render
 
 # The paper's names of its drafts.
 _NAMES = {"small": "T5-small", "base": "T5-base", "large": "T5-large"}

@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from benchmarks import jobs, plotting
+from benchmarks.cells import Cells
+from benchmarks.command import REQUIRED, Command
+from benchmarks.environment import machine
+from benchmarks.measured import COUNTED, Measured, Setting
+from benchmarks.study import fingerprint
+from benchmarks.table import Table, listed, render
 from specdec_t5x import api
-from specdec_t5x.bench import jobs, plotting
-from specdec_t5x.bench.cells import Cells
-from specdec_t5x.bench.command import REQUIRED, Command
-from specdec_t5x.bench.environment import machine
-from specdec_t5x.bench.measured import COUNTED, Measured, Setting
-from specdec_t5x.bench.study import fingerprint
-from specdec_t5x.bench.table import Table, listed, render
 from specdec_t5x.contrib.online import serving
 from specdec_t5x.contrib.online.learner import Learner, Online
 from specdec_t5x.core.distributions import Sampling

@@ -4,7 +4,7 @@ r"""Compares every way to speculate with other libraries, with the same weights.
   python -m lab methods --target DIR --draft small=DIR --vocabulary FILE --inputs FILE \
     --prefix "translate English to German: " --output DIR
 
-Takes the flags of `python -m specdec_t5x.bench methods` and decodes with the same
+Takes the flags of `python -m benchmarks methods` and decodes with the same
 methods. At temperature 0 the installed peers decode in turn with our methods: Hugging
 Face and CTranslate2 (the extra `peers`), and upstream T5X (in place of t5x_runtime,
 requirements/t5x-upstream.txt). Leave every core to the measurement: torch's threads
@@ -15,13 +15,13 @@ import argparse
 import dataclasses
 from typing import Any
 
+from benchmarks import methods
+from benchmarks.environment import PACKAGES, environment
+from benchmarks.run import Way
+from benchmarks.study import Study
+from benchmarks.table import Table, declared, listed
 from lab.peers import PACKAGES as PEERS
 from lab.peers import programs
-from specdec_t5x.bench import methods
-from specdec_t5x.bench.environment import PACKAGES, environment
-from specdec_t5x.bench.run import Way
-from specdec_t5x.bench.study import Study
-from specdec_t5x.bench.table import Table, declared, listed
 from specdec_t5x.network.functional import is_decoder_only
 
 # Peers do not report their calls.

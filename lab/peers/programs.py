@@ -6,12 +6,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from benchmarks.measured import COUNTED
+from benchmarks.study import Study
+from benchmarks.timed import Program
 from lab import peers
 from lab.peers import importable, upstream
 from specdec_t5x.api import Model
-from specdec_t5x.bench.measured import COUNTED
-from specdec_t5x.bench.study import Study
-from specdec_t5x.bench.timed import Program
 from specdec_t5x.network.inputs import without_padding
 
 HF_PLAIN = "Hugging Face generate"

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import sys
 
-from specdec_t5x.bench.plotting import require_matplotlib
+from benchmarks.plotting import require_matplotlib
 from specdec_t5x.demo import recipe
 from specdec_t5x.demo.steps import Step, Steps
 from specdec_t5x.platforms import check_platform
@@ -49,7 +49,7 @@ def run(pair: recipe.DemoPair, inputs: int, more: bool, kept: str = "") -> None:
   with steps.step():
     same = _run_commands(pair)
   with steps.step():
-    from specdec_t5x.bench.command import keep
+    from benchmarks.command import keep
     from specdec_t5x.demo import chart, comparison
 
     table = comparison.compare(pair, inputs, TEMPERATURES, more, _report)
@@ -117,7 +117,7 @@ def _make_parts(parts, steps):
 
 
 def _run_commands(pair) -> str:
-  from specdec_t5x.bench import infer
+  from benchmarks import infer
 
   def job(kind):
     flags = [f"--gin_file=configs/{kind}_{pair.name}.gin"]

@@ -1,7 +1,7 @@
 """The comparison as a picture: speed-ups and the predictions of Theorem 3.8."""
 
-from specdec_t5x.bench import plotting
-from specdec_t5x.bench.table import Table
+from benchmarks import plotting
+from benchmarks.table import Table
 
 
 def draw(table: Table, folder: str) -> list[str]:

@@ -12,12 +12,12 @@ import numpy as np
 import sentencepiece
 from jaxtyping import Array, Int
 
-from specdec_t5x.bench import jobs
-from specdec_t5x.bench.costs import Costs, measure_costs
-from specdec_t5x.bench.measured import Setting
-from specdec_t5x.bench.run import PLAIN, Run, Way, measure
-from specdec_t5x.bench.study import Job, Study
-from specdec_t5x.bench.table import Table, columns, grid, render
+from benchmarks import jobs
+from benchmarks.costs import Costs, measure_costs
+from benchmarks.measured import Setting
+from benchmarks.run import PLAIN, Run, Way, measure
+from benchmarks.study import Job, Study
+from benchmarks.table import Table, columns, grid, render
 from specdec_t5x.demo import held_out
 from specdec_t5x.demo.recipe import DemoPair
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA

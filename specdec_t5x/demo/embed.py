@@ -18,9 +18,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from benchmarks import environment
 from specdec_t5x import api
 from specdec_t5x.analysis.acceptance import ratio
-from specdec_t5x.bench import environment
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.demo import embedded, held_out, recipe, tasks
 from specdec_t5x.demo.corpora import translation
@@ -74,7 +74,7 @@ def make_card(parts: dict[str, recipe.Part]) -> dict[str, Any]:
     "gamma": DEFAULT_GAMMA,
     "alpha": {"T=0": alphas[0], "T=1": alphas[1]},
     "tokens_per_target_call": tokens / sum(x.target_calls for x in drafted[0]),
-    "code": environment.code(pathlib.Path(api.__file__).parent),
+    "code": environment.code(environment.ROOT),
     "made": datetime.date.today().isoformat(),
   }
 

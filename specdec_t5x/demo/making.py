@@ -44,7 +44,7 @@ def make_part(part: Part) -> None:
 
 
 def describe(pair: DemoPair, directory: str = DIRECTORY) -> None:
-  """Writes pair.json and the test texts of a pair, for `bench`.
+  """Writes pair.json and the test texts of a pair, for `benchmarks`.
 
   Args:
     pair: a pair with target and drafts; other parts may be made later.

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import sentencepiece
 
+from benchmarks.measured import Setting
+from benchmarks.study import Draft, Job, Study, load_draft, pad_inputs
 from specdec_t5x.analysis import theory
-from specdec_t5x.bench.measured import Setting
-from specdec_t5x.bench.study import Draft, Job, Study, load_draft, pad_inputs
 from specdec_t5x.demo import comparison, recipe
-from tests.bench.conftest import STEADY
-from tests.bench.conftest import steady_parts as steady_parts
+from tests.benchmarks.conftest import STEADY
+from tests.benchmarks.conftest import steady_parts as steady_parts
 from tests.t5x_bridge import tiny
 
 GAMMA, MAX_OUTPUT, EOS = 5, 10, 1

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from specdec_t5x.bench import infer
+from benchmarks import infer
 from specdec_t5x.demo import making, recipe
 
 TWO_STEPS = pathlib.Path(__file__).with_name("two_steps.gin").read_text()
@@ -32,8 +32,8 @@ def test_a_failing_command_shows_the_end_of_its_log(tmp_path):
 
 
 def test_describe_writes_the_inputs_of_a_pair(tmp_path, monkeypatch, capsys):
-  from specdec_t5x.bench import jobs
-  from specdec_t5x.bench.command import Command
+  from benchmarks import jobs
+  from benchmarks.command import Command
   from specdec_t5x.demo import held_out
 
   monkeypatch.setattr(jobs, "DIRECTORY", str(tmp_path))

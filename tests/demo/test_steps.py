@@ -5,8 +5,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from specdec_t5x.bench.table import Column, Table
-from specdec_t5x.bench.timed import Spread
+from benchmarks.table import Column, Table
+from benchmarks.timed import Spread
 from specdec_t5x.demo import __main__ as demo
 from specdec_t5x.demo import chart
 from specdec_t5x.demo.steps import Step, Steps

@@ -195,7 +195,7 @@ def run(arguments: list[str]) -> None:
     flags = [re.sub(r"(VOCAB_SIZE=)\d+", r"\g<1>2048", flag) for flag in flags]
     commands.training(*flags, *few_steps, *aside, *heads)
   else:
-    if module == "specdec_t5x.bench" and "--gammas" in flags:
+    if module == "benchmarks" and "--gammas" in flags:
       flags += ["--gammas", "1", "3"]  # The last value of a flag wins.
     with patched_argv(module, *flags):
       runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from specdec_t5x.bench import report
-from specdec_t5x.bench.__main__ import main
+from benchmarks import report
+from benchmarks.__main__ import main
 from tests.real_data import ROOT
 
 
@@ -94,7 +94,7 @@ def test_a_command_keeps_the_measured_table(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert main(["table1", "--output=out", "--keep=theory"]) == 0
   record = json.loads((tmp_path / report.DATA / "theory.json").read_text())
-  assert record["command"].startswith("python -m specdec_t5x.bench table1 --output=out")
+  assert record["command"].startswith("python -m benchmarks table1 --output=out")
   assert {"code", "device", "date"} <= record["environment"].keys()
   (tmp_path / "README.md").write_text("<!-- table theory -->\n<!-- end -->\n")
   assert main(["report"]) == 0

@@ -1,15 +1,15 @@
-"""The fixtures of `tests.bench` for lab's commands."""
+"""The fixtures of `tests.benchmarks` for lab's commands."""
 
 import functools
 
 import pytest
 
+from benchmarks import timed
 from lab.__main__ import main
 from lab.hierarchy import command as hierarchy
 from lab.model import devices
 from lab.model import timed as pieces
-from specdec_t5x.bench import timed
-from tests.bench import conftest as bench
+from tests.benchmarks import conftest as bench
 from tests.t5x_bridge import tiny
 
 files = bench.files

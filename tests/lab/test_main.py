@@ -4,13 +4,13 @@ import re
 
 import pytest
 
+from benchmarks.__main__ import COMMANDS as BENCH
+from benchmarks.__main__ import MOVED, OTHERS
 from lab.__main__ import COMMANDS, main
-from specdec_t5x.bench.__main__ import COMMANDS as BENCH
-from specdec_t5x.bench.__main__ import MOVED, OTHERS
-from tests.bench.conftest import named
+from tests.benchmarks.conftest import named
 from tests.real_data import ROOT
 
-COMMANDS_BY_MODULE = {"specdec_t5x.bench": {*BENCH, *OTHERS}, "lab": {*COMMANDS}}
+COMMANDS_BY_MODULE = {"benchmarks": {*BENCH, *OTHERS}, "lab": {*COMMANDS}}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -35,7 +35,7 @@ def test_commands_named_in_texts_exist(pattern):
       continue
     # A table's caption has the command of the table's time, with ", code".
     lines = [x for x in path.read_text().splitlines() if ", code " not in x]
-    found = re.findall(r"python -m (lab|specdec_t5x\.bench) (\w+)", "\n".join(lines))
+    found = re.findall(r"python -m (lab|benchmarks) (\w+)", "\n".join(lines))
     for module, name in found:
       assert name in COMMANDS_BY_MODULE[module] or name.isupper(), path
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from benchmarks import jobs
+from benchmarks import methods as bench_methods
 from lab.peers import CTRANSLATE2, HUGGING_FACE, UPSTREAM, importable, methods, programs
-from specdec_t5x.bench import jobs
-from specdec_t5x.bench import methods as bench_methods
 from tests.lab.conftest import ran
 
 FLAGS = "--no-rules --max-length=10 --num-inputs=2 --gamma=3"

@@ -9,14 +9,14 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks import environment
+from benchmarks.cells import Cells
+from benchmarks.paper import published
 from lab.model import command, tables, timed
 from lab.model.devices import Device
 from lab.model.pieces import Cost, Piece
 from lab.model.timed import Measured
 from specdec_t5x.analysis import theory
-from specdec_t5x.bench import environment
-from specdec_t5x.bench.cells import Cells
-from specdec_t5x.bench.paper import published
 from tests.lab.conftest import ran
 from tests.real_data import ROOT
 

@@ -7,6 +7,9 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks.measured import Setting, tokens
+from benchmarks.run import PLAIN, compare
+from benchmarks.study import Job, Study, pad_inputs
 from lab.peers import (
   CTRANSLATE2,
   HUGGING_FACE,
@@ -15,9 +18,6 @@ from lab.peers import (
   programs,
 )
 from specdec_t5x import api
-from specdec_t5x.bench.measured import Setting, tokens
-from specdec_t5x.bench.run import PLAIN, compare
-from specdec_t5x.bench.study import Job, Study, pad_inputs
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.sizes import random_params
 from specdec_t5x.network.transformer import Transformer

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.oracle import Pair, Setup
 from specdec_t5x import build, generate, tuning
-from specdec_t5x.bench.oracle import Pair, Setup
 from specdec_t5x.contrib.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding import batching

@@ -1,0 +1,80 @@
+"""The paper's printed numbers (paper.json)."""
+
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from specdec_t5x.analysis import theory
+
+OUTPUT = "runs/reproduce"  # Tables and figures share the folder, and thus cells.
+# Half a unit of the last digit that table 4 prints.
+_HALF_A_TENTH = 0.05
+
+Row = Mapping[str, Any]
+
+
+@functools.cache
+def numbers() -> Mapping[str, Any]:
+  """Returns the rows of each table by name, and the tables' "source"."""
+  file = resources.files("benchmarks.paper") / "paper.json"
+  return json.loads(file.read_text(encoding="utf-8"))
+
+
+def theorem(row: Row) -> float:
+  """Returns theorem 3.8 at the alpha, gamma and c of a row of table 4."""
+  return float(theory.walltime_improvement(row["alpha"], row["gamma"], row["c"]))
+
+
+def follows(row: Row) -> bool:
+  """Returns whether the printed "expected" is theorem 3.8 at the printed alpha and c.
+
+  Three of table 4's twelve values are not, due to rounding of alpha and c or for other
+  reasons: see docs/math.md.
+  """
+  return abs(theorem(row) - row["expected"]) <= _HALF_A_TENTH
+
+
+def exceptions() -> Iterator[str]:
+  """Yields a note for each expected value that the paper's alpha and c don't give."""
+  for row in numbers()["tables_2_and_4"]:
+    if not follows(row):
+      yield (
+        f"The paper's {row['task']}, {row['draft']}, T={row['temperature']}: expected "
+        f"{row['expected']} does not follow from the printed alpha {row['alpha']} and "
+        f"c {row['c']}, which give {theorem(row):.3f} (docs/math.md)."
+      )
+
+
+def beside(
+  ours: Sequence[Row], table: Row, *, same_models: bool
+) -> list[dict[str, Any]]:
+  """Returns our rows, each with the paper's row of the same models.
+
+  The paper's other rows follow and are hidden, as no row of ours matches.
+  """
+  by = table["by"]
+  others = {}
+  for name in table["printed"]:
+    for row in numbers()[name]:
+      others[tuple(row[column] for column in by)] = row
+  rows = []
+  for row in ours:
+    key = tuple(row[column] for column in by)
+    same = others.pop(key, None) if same_models else None
+    rows.append({**(_shown(same, table) if same else {}), **row})
+  for row in others.values():
+    named = {column: row[column] for column in by}
+    rows.append({**named, **_shown(row, table), "hidden": True})
+  for row in rows:
+    for column in {"temperature", "lenience"} & row.keys():
+      row[column] = f"{row[column]:g}"
+  return rows
+
+
+def _shown(row, table):
+  if "expected" in row:
+    is_consistent = "yes" if follows(row) else "NO"
+    row = {**row, "theorem": theorem(row), "follows": is_consistent}
+  return {key: row.get(column) for key, column in table["paper"].items()}

@@ -1,1 +1,0 @@
-"""Timing and tables: `python -m specdec_t5x.bench`."""

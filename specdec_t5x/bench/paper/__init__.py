@@ -1,4 +1,0 @@
-"""The paper's tables and figures with our numbers (`python -m specdec_t5x.bench`).
-
-Leviathan, Kalman, Matias, ICML 2023, arXiv 2211.17192.
-"""

@@ -1,0 +1,167 @@
+"""Measured tables on a tiny random pair: numbers, resuming, and missing cells."""
+
+import csv
+import json
+import re
+
+import numpy as np
+import pytest
+
+from benchmarks import cells, jobs
+from benchmarks.measured import Setting
+from benchmarks.paper.tables import TABLE_4
+from benchmarks.study import Draft, fingerprint, load_draft
+from specdec_t5x import api
+from specdec_t5x.analysis import theory
+from specdec_t5x.checkpoints.parameters import T5XParameters
+from specdec_t5x.training import ngrams
+from tests.benchmarks.conftest import ran
+
+pytestmark = pytest.mark.usefixtures("steady_parts")
+
+SPEEDS = ["--gammas", "1", "3", "--temperatures", "0"]
+
+
+def ours(folder, name):
+  rows = json.loads((folder / f"{name}.json").read_text())["rows"]
+  return [row for row in rows if row["task"] == "yours"]
+
+
+def test_table_4_has_a_row_per_gamma_with_the_theory_s_numbers(measured):
+  one, three = ours(measured, "table4")
+  assert (one["gamma"], three["gamma"]) == (1, 3)
+  for row in (one, three):
+    alpha, gamma = row["alpha"]["value"], row["gamma"]
+    assert row["c"] == pytest.approx(2 / gamma / 5)
+    theorem = theory.walltime_improvement(alpha, gamma, row["c"])
+    assert row["theorem"] == pytest.approx(theorem)
+    assert row["block"] == pytest.approx(10 / 5)
+    with_block = theory.expected_tokens(alpha, gamma) * 5 / 12
+    assert row["with_block"] == pytest.approx(with_block)
+    ratio = row["speed"]["median"] / row["predicted"]["median"]
+    assert row["ratio"] == pytest.approx(ratio)
+    assert 1 <= row["tokens_per_call"]["value"] <= gamma + 1
+
+
+def test_the_page_shows_our_rows_and_json_has_the_paper_s_rows(measured):
+  text = (measured / "table4.md").read_text()
+  assert text.count("\n| yours") == 2
+  assert "T5-base |" not in text
+  assert "paper" not in text.splitlines()[2]
+  assert text.count("does not follow from the printed") == 3
+  rows = json.loads((measured / "table4.json").read_text())["rows"]
+  row = next(row for row in rows if row.get("paper_follows") == "NO")
+  assert row["hidden"]
+  assert row.keys() & {"alpha", "speed", "c"} == set()
+
+
+def test_tables_2_and_3_reuse_the_cells_of_table_4(measured, pair_flags, monkeypatch):
+  monkeypatch.setattr(cells, "measure_cell", None)
+  ran("table2", measured, *pair_flags, *SPEEDS)
+  (row,) = ours(measured, "table2")
+  assert row["gammas"] == "1 3"
+  best = max(ours(measured, "table4"), key=lambda r: r["speed"]["median"])
+  assert (row["gamma"], row["speed"]) == (best["gamma"], best["speed"])
+  assert row["identical"] == "3/3" or row["tokens"] >= 6
+  with (measured / "table2.csv").open() as file:
+    first = next(csv.DictReader(file))
+  assert (
+    float(first["alpha_low"]) <= float(first["alpha"]) <= float(first["alpha_high"])
+  )
+  ran("table3", measured, *pair_flags, "--gamma=3", "--temperatures", "0")
+  assert ours(measured, "table3")[0]["alpha"] == ours(measured, "table4")[1]["alpha"]
+
+
+def test_a_killed_run_is_resumed(measured, pair_flags, tmp_path, capsys):
+  lines = (measured / "cells.jsonl").read_text().splitlines()
+  # The run was killed in the middle of the second cell.
+  (tmp_path / "cells.jsonl").write_text(f"{lines[0]}\n{lines[1][:200]}")
+  ran("table4", tmp_path, *pair_flags, *SPEEDS)
+  assert "cells.jsonl, line 2: not a complete cell" in capsys.readouterr().err
+  first, second = ours(tmp_path, "table4")
+  old_first, old_second = ours(measured, "table4")
+  assert first == old_first
+  assert second["alpha"] == old_second["alpha"]
+  assert second["speed"] != old_second["speed"]
+
+
+@pytest.mark.parametrize("name", ["device", "code", "draft"])
+def test_cells_of_another_device_code_or_training_are_not_used(
+  name, measured, pair_flags, tmp_path, capsys
+):
+  text = (measured / "cells.jsonl").read_text()
+  # The fingerprint of a draft's parameters.
+  before = r'"draft": \[.*?, .*?, ' if name == "draft" else f'"{name}": '
+  moved = re.sub(f'({before})"[^"]*"', r'\1"another"', text)
+  assert moved.count("another") == 2
+  (tmp_path / "cells.jsonl").write_text(moved)
+  ran("table2", tmp_path, *pair_flags, *SPEEDS, "--recorded")
+  (row,) = ours(tmp_path, "table2")
+  assert "speed" not in row
+  assert "has 2 more cells, of other settings, code or machines" in (
+    capsys.readouterr().err
+  )
+  assert (tmp_path / "cells.jsonl").read_text() == moved
+
+
+def test_a_fingerprint_depends_on_names_shapes_and_values():
+  arrays = {"a": np.zeros(3)}, {"b": np.zeros(3)}, {"a": np.zeros(4)}, {"a": np.ones(3)}
+  assert len({*map(fingerprint, arrays)}) == 4
+  assert fingerprint({"a": np.zeros(3)}) == fingerprint(arrays[0])
+
+
+def test_table_3_counts_without_a_clock(pair_flags, tmp_path):
+  flags = "--gamma=2 --temperatures 0 1"
+  rows = ran("table3", tmp_path, *pair_flags, *flags.split())["rows"]
+  greedy, sampled = ours(tmp_path, "table3")
+  assert (greedy["temperature"], sampled["temperature"]) == ("0", "1")
+  # Distributions are one-hot, so the mass equals the count.
+  assert greedy["alpha"]["value"] == greedy["alpha_by_counts"]["value"]
+  assert 0 < sampled["alpha"]["value"] < 1
+  for line in (tmp_path / "cells.jsonl").read_text().splitlines():
+    result = json.loads(line)["result"]
+    assert result["costs"] is None
+    assert "seconds" not in result["columns"]
+  dialog = [row for row in rows if row["task"] == "dialog"]
+  assert len(dialog) == 6
+  assert all("alpha" not in row for row in dialog)
+
+
+def test_table_5_accepts_more_with_less_lenience(pair_flags, tmp_path):
+  flags = ["--leniences", "1", "0.1", "--gamma", "3", "--greedy-gamma", "2"]
+  rows = ran("table5", tmp_path, *pair_flags, *flags)["rows"]
+  sampled, lenient, greedy, lenient_greedy = ours(tmp_path, "table5")
+  assert (sampled["temperature"], sampled["lenience"]) == ("1", "1")
+  assert lenient["alpha_by_counts"]["value"] > sampled["alpha_by_counts"]["value"]
+  assert (
+    lenient_greedy["alpha_by_counts"]["value"] >= greedy["alpha_by_counts"]["value"]
+  )
+  assert sampled["speed"] == "not timed"
+  assert lenient_greedy["speed"]["median"] > 0
+  assert len(rows) == 4 + 16 + 4
+
+
+def test_drafts_without_a_network_are_measured(pair_flags):
+  study = jobs.load(TABLE_4.parser().parse_args(pair_flags))
+  vocab_size = study.target.network.config.vocab_size
+  table, params = ngrams.estimate([[5, 6, 7, 1], [5, 6, 1]], vocab_size, order=2)
+  bigram = Draft("bigram", "DIR", api.Model(table, params), "ngram", "of a test")
+  for draft in (bigram, load_draft("copy", "copy", "float32")):
+    cell = cells.measure_cell(study, draft, Setting(2, 1.0))
+    assert cell.inputs >= 1
+    assert 1 <= cell.tokens_per_call.value <= 3
+    assert cell.costs.gamma == 2
+    names = study.key(draft, Setting(2, 1.0))["draft"]
+    assert names[-1] == draft.drafter
+
+
+def test_a_table_of_n_grams_gives_a_draft_for_every_order(tmp_path):
+  table, params = ngrams.estimate([[2, 3, 1], [2, 4, 1]], 8, order=3)
+  T5XParameters(table, str(tmp_path)).save(0, params)
+  folder = str(tmp_path / "checkpoint_0")
+  orders = [load_draft("x", f"{folder}{at}", "float32").model for at in ("@1", "")]
+  assert [model.network.config.order for model in orders] == [1, 3]
+  with pytest.raises(ValueError, match="a number after @"):
+    load_draft("x", f"{folder}@two", "float32")
+  with pytest.raises(ValueError, match="NGRAM_ORDER must be from 1 to 3"):
+    load_draft("x", f"{folder}@4", "float32")

@@ -1,0 +1,128 @@
+"""The benchmark's oracle: a prescribed acceptance rate in bfloat16 and in float32."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import oracle
+from benchmarks.oracle import Pair, Setup, replayed
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.core.token import Token
+from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.native import platforms
+from tests.hash_model import HashModel, plain, speculation
+
+LENGTH = 48
+TARGET, DRAFT = (HashModel(seed, vocab_size=5) for seed in (1, 2))
+ROWS = 64
+TOKENS = 24
+GAMMA = 3
+NEVER = -1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+  ("target", "draft", "gamma", "batch", "temperature"),
+  # The small target's argmax in bfloat16 depends on the shape of a call.
+  [
+    ("tiny", "tiny", 2, 4, 0.0),
+    ("small", "tiny", 5, 1, 0.0),
+    ("tiny", "int4", 3, 4, 1.0),
+  ],
+)
+def test_alpha_is_as_prescribed_and_the_text_is_decoded(
+  dtype, target, draft, gamma, batch, temperature
+):
+  pair = Pair(Setup(target, draft, batch, temperature, gamma, dtype, 8, LENGTH))
+  pair.compile("iteration", "plain")
+  text = pair.forced["target"]
+  assert (pair.run("plain", LENGTH).tokens == text).all()
+  for alpha in (0.0, 0.3, 0.65, 0.9, 1.0):
+    decoded = pair.calls(alpha, 2)(1)
+    assert (decoded.tokens == text).all()
+    counts = decoded.statistics
+    counted = int(counts.accepted.sum()), int(counts.acceptance_positions.sum())
+    is_right = pair.forced_at(alpha, 1)["draft"] == text
+    assert counted == replayed(is_right, gamma)
+    assert abs(counted[0] / counted[1] - alpha) < 0.01
+
+
+@pytest.mark.parametrize(
+  ("is_right", "gamma", "counted"),
+  [
+    # The target emits the third token and the last token.
+    ([[1, 1, 0, 1]], 2, (2, 2)),
+    ([[0, 0, 0, 0]], 2, (0, 3)),
+    ([[1, 0, 1, 1, 1], [1, 1, 1, 1, 1]], 3, (6, 7)),
+  ],
+)
+def test_tested_and_accepted_counts_follow_from_positions(is_right, gamma, counted):
+  assert replayed(np.array(is_right, bool), gamma) == counted
+
+
+@pytest.mark.parametrize(("batch", "wide_costs_more"), [(2, True), (1, False)])
+def test_blocks_and_second_drafts_cost_time_and_change_no_token(
+  batch, wide_costs_more, monkeypatch
+):
+  # At batch 1 a GPU scores blocks of a fixed width.
+  monkeypatch.setattr(platforms, "wide_blocks_cost_more", lambda: wide_costs_more)
+  pair = Pair(Setup("tiny", "tiny", batch, 0.0, 3, "bfloat16", 8, 16))
+  pair.compile("block", "redrafted")
+  for name in pair.programs:
+    assert (pair.run(name, 16).tokens == pair.forced["target"]).all(), name
+  calls = pair.run("redrafted", 16).statistics.target_calls
+  pair.compile("iteration")
+  assert (pair.run("iteration", 16).statistics.target_calls == calls).all()
+
+
+def test_the_rounded_target_is_another_network():
+  pair = Pair(Setup("tiny", "tiny", 1, 0.0, 2, "bfloat16", 8, 12, weights="int8"))
+  pair.compile("iteration")
+  assert (pair.run("iteration", 12).tokens == pair.forced["target"]).all()
+  kinds = {leaf.dtype.name for leaf in jax.tree.leaves(pair.params["target"])}
+  assert "int8" in kinds
+
+
+@pytest.fixture(scope="module")
+def outputs():
+  return plain(TARGET, GREEDY, keys(), TOKENS, NEVER).tokens
+
+
+def keys():
+  return row_keys(jax.random.key(0), ROWS)
+
+
+@jax.jit
+def decode(forced):
+  drafter = DraftModel(DRAFT, GAMMA)
+  spec, state = speculation(TARGET, drafter, Token(), GREEDY, keys(), TOKENS, NEVER)
+  draft = spec.context.networks["draft"]
+  draft = dataclasses.replace(draft, extend=oracle.oracle_extend(DRAFT.extend, forced))
+  context = dataclasses.replace(spec.context, networks={"draft": draft})
+  return generate(dataclasses.replace(spec, context=context), state)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_the_acceptance_rate_is_alpha_and_outputs_are_unchanged(outputs, alpha):
+  key = jax.random.key(3)
+  shape = (ROWS, TOKENS)
+  target_tokens = jnp.broadcast_to(outputs, shape)
+  decoded = decode(oracle.forced_tokens(target_tokens, alpha, 5, key))
+  np.testing.assert_array_equal(decoded.tokens, outputs)
+  tried = int(decoded.statistics.acceptance_positions.sum())
+  # Four standard deviations of about a thousand tested positions.
+  margin = 4 * (alpha * (1 - alpha) / tried) ** 0.5
+  assert abs(int(decoded.statistics.accepted.sum()) / tried - alpha) <= margin
+
+
+def test_forced_tokens_are_the_output_or_a_different_token():
+  target_tokens = jnp.tile(jnp.arange(5), (3, 1))
+  key = jax.random.key(0)
+  none, every = (oracle.forced_tokens(target_tokens, a, 5, key) for a in (0.0, 1.0))
+  np.testing.assert_array_equal(every, target_tokens)
+  np.testing.assert_array_equal(none, (target_tokens + 1) % 5)

@@ -1,0 +1,74 @@
+"""A run has a row for every way, batch, temperature and domain."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from benchmarks.measured import COUNTED, Setting
+from benchmarks.run import PLAIN, Run, Way, measure
+
+
+def decode(emitted, token):
+  """Returns a decode that emitted some tokens in half as many calls."""
+  counts = dict.fromkeys(COUNTED, np.array([emitted]))
+  counts["target_calls"] = np.array([emitted / 2])
+  tokens = np.full((1, 3), token)
+  return SimpleNamespace(statistics=SimpleNamespace(**counts), tokens=tokens)
+
+
+def ways(temperature, batch):
+  """Returns three ways; one way emits a different token than plain decoding."""
+  names = {PLAIN: 5, "same": 5, "other": 6}
+  return {
+    name: Way(program=lambda n, token=token: decode(n + batch, token), columns={"x": 1})
+    for name, token in names.items()
+  }
+
+
+def test_every_combination_has_a_row_and_is_compared_with_the_plain_loop():
+  run = Run(ways, temperatures=(0.0, 1.0), batches=(2, 4), repetitions=3)
+  rows = list(measure(run))
+  assert [(r.values["temperature"], r.batch, r.key) for r in rows] == [
+    (temperature, batch, key)
+    for temperature in "01"
+    for batch in (2, 4)
+    for key in (PLAIN, "same", "other")
+  ]
+  assert [row.cell.tokens for row in rows[:1]] == [2 + 3 + 4]
+  equal = {(r.values["temperature"], r.key): r.values["identical"] for r in rows}
+  assert equal["0", "same"] == "3/3"
+  assert equal["0", "other"] == "0/3"
+  assert equal["1", "same"] == "sampled"
+  assert {row.values["x"] for row in rows} == {1}
+  assert rows[0].values["speed"].median == 1
+
+
+@pytest.mark.parametrize("domains", ["aab", "aba", "abb"])
+def test_every_domain_has_separate_rows(domains):
+  inputs = 0, 1, 4
+  run = Run(ways, inputs=lambda batch: inputs, domains=domains)
+  rows = [row for row in measure(run) if row.key == "same"]
+  assert [row.domain for row in rows] == ["a", "b"]
+  expected = [
+    sum(n + 1 for n, name in zip(inputs, domains, strict=True) if name == domain)
+    for domain in "ab"
+  ]
+  assert [row.cell.tokens for row in rows] == expected
+
+
+@pytest.mark.parametrize(("num_tokens", "inputs"), [(1, 16), (200, 32), (10_000, 40)])
+def test_inputs_are_decoded_until_there_are_enough_tokens(num_tokens, inputs):
+  run = Run(ways, inputs=lambda batch: range(40), num_tokens=num_tokens)
+  assert {row.cell.inputs for row in measure(run)} == {inputs}
+
+
+@pytest.mark.parametrize("shown", [(), ("speed",), ("tokens", "identical")])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 2.0])
+def test_a_way_may_show_some_of_the_measurements(shown, temperature):
+  way = Way(program=lambda n: decode(2, 5), shown=shown)
+  run = Run(lambda *_: {PLAIN: way}, setting=Setting(3, temperature, lenience=0.5))
+  (row,) = measure(run)
+  assert row.values["temperature"] == f"{temperature:g}"
+  assert row.values.keys() == {"temperature", *shown}
+  assert row.cell.equal == "sampled"
