@@ -131,7 +131,7 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
 def _tune(job: Job, params: Mapping[str, Any]) -> Tuned:
   decoder = job.decoder
   if not needs_times(decoder) or job.max_length == 1:
-    chosen = _plain_unless_drafts_pay(decoder, job.max_length)
+    chosen = plain_unless_drafts_pay(decoder, job.max_length)
     is_changed = job.max_length == 1 and chosen != decoder
     return Tuned(chosen, _NO_ROOM if is_changed else "")
   if jax.device_count() > 1:
@@ -143,7 +143,7 @@ def _tune(job: Job, params: Mapping[str, Any]) -> Tuned:
   policy = dataclasses.replace(decoder.policy, seconds=times.seconds, prepare=prepare)
   outlook = policy.outlook(decoder.drafter.lengths)
   decoder = dataclasses.replace(decoder, policy=policy)
-  return Tuned(_plain_unless_drafts_pay(decoder, job.max_length), outlook, times)
+  return Tuned(plain_unless_drafts_pay(decoder, job.max_length), outlook, times)
 
 
 def needs_times(decoder: Decoder) -> bool:
@@ -151,8 +151,8 @@ def needs_times(decoder: Decoder) -> bool:
   return isinstance(decoder.policy, CostAware) and not decoder.policy.seconds
 
 
-def _plain_unless_drafts_pay(decoder: Decoder, max_length: int) -> Decoder:
-  """Returns the decoder, or the plain one with the same outputs."""
+def plain_unless_drafts_pay(decoder: Decoder, max_length: int) -> Decoder:
+  """Returns the decoder, or the plain one with the same outputs if drafts don't pay."""
   # An observer records a speculative program, even if no row drafts.
   if decoder.drafter is None or decoder.observer:
     return decoder
@@ -242,26 +242,6 @@ def sizes(names: Iterable[str]) -> dict[str, dict[str, int]]:
   Beside them stand the bytes of the networks' parameters, for a run's record.
   """
   return {name: _sizes[name] for name in names if name in _sizes}
-
-
-def of_rows(decoder: Decoder, rows: int, sampling: Sampling, max_length: int):
-  """Returns the decoder that was `tuned` for this many rows, or an untuned one.
-
-  While a program is traced nothing can be measured.
-  """
-  key = decoder, rows, sampling, max_length
-  for job, outcome in _tuned.items():
-    if key == (job.decoder, job.rows, job.sampling, job.max_length):
-      return outcome.decoder
-  return _plain_unless_drafts_pay(decoder, max_length)
-
-
-def decodes_plainly(decoder: Decoder) -> bool:
-  """Returns whether every decode that was `tuned` from a decoder is plain."""
-  chosen = [
-    outcome.decoder for job, outcome in _tuned.items() if job.decoder == decoder
-  ]
-  return bool(chosen) and all(each.drafter is None for each in chosen)
 
 
 def _timed() -> dict[Job, Tuned]:

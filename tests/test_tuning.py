@@ -274,12 +274,10 @@ def test_a_decode_is_plain_if_drafts_do_not_pay(cache, monkeypatch, is_measured)
   policy = CostAware() if is_measured else CostAware(times)
   decoder = dataclasses.replace(AUTO, policy=policy, rule=Coupled(), slots=1)
   expected = PlainDecoder(AUTO.target, slots=1, rule=Coupled())
-  assert not tuning.decodes_plainly(decoder)
-  assert (tuned(decoder), tuning.decodes_plainly(decoder)) == (expected, True)
+  assert tuned(decoder) == expected
   # An observer's program is speculative: the program records that nothing was drafted.
   watched = dataclasses.replace(decoder, observer=KeepRejections(2))
   assert tuned(watched).drafter is AUTO.drafter
-  assert not tuning.decodes_plainly(watched)
 
 
 def test_the_expected_gain_is_printed_once(cache, counted, capsys):
@@ -313,16 +311,6 @@ def test_decoders_that_need_no_times_are_not_measured(decoder, cache, counted, c
   assert not counted
   assert not tuning.asked_for()
   assert not capsys.readouterr().err
-
-
-def test_a_traced_program_finds_the_times_of_its_rows(cache, counted):
-  def of_rows(rows, at=GREEDY):
-    return tuning.of_rows(AUTO, rows, at, ROOM)
-
-  assert of_rows(2) is AUTO
-  found = tuned()
-  assert of_rows(2) is found
-  assert of_rows(3) is of_rows(2, Sampling()) is AUTO
 
 
 def test_several_devices_have_no_times(cache, counted, monkeypatch, capsys):

@@ -70,10 +70,9 @@ class Decodes:
       module=decoder.target, optimizer_def=None, decode_fn=None, **of_t5x
     )
     self._default_decoder_params = default_decoder_params or models.DecoderParams()
-    count = self._default_decoder_params.num_decodes
-    if not is_whole(count, 1):
+    if not is_whole(self.num_decodes, 1):
       raise ValueError(
-        f"NUM_DECODES must be a whole number of at least 1, got {count!r}."
+        f"NUM_DECODES must be a whole number of at least 1, got {self.num_decodes!r}."
       )
     if not is_whole(seed, 0) or seed >= 2**32:
       raise ValueError(f"SEED must be a whole number from 0 to 2^32 - 1, got {seed!r}.")
@@ -88,6 +87,8 @@ class Decodes:
     self.decoder = decoder
     self.sampling = sampling
     self.seed = seed
+    # The decoders for this device, by rows of a call and maximal length of an output.
+    self.tuned: dict[tuple[int, int], Decoder] = {}
     self._end_ids = None
 
   @property
@@ -113,8 +114,7 @@ class Decodes:
 
   def check_max_length(self, max_length: int) -> None:
     """Raises a ValueError if decoder, sampling and max_length are incompatible."""
-    count = self._default_decoder_params.num_decodes
-    self.decoder.check(self.sampling, max_length, count)
+    self.decoder.check(self.sampling, max_length, self.num_decodes)
 
   def check_batch(
     self, examples: int, lengths: Mapping[str, int], shards: int = 1
@@ -129,7 +129,7 @@ class Decodes:
     drafter = self.decoder.drafter
     if drafter is None:
       return
-    rows = examples * self._default_decoder_params.num_decodes
+    rows = examples * self.num_decodes
     if 0 < self.decoder.slots < rows:
       rows = self.decoder.slots // shards
     target = self.decoder.target
@@ -169,6 +169,11 @@ class Decodes:
     return self._converter is None and hasattr(self, "plain_features")
 
   @property
+  def num_decodes(self) -> int:
+    """The number of decodes per input."""
+    return self._default_decoder_params.num_decodes
+
+  @property
   def end_ids(self) -> tuple[int, ...]:
     """The end tokens of the target's folder, or else of the vocabulary."""
     return self._end_ids or end_ids_of(self.output_vocabulary)
@@ -186,7 +191,7 @@ class Decodes:
   @property
   def returns_all(self) -> bool:
     """Whether a call returns all decodes of an input by default."""
-    return self._returns_all(self._default_decoder_params.num_decodes)
+    return self._returns_all(self.num_decodes)
 
   def _returns_all(self, num_decodes: int) -> bool:
     # The best of several samples is no sample of the target's distribution.
@@ -199,9 +204,9 @@ class Decodes:
     `t5x_runtime` passes the state after each batch to the next batch. Upstream T5X
     does not.
     """
-    if tuning.decodes_plainly(self.decoder):
+    if self.tuned and all(each.drafter is None for each in self.tuned.values()):
       return None
-    rows = examples * self._default_decoder_params.num_decodes
+    rows = examples * self.num_decodes
     return self.decoder.first_policy_state(rows)
 
   def get_initial_variables(self, rng, input_shapes, input_types=None):
@@ -326,12 +331,14 @@ class Decodes:
     rows = len(inputs)
     count = num_decodes
     if count is None:
-      count = self._default_decoder_params.num_decodes
+      count = self.num_decodes
     if return_all_decodes is None:
       return_all_decodes = self._returns_all(count)
     keys = jax.vmap(lambda key: row_keys(key, count))(keys).reshape(rows * count)
-    tuned = tuning.of_rows(self.decoder, rows * count, self.sampling, max_length)
-    decoded = tuned.decode(
+    decoder = self.tuned.get((rows * count, max_length))
+    if decoder is None:  # A batch of another size, or a call outside of T5X's commands.
+      decoder = tuning.plain_unless_drafts_pay(self.decoder, max_length)
+    decoded = decoder.decode(
       params, inputs, keys, self.sampling, max_length, self.end_ids, **request
     )
     return _package(decoded, rows, count, return_all_decodes), decoded

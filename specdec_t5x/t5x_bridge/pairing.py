@@ -17,7 +17,6 @@ from t5x.train_state import InferenceState
 from specdec_t5x import console, same_bits, tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.checkpoints.readers import abstract_state
-from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.network import rounded
 
@@ -159,46 +158,40 @@ class FromCheckpoints(utils.TrainStateInitializer):
 
 
 def tune(
-  params: Mapping[str, Any],
-  decoder: Decoder,
-  sampling: Sampling,
-  rows: int,
-  num_decodes: int,
-  lengths: Mapping[str, int],
+  params: Mapping[str, Any], model: Any, examples: int, lengths: Mapping[str, int]
 ) -> Mapping[str, Any]:
   """Derives parameters from restored parameters, and measures the cost of drafts.
 
   The derived parameters are those of rounded networks and the arrays of
   `Decoder.derived`, from the parameters before rounding. The cost of drafts is measured
-  for batches of T5X's size.
+  for batches of T5X's size, and the model decodes such batches by the tuned decoder.
 
   Args:
     params: restored parameters of the decoder's networks.
-    decoder: DECODER.
-    sampling: the adjustment of all distributions.
-    rows: number of inputs per call.
-    num_decodes: NUM_DECODES.
+    model: MODEL.
+    examples: number of inputs per call.
     lengths: TASK_FEATURE_LENGTHS.
 
   Returns:
     The derived parameters by name.
   """
+  decoder = model.decoder
   derived = {
     name: tuning.made(name, make, params[network], network)
     for network in decoder.networks
-    for name, make in decoder.derived(sampling, network).items()
+    for name, make in decoder.derived(model.sampling, network).items()
   }
   for name, network in decoder.networks.items():
     if rounded.of_weights(network.config):
       derived[name] = tuning.in_weights(network, params[name])
   job = tuning.Job(
     decoder,
-    rows=rows * num_decodes,
+    rows=examples * model.num_decodes,
     input_length=lengths["inputs"],
-    sampling=sampling,
+    sampling=model.sampling,
     max_length=lengths["targets"],
   )
   all_params = {**params, **derived}
   same_bits.find(decoder, job.rows_at_once, all_params)
-  tuning.tuned(job, all_params)
+  model.tuned[job.rows, job.max_length] = tuning.tuned(job, all_params)
   return derived

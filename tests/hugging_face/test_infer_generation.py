@@ -86,15 +86,19 @@ def pair(tmp_path_factory):
   return root, {name: str(root / name) for name in ("target", "draft")}
 
 
-def run(pair, out, *files, **settings):
-  """Runs the command and returns the printed text."""
+def run(pair, out, *files, more=(), **settings):
+  """Runs the command with the task's file and `more`, and returns the printed text."""
   root, paths = pair
   gin = out.parent / "task.gin"
   gin.write_text(TASK.format(name=f"task_{out.parent.name}", root=root))
+  if "EVAL_OUTPUT_DIR" not in settings:
+    settings["INFER_OUTPUT_DIR"] = str(out)
   return runs.completed(
-    *(*files, FOLDERS, gin),
+    *files,
+    FOLDERS,
+    gin,
+    *more,
     TARGET_CHECKPOINT_PATH=paths["target"],
-    INFER_OUTPUT_DIR=str(out),
     **settings,
   )
 
@@ -146,6 +150,39 @@ def test_the_command_applies_a_folder_s_settings_like_generate(
   if how != "plain":
     summary = runs.summary(tmp_path / "out")
     assert summary["statistics"]["alpha_by_counts"]["value"] > 0.9
+
+
+def test_an_evaluation_applies_the_folder_s_end_tokens(pair, tmp_path):
+  """The folder has two end tokens, and the run's vocabulary does not know them."""
+  root, paths = pair
+  ends = [97, 317]
+  made.write_json(root / "target" / generation.GENERATION, {"eos_token_id": ends})
+  (tmp_path / "references.gin").write_text(
+    "from __gin__ import dynamic_registration\n"
+    "from specdec_t5x.data import tasks\n"
+    "tasks.translation_from_records.target_field = 'en'\n"
+  )
+  run(
+    pair,
+    tmp_path / "unused",
+    "configs/eval_ende.gin",
+    module="t5x.eval",
+    more=[tmp_path / "references.gin"],
+    DRAFT_CHECKPOINT_PATH=paths["draft"],
+    VOCABULARY_PATH=str(root / "tokenizer"),
+    EVAL_OUTPUT_DIR=str(tmp_path / "out"),
+    GAMMA=3,
+  )
+  target = specdec_t5x.load_model(paths["target"])
+  prefixed = [f"translate English to German: {text}" for text in TEXTS]
+  outputs = specdec_t5x.generate(
+    prefixed, target, None, paths["target"], max_length=ROOM
+  )
+  assert {output.tokens[-1] for output in outputs} & set(ends)
+  vocabulary = open_vocabulary(str(root / "tokenizer"))
+  (file,) = (tmp_path / "out" / "inference_eval").glob("*-0*.jsonl")
+  decoded = [json.loads(line)["output"] for line in file.read_text().splitlines()]
+  assert decoded == [vocabulary.decode(output.tokens) for output in outputs]
 
 
 @pytest.mark.parametrize("ends", [[307, 2], [9]])

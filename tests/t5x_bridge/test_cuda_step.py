@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.t5x_bridge import pairing
 from tests.native.cuda import handlers
 from tests.t5x_bridge import tiny
@@ -37,14 +36,7 @@ def test_a_restored_pair_decodes_with_the_kernel(
   }
   handlers.install(monkeypatch, tmp_path)
   model = tiny.speculative(vocabulary, draft=DRAFT, gamma=2)
-  ready = functools.partial(
-    pairing.tune,
-    decoder=model.decoder,
-    sampling=GREEDY,
-    rows=2,
-    num_decodes=1,
-    lengths=LENGTHS,
-  )
+  ready = functools.partial(pairing.tune, model=model, examples=2, lengths=LENGTHS)
   params = tiny.restored(model, paths, dtype, ready=ready).params
   assert set(params) == {"target", "draft", "draft_step"}
   assert set(params["draft_step"]) == {"weights", "embedding", "norms", "biases"}

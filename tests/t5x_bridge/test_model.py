@@ -106,7 +106,7 @@ def test_a_batch_with_known_counts_returns_new_counts(
 
 
 def test_a_model_uses_the_times_measured_for_its_batch(vocabulary, batch, monkeypatch):
-  """Only times for the model's rows, sampling and lengths change the draft length."""
+  """Only times for the batch's rows and lengths change the draft length."""
   monkeypatch.setattr(tuning, "_tuned", {})
   times = tuning.Times((1.0, 9.0), prepare=(0.5, 0.5))
   monkeypatch.setattr(tuning, "_times", lambda job, params: times)
@@ -118,16 +118,13 @@ def test_a_model_uses_the_times_measured_for_its_batch(vocabulary, batch, monkey
   def drafted():
     return predict(model, batch)[1]["drafted"].sum()
 
-  tune = functools.partial(
-    pairing.tune, params, model.decoder, model.sampling, num_decodes=2
-  )
   assert drafted() > 0
-  tune(rows=4, lengths={"inputs": 9, "targets": LENGTH})
+  pairing.tune(params, model, examples=4, lengths={"inputs": 9, "targets": LENGTH})
   assert drafted() > 0
-  tune(rows=5, lengths={"inputs": 9, "targets": LENGTH})
+  pairing.tune(params, model, examples=5, lengths={"inputs": 9, "targets": LENGTH})
   assert drafted() == 0
   assert model.nothing_known(5) is None
-  assert [job.rows for job in tuning._tuned] == [8, 10]
+  assert list(model.tuned) == [(8, LENGTH), (10, LENGTH)]
 
 
 @pytest.mark.parametrize(
