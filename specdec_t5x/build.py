@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from specdec_t5x import moved, tuning
+from specdec_t5x import tuning
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.knobs import check_value, is_whole
 from specdec_t5x.core.rules import get_rule
@@ -368,6 +368,3 @@ def rule_for(choice: Rule | str, lenience: float) -> Rule:
       f"LENIENCE={lenience} needs VERIFICATION='lenient', got {choice!r}."
     )
   return get_rule(choice, **knobs)
-
-
-__getattr__ = moved.names_of(__name__)

@@ -6,7 +6,7 @@ import pytest
 
 from lab.__main__ import COMMANDS, main
 from specdec_t5x.bench.__main__ import COMMANDS as BENCH
-from specdec_t5x.bench.__main__ import MOVED, OTHERS
+from specdec_t5x.bench.__main__ import OTHERS
 from tests.bench.conftest import named
 from tests.real_data import ROOT
 
@@ -20,10 +20,6 @@ def test_every_command_has_help(name, capsys):
   printed = capsys.readouterr().out
   assert f"usage: python -m lab {name}" in printed
   assert "--output" in printed
-
-
-def test_moved_commands_exist():
-  assert {*MOVED} <= COMMANDS.keys()
 
 
 @pytest.mark.parametrize(
