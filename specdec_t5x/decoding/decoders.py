@@ -54,7 +54,7 @@ class Decoder(abc.ABC):
   """A way to decode: a frozen dataclass of networks and settings.
 
   Attributes:
-    target: the network with the distribution (or the hypotheses) of the outputs.
+    target: the network with the distribution of the outputs.
     guarantee: the promise about the outputs.
     alpha_is_mass: whether sum min(p, q) over the tried tokens estimates alpha.
     slots: rows that decode at once, over a whole batch; 0 is all rows. A row that ends
@@ -86,10 +86,9 @@ class Decoder(abc.ABC):
   def check(self, sampling: Sampling, max_length: int, num_decodes: int) -> None:
     """Raises a ValueError if the decoder can't decode with these settings."""
 
+  @abc.abstractmethod
   def reads_argmaxes(self, sampling: Sampling) -> bool:
     """Returns whether only the argmax of the target's logits is used."""
-    del sampling
-    return False
 
   def derived(
     self, sampling: Sampling, name: str = "target"

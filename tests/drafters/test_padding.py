@@ -2,14 +2,11 @@
 
 import dataclasses
 
-import jax
 import pytest
 
 import specdec_t5x
 from specdec_t5x.build import Model
-from specdec_t5x.contrib.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
@@ -59,21 +56,6 @@ def test_outputs_equal_plain_decoding(how, rows):
     found = specdec_t5x.generate(IDS, target, rule=rule, **known, **gamma, **words)
     assert [x.tokens for x in found] == [x.tokens for x in plain]
     assert any(x.drafted for x in found)
-
-
-@pytest.mark.parametrize("rows", [ROWS - 3, ROWS + 4])
-def test_hypotheses_of_a_beam_equal_plain_search(rows):
-  target = model(tiny.TARGET, ROWS)
-  draft = model(tiny.DRAFT, rows)
-  params = {"target": target.params, "draft": draft.params}
-  inputs = jax.numpy.array([[5, 9, 7, 1], [8, 4, 2, 1]])
-  found = [
-    BeamDecoder(target.network, drafter, 2 if drafter else 0, 4).decode(
-      params, inputs, row_keys(jax.random.key(0), 4), GREEDY, LENGTH, 1
-    )
-    for drafter in (None, draft.network)
-  ]
-  assert found[0].tokens.tolist() == found[1].tokens.tolist()
 
 
 def test_a_different_vocabulary_is_refused():
