@@ -217,5 +217,5 @@ def test_every_gin_file_of_a_drafter_is_decoded():
   configured = {f"drafters/{path.stem}" for path in configs.glob("drafters/*.gin")}
   configured |= {f"contrib/{path.stem}" for path in configs.glob("contrib/*.gin")}
   # The commands of these files are tested separately.
-  separate = {"link", "other_vocabulary", "online"}
+  separate = {"link", "online"}
   assert configured - files == {f"contrib/{name}" for name in separate}
