@@ -29,8 +29,6 @@ _LIGHT = "decode head infer machine gpu figure2 figure3 figure4"
 # Commands that parse their flags: `report` renders pages from kept tables, `results`
 # measures all tables of the pages.
 OTHERS = {"report": report.main, "results": results.main}
-# Research commands that moved to `python -m lab`, in a clone.
-MOVED = ("model", "layers", "hierarchy", "link", "online")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,13 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     The exit status: 0, or 1 after an error message about the input.
   """
   argv = sys.argv[1:] if argv is None else argv
-  if argv and argv[0] in MOVED:
-    print(
-      f"error: `benchmarks {argv[0]}` is now `python -m lab {argv[0]}`, with the same "
-      "flags, in a clone of the repository.",
-      file=sys.stderr,
-    )
-    return 1
   parser = argparse.ArgumentParser(
     prog="python -m benchmarks",
     description=__doc__,

@@ -65,7 +65,7 @@ def to_markdown(configs: pathlib.Path) -> str:
   for title, patterns in PARTS:
     lines.append(f"## {title}\n")
     for path in [p for pattern in patterns for p in sorted(configs.glob(pattern))]:
-      if path not in seen and not path.read_text().startswith("# Moved to "):
+      if path not in seen:
         seen.add(path)
         lines += _section(read(path, configs))
   return "\n".join(lines)

@@ -7,12 +7,10 @@ specdec_t5x.generate(["translate English to German: Good morning."],
 target, draft, "vocabulary.model")
 """
 
-from specdec_t5x import moved
 from specdec_t5x.quiet import load_triton
 
 __version__ = "0.2.0"
 
-moved.install()
 load_triton()
 
 _API = (

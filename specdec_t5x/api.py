@@ -44,7 +44,6 @@ from specdec_t5x.network.functional import (
 from specdec_t5x.platforms import check_platform
 from specdec_t5x.promotion import usual_promotion
 from specdec_t5x.vocabularies import frames
-from specdec_t5x.ways import WAYS
 
 DecodeFn = Callable[..., Decoded]
 
@@ -149,7 +148,6 @@ def generate(
   max_length: int = 128,
   batch_size: int = 16,
   seed: int = 0,
-  draft_tokenizer: str | os.PathLike | None = None,
   same_bits: bool | None = None,
 ) -> list[Generation]:
   """Decodes texts from a target with the help of a draft.
@@ -183,8 +181,6 @@ def generate(
     batch_size: the most inputs that are decoded at once.
     seed: the sampling's seed. Samples of an input depend on the seed and on the input's
       place in `inputs`, not on batch_size.
-    draft_tokenizer: the vocabulary of a draft model with another vocabulary than the
-      target, as `vocabulary`.
     same_bits: whether all blocks of the target have one width, so that plain and
       speculative decoding compute the same bits in bfloat16. The default is True on
       GPUs and TPUs at batch size 1, without extra cost.
@@ -202,15 +198,11 @@ def generate(
   target.generation.check()
   inputs = arguments.inputs(inputs, target.network.config.vocab_size)
   has_texts = any(isinstance(each, str) for each in inputs)
-  if has_texts or vocabulary is not None or draft_tokenizer is not None:
+  if has_texts or vocabulary is not None:
     vocabulary = arguments.path_of(vocabulary, "vocabulary")
   opened_vocabulary = opened(vocabulary, target)
   ids = encoded(inputs, target.network, opened_vocabulary)
   eos_id = end_tokens(target, opened_vocabulary)
-  shared = None
-  if draft_tokenizer is not None:
-    draft_tokenizer = arguments.path_of(draft_tokenizer, "draft_tokenizer")
-    shared = WAYS["other_vocabulary"].kind.tables_of(vocabulary, draft_tokenizer)
   decoder, params = together(
     target,
     draft,
@@ -219,7 +211,6 @@ def generate(
     gamma=gamma,
     num_candidates=num_candidates,
     policy=policy,
-    shared=shared,
     same_bits=same_bits,
   )
   decoder.check(sampling, max_length, 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from specdec_t5x import moved, tuning
+from specdec_t5x import tuning
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.knobs import check_value, is_whole
 from specdec_t5x.core.rules import get_rule
@@ -80,7 +80,6 @@ def together(
   gamma: int | None = None,
   num_candidates: int = 1,
   policy: Policy | str | None = None,
-  shared: Any | None = None,
   same_bits: bool | None = None,
 ) -> tuple[Decoder, Mapping[str, Any]]:
   """Returns the decoder of some models, and its parameters on the device.
@@ -95,7 +94,6 @@ def together(
     gamma: draft length of a named drafter.
     num_candidates: independent drafts of an iteration, of a named drafter.
     policy: decides draft lengths.
-    shared: maps the target's tokens to a draft model's own tokens.
     same_bits: whether plain and speculative decoding score blocks of one width.
 
   Raises:
@@ -115,13 +113,12 @@ def together(
   networks = {name: model.network for name, model in models.items()}
   params = jax.device_put({name: model.params for name, model in models.items()})
   if drafter is None and draft is None:
-    words = {"num_candidates": num_candidates, "policy": policy, "shared": shared}
-    _refuse_words(rule=rule, gamma=gamma, **words)
+    _refuse_words(rule=rule, gamma=gamma, num_candidates=num_candidates, policy=policy)
     return PlainDecoder(target.network, same_bits=same_bits), params
   network = networks.get("draft")
   if drafter is None:
     drafter = "heads" if isinstance(network, FeatureDrafter) else "draft_model"
-  parts = get_drafter(drafter, network, gamma, num_candidates, shared)
+  parts = get_drafter(drafter, network, gamma, num_candidates)
   chosen = policy_for(parts, policy, gamma, is_word=isinstance(drafter, str))
   decoder = SpeculativeDecoder(
     target.network, parts, get_rule(rule), chosen, same_bits=same_bits
@@ -182,7 +179,6 @@ def get_drafter(
   network: Network | None = None,
   gamma: int | None = None,
   num_candidates: int = 1,
-  shared: Any | None = None,
 ) -> Drafter:
   """Returns a drafter unchanged, or makes the named drafter with these settings.
 
@@ -191,7 +187,6 @@ def get_drafter(
     network: the network of a named drafter, if it needs a network.
     gamma: draft length, in tokens.
     num_candidates: independent drafts of an iteration, of a draft model.
-    shared: as for `together`.
 
   Raises:
     ValueError: if the name is unknown, or these settings do not go together.
@@ -199,12 +194,6 @@ def get_drafter(
   if not is_whole(num_candidates, 1):
     raise ValueError(
       f"NUM_CANDIDATES must be a whole number of at least 1, got {num_candidates!r}."
-    )
-  if shared is not None and (drafter != "draft_model" or num_candidates > 1):
-    raise ValueError(
-      "draft_tokenizer needs drafter='draft_model' and num_candidates=1, got "
-      f"{drafter!r} and num_candidates={num_candidates}. Leave drafter and "
-      "num_candidates out."
     )
   if isinstance(drafter, Drafter):
     if num_candidates > 1 or gamma not in (None, drafter.depth):
@@ -232,9 +221,6 @@ def get_drafter(
     tree = delayed(0, num_candidates, longest(gamma))
     return WAYS["tree"].kind(network, tree)
   knobs = {} if gamma is None else {"gamma": gamma}
-  if shared is not None:
-    way = WAYS["other_vocabulary"]
-    knobs["tokens"] = shared
   return way.make({"draft": network}, **knobs)
 
 
@@ -368,6 +354,3 @@ def rule_for(choice: Rule | str, lenience: float) -> Rule:
       f"LENIENCE={lenience} needs VERIFICATION='lenient', got {choice!r}."
     )
   return get_rule(choice, **knobs)
-
-
-__getattr__ = moved.names_of(__name__)

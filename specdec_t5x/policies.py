@@ -8,8 +8,6 @@ from specdec_t5x.decoding.cost_aware import CostAware
 from specdec_t5x.decoding.policy import Fixed, Policy
 
 POLICIES: dict[str, Policy] = {"auto": CostAware(), "fixed": Fixed()}
-# Policies of earlier versions. None was better than 'auto' beyond noise.
-_REMOVED = ("budget", "confidence", "exit")
 
 
 def get_policy(policy: Policy | str) -> Policy:
@@ -20,11 +18,6 @@ def get_policy(policy: Policy | str) -> Policy:
   """
   if isinstance(policy, Policy):
     return policy
-  if policy in _REMOVED:
-    raise ValueError(
-      f"GAMMA_POLICY {policy!r} was removed, because the policy was never better than "
-      "'auto' (docs/results/failures.md). Use 'auto'."
-    )
   if not isinstance(policy, str) or policy not in POLICIES:
     raise ValueError(
       f"Unknown GAMMA_POLICY {policy!r}; expected one of {sorted(POLICIES)} or a "

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from specdec_t5x import console
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.widths import FIXED_WIDTH, of_fixed_width
 from specdec_t5x.network import functional, products, rounded
 from specdec_t5x.network.functional import Network
@@ -42,18 +41,14 @@ class Answer:
     return f"Outputs may differ from plain decoding's in near-ties: {self.reason}."
 
 
-def find(decoder: Any, rows: int, params: Mapping[str, Any]) -> Answer | None:
+def find(decoder: Any, rows: int, params: Mapping[str, Any]) -> Answer:
   """Returns the answer for a decode; checks the device if blocks have a fixed width.
-
-  Returns None for a beam search, as plain decoding has no hypotheses to compare.
 
   Args:
     decoder: the decoder.
     rows: the number of rows decoded at once.
     params: the parameters of the decoder's networks, on the device.
   """
-  if not isinstance(decoder, PlainDecoder | SpeculativeDecoder):
-    return None
   key = decoder, rows
   if key not in _found:
     _found[key] = _answer(decoder, rows, params)

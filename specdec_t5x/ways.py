@@ -186,15 +186,6 @@ _RECORDS = (
     tiny={"skip": ("self_0",), "gamma": 3},
   ),
   Way(
-    "other_vocabulary",
-    "contrib.other_vocabulary:OtherVocabulary",
-    "a model of another vocabulary drafts the tokens that both have",
-    {"draft": _MODEL},
-    page="other_vocabulary",
-    gin="contrib/other_vocabulary.gin",
-    tier=CONTRIB,
-  ),
-  Way(
     "position_heads",
     "contrib.heads:HeadDraft",
     "feed-forward heads (blockwise, Medusa, Hydra), one for each position",

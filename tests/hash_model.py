@@ -12,11 +12,10 @@ import flax.struct
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.contrib.shared_tokens import SharedTokens
 from specdec_t5x.contrib.truncation import LARGEST, Truncation
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.decoding.baseline import Plain
-from specdec_t5x.decoding.drafter import Beginning, Context, Loaded, Target
+from specdec_t5x.decoding.drafter import Context, Loaded, Target
 from specdec_t5x.decoding.generate import generate_plain
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import initial_state, num_slots
@@ -156,31 +155,6 @@ class SparseHash:
 
 
 @dataclasses.dataclass(frozen=True)
-class OtherHash:
-  """A HashModel with a different vocabulary, which drafts shared tokens."""
-
-  model: HashModel
-  tokens: SharedTokens
-
-  def distribution(self, sampling):
-    """Returns the draft's distribution as a function of the target's output."""
-    table = self.model.table
-    weights = place_weights(64)
-    ids, pieces = self.tokens.ids, self.tokens.pieces
-
-    @functools.cache
-    def distribution(output):
-      text = [x for token in output for x in pieces[token] if x]
-      terms = [(x + 1) * weights[i] for i, x in enumerate([0, *text])]
-      row = table[sum(terms) % MODULUS]
-      probs = np.zeros(ids.size)
-      probs[ids >= 0] = adjusted(row[ids[ids >= 0]], sampling)
-      return probs
-
-    return distribution
-
-
-@dataclasses.dataclass(frozen=True)
 class HashHeads:
   """Heads of a HashModel: the logits are rows of a random table per head.
 
@@ -293,11 +267,8 @@ def speculation(
   networks = drafter.networks
   no_tokens = jnp.zeros((keys.size, 0), jnp.int32)
 
-  def begin(network, change=None):
-    beginning = Beginning(no_tokens, slots, 1, no_tokens)
-    if change is not None:
-      beginning = change(beginning)
-    return network.start(keys.size, beginning.num_slots)
+  def begin(network):
+    return network.start(keys.size, slots)
 
   def no_extend(*args):
     return None  # Heads have no `extend`.

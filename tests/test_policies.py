@@ -403,14 +403,6 @@ def test_a_wrong_number_of_times_is_refused():
     SpeculativeDecoder(target, SparseDraft(NETWORK, 3), policy=times)
 
 
-@pytest.mark.parametrize("name", ["budget", "confidence", "exit"])
-def test_a_removed_policy_is_refused_with_the_replacement(name):
-  message = rf"GAMMA_POLICY '{name}' was removed, .*failures.md\). Use 'auto'\."
-  for make in (get_policy, lambda name: policy_for(MODEL, name, 3)):
-    with pytest.raises(ValueError, match=message):
-      make(name)
-
-
 @pytest.mark.parametrize("length", [-1, 2.5, True])
 def test_a_fixed_length_must_be_a_whole_number(length, unchecked):
   with pytest.raises(ValueError, match=r"Fixed.length must be a whole number of at"):

@@ -216,13 +216,6 @@ def test_every_gin_file_of_a_drafter_is_decoded():
   configs = ROOT / "configs"
   configured = {f"drafters/{path.stem}" for path in configs.glob("drafters/*.gin")}
   configured |= {f"contrib/{path.stem}" for path in configs.glob("contrib/*.gin")}
-  moved = {name for name in configured if is_moved(configs / f"{name}.gin")}
   # The commands of these files are tested separately.
-  separate = {"link", "other_vocabulary", "beam", "beam_baseline", "online"}
-  assert configured - moved - files == {f"contrib/{name}" for name in separate}
-
-
-def is_moved(path):
-  """Returns whether a gin file only includes the file at the new path."""
-  first, second = path.read_text().splitlines()[:2]
-  return first.startswith("# Moved to ") and second.startswith("include ")
+  separate = {"link", "online"}
+  assert configured - files == {f"contrib/{name}" for name in separate}

@@ -20,9 +20,7 @@ from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.contrib.heads import HeadDraft
 from specdec_t5x.contrib.link.drafter import Link
-from specdec_t5x.contrib.other_vocabulary import OtherVocabulary
 from specdec_t5x.contrib.pruned import Pruned
-from specdec_t5x.contrib.shared_tokens import SharedTokens
 from specdec_t5x.core.tree import Tree, delayed
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Fixed, Policy
@@ -63,10 +61,6 @@ LOWER = HashModel(seed=2, vocab_size=5, eos_bias=-1.5)
 MEDUSA = HashHeads(4, 5, HeadsConfig("medusa", 3, 1), reads_path=False)
 HYDRA = HashHeads(4, 5, HeadsConfig("hydra", 3, 1), reads_path=True)
 SOURCE = (3, 2, 4, 3, 4, 2, 1)  # The encoder's input, for drafts that copy.
-# The target's tokens without padding, under different IDs.
-RENAMED = SharedTokens(
-  np.array([-1, 1, 3, 4, 2], np.int32), np.array([[0], [1], [3], [4], [2]], np.int32)
-)
 
 # ---- Tiny networks ----
 
@@ -330,11 +324,6 @@ WAYS |= {
     tables=Link(Local.of(honest(MIDDLE)), 3, top_k=4),
     files=None,
     page="link",
-  ),
-  "other vocabulary": Way(
-    tables=OtherVocabulary(MIDDLE, 3, tokens=RENAMED),
-    files=None,
-    page="other_vocabulary",
   ),
   "cascade": Way(
     lambda n: Cascade(n["draft"], DraftModel(n["lower"], 1), GAMMA),

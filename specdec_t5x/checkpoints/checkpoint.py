@@ -29,7 +29,6 @@ from specdec_t5x.data.hints import how_to_make, is_address
 from specdec_t5x.hugging_face import lfs
 from specdec_t5x.hugging_face.folder import CONFIG, Folder, is_folder, lacking
 from specdec_t5x.hugging_face.generation import Generation
-from specdec_t5x.network import heads
 from specdec_t5x.network.functional import (
   Network,
   Settings,
@@ -110,8 +109,7 @@ class Checkpoint(abc.ABC):
     Raises:
       ValueError: if the index can't be read or describes no known network.
     """
-    shapes = {name: place.shape for name, place in self._places.items()}
-    return {name: shape for name, shape in shapes.items() if name != heads.UNREAD}
+    return {name: place.shape for name, place in self._places.items()}
 
   @functools.cached_property
   def _places(self) -> Mapping[str, scanned.Place]:

@@ -34,7 +34,7 @@ class Guarantee(enum.Enum):
   """The promise of a verification rule about the output's distribution."""
 
   EXACT = "the target's distribution"
-  GREEDY_EXACT = "the target's own greedy output, or beam"
+  GREEDY_EXACT = "the target's own greedy output"
   BOUNDED = "no token's probability above p / lenience (greedy: p >= lenience max p)"
   LOSSY = "nothing of the target's distribution"
 

@@ -8,7 +8,6 @@ import sys
 from etils import epy
 from google.protobuf import message
 
-from specdec_t5x import moved
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.data.hints import how_to_make
 from specdec_t5x.vocabularies.base import Vocabulary
@@ -115,6 +114,3 @@ def check_vocabulary(
       "0 as padding or unknown, because 0 is the padding of rows. Train the vocabulary "
       "with --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1."
     )
-
-
-__getattr__ = moved.names_of(__name__)

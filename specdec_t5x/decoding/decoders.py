@@ -3,7 +3,7 @@
 The T5X models and `specdec_t5x.generate` share the decoders. Parameters are a mapping:
 "target", the names of the drafter's networks, and the names of derived arrays.
 
-Shapes: B inputs, R rows (the outputs of all inputs), E input length.
+Shapes: B inputs, R rows (the outputs of all inputs), E input length, P prompt length.
 """
 
 import abc
@@ -23,7 +23,7 @@ from specdec_t5x.core.token import Token
 from specdec_t5x.core.types import Cache, EndTokens, ExtendFn, Guarantee, Rule
 from specdec_t5x.decoding import batching, widths
 from specdec_t5x.decoding.baseline import Plain
-from specdec_t5x.decoding.drafter import Beginning, Context, Drafter, Loaded, Target
+from specdec_t5x.decoding.drafter import Context, Drafter, Loaded, Target
 from specdec_t5x.decoding.generate import Observer, generate, generate_plain
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import Decoded, DecodeState, initial_state, num_slots
@@ -50,11 +50,28 @@ class Keeper(Observer, Protocol):
     """
 
 
+@dataclasses.dataclass(frozen=True)
+class _Beginning:
+  """The inputs of networks before the first iteration.
+
+  Attributes:
+    inputs: encoder inputs, or prompts, padded.
+    num_slots: cache slots of a row, besides the slots of the prompt.
+    num_decodes: rows of an input.
+    prompts: the tokens before the outputs, padded.
+  """
+
+  inputs: Int[Array, "B E"]
+  num_slots: int
+  num_decodes: int
+  prompts: Int[Array, "B P"]
+
+
 class Decoder(abc.ABC):
   """A way to decode: a frozen dataclass of networks and settings.
 
   Attributes:
-    target: the network with the distribution (or the hypotheses) of the outputs.
+    target: the network with the distribution of the outputs.
     guarantee: the promise about the outputs.
     alpha_is_mass: whether sum min(p, q) over the tried tokens estimates alpha.
     slots: rows that decode at once, over a whole batch; 0 is all rows. A row that ends
@@ -86,10 +103,9 @@ class Decoder(abc.ABC):
   def check(self, sampling: Sampling, max_length: int, num_decodes: int) -> None:
     """Raises a ValueError if the decoder can't decode with these settings."""
 
+  @abc.abstractmethod
   def reads_argmaxes(self, sampling: Sampling) -> bool:
     """Returns whether only the argmax of the target's logits is used."""
-    del sampling
-    return False
 
   def derived(
     self, sampling: Sampling, name: str = "target"
@@ -321,7 +337,7 @@ class SpeculativeDecoder(Decoder):
     return Speculation(self.drafter, rule, rule_sampling, context), state
 
   def _started(
-    self, params: Mapping[str, Any], beginning: Beginning, has_room: bool
+    self, params: Mapping[str, Any], beginning: _Beginning, has_room: bool
   ) -> tuple[Cache, dict[str, Loaded]]:
     """Returns the target's first cache, and the drafter's networks as functions.
 
@@ -339,11 +355,10 @@ class SpeculativeDecoder(Decoder):
     )
     shared = dict(zip(readers, reader_caches, strict=True))
 
-    def first_cache(name, change=None):
+    def first_cache(name):
       cache = shared.get(name)
       if cache is None:
-        changed = beginning if change is None else change(beginning)
-        _, cache = _start(networks[name], params[name], changed)
+        _, cache = _start(networks[name], params[name], beginning)
       if draft_step.name_of(name) in params:
         cache = draft_step.with_scratch(networks[name], cache, has_room)
       return cache
@@ -358,13 +373,11 @@ class SpeculativeDecoder(Decoder):
     }
 
   def _extend_fn(self, name: str, params: Mapping[str, Any]) -> ExtendFn:
-    """Returns a network of the drafter, over the tokens that the drafter asks for."""
+    """Returns a network of the drafter, over the target's tokens."""
     network = self.networks[name]
     extend = functional.extend_fn(network, params[name])
     if (weights := params.get(draft_step.name_of(name))) is not None:
       extend = draft_step.extend_fn(network, weights, extend)
-    if self.drafter.has_own_tokens:
-      return extend
     vocab_size = self.target.config.vocab_size
     return functional.resized_extend_fn(network, extend, vocab_size)
 
@@ -385,7 +398,7 @@ class SpeculativeDecoder(Decoder):
       is_fixed=is_fixed,
     )
 
-  def _source(self, beginning: Beginning) -> Int[Array, "R _"]:
+  def _source(self, beginning: _Beginning) -> Int[Array, "R _"]:
     """Returns the encoder's inputs of the rows; prompts are in the sequences."""
     is_prompt = functional.is_decoder_only(self.target)
     inputs = beginning.inputs[:, :0] if is_prompt else beginning.inputs
@@ -486,7 +499,7 @@ class PlainDecoder(Decoder):
 
 def _beginning(
   target: Network, inputs, rows: int, max_length: int | None, overrun: int
-) -> Beginning:
+) -> _Beginning:
   """Returns the inputs of the networks before the first iteration.
 
   Args:
@@ -496,7 +509,7 @@ def _beginning(
     max_length: the most tokens of an output; None leaves no room for outputs.
     overrun: tokens by which a block may overrun the output.
   """
-  return Beginning(
+  return _Beginning(
     inputs,
     num_slots=0 if max_length is None else num_slots(max_length, overrun),
     num_decodes=rows // inputs.shape[0],
@@ -504,7 +517,7 @@ def _beginning(
   )
 
 
-def _start(network: Network, params: Any, beginning: Beginning, **readers: Any):
+def _start(network: Network, params: Any, beginning: _Beginning, **readers: Any):
   """Returns a network as an `ExtendFn`, and first caches; see `start_decoding`."""
   return start_decoding(
     network,

@@ -2,8 +2,8 @@
 
 The class is the base of those of `specdec_t5x.drafters`, and of your own.
 
-Shapes: B rows, I inputs, E input length, P prompt length, G drafted nodes, N = G + 1,
-V vocabulary, D width of the features, C decisions, L uniforms a decision.
+Shapes: B rows, E input length, G drafted nodes, N = G + 1, V vocabulary, D width of the
+features, C decisions, L uniforms a decision.
 """
 
 import abc
@@ -22,23 +22,6 @@ from specdec_t5x.core.types import Cache, EndTokens, ExtendFn, Proposal, Verdict
 from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.network.vocabulary import check_same_vocabulary
-
-
-@dataclasses.dataclass(frozen=True)
-class Beginning:
-  """The inputs of networks before the first iteration.
-
-  Attributes:
-    inputs: encoder inputs, or prompts, padded.
-    num_slots: cache slots of a row, besides the slots of the prompt.
-    num_decodes: rows of an input.
-    prompts: the tokens before the outputs, padded.
-  """
-
-  inputs: Int[Array, "I E"]
-  num_slots: int
-  num_decodes: int
-  prompts: Int[Array, "I P"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,13 +55,12 @@ class Loaded:
 
   Attributes:
     extend: scores tokens.
-    start: returns the first cache, which lacks the last token before the output. A
-      function may change the target's `Beginning`, for networks with other tokens.
+    start: returns the first cache, which lacks the last token before the output.
     params: the parameters.
   """
 
   extend: ExtendFn
-  start: Callable[..., Cache]
+  start: Callable[[], Cache]
   params: Any = None
 
 
@@ -154,8 +136,6 @@ class Drafter(abc.ABC):
     resumes: whether the drafter can draft again after an iteration without a draft.
       Otherwise the batch does not draft again until all its present rows have ended.
     taps: number of target layers with features for `commit`, side by side.
-    has_own_tokens: whether the networks have another vocabulary than the target; the
-      drafter then maps tokens between the vocabularies.
     reads_target: whether the drafter reads the target's features or cache.
     prior_alpha: the acceptance rate that policies expect before the first draft; None
       leaves the rate to the policy.
@@ -165,7 +145,6 @@ class Drafter(abc.ABC):
   stops: ClassVar[Stops] = Stops.NEVER
   resumes: ClassVar[bool] = False
   taps: ClassVar[int] = 1
-  has_own_tokens: ClassVar[bool] = False
   reads_target: ClassVar[bool] = False
   prior_alpha: ClassVar[float | None] = None
 

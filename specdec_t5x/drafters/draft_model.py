@@ -202,10 +202,6 @@ def draw_token(
   return draw(logits, context.sampling, uniforms, context.adjust)
 
 
-# The name of `draw_token` in version 0.1.
-drawn = draw_token
-
-
 def likeliest(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
   """Returns the argmax; -1, which is no token, if a logit is NaN or infinity."""
   token = argmax(logits).astype(jnp.int32)

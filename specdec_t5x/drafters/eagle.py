@@ -16,7 +16,6 @@ import flax.struct
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec_t5x import moved
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal
 from specdec_t5x.decoding.drafter import Context
@@ -150,6 +149,3 @@ class EagleDraft(Eagle, Stepwise):
     """Returns the state with the cache rolled back to the known positions."""
     known_cache = cache.cache.at(state.lengths - state.starts)
     return state.drafter_state.replace(cache=known_cache)
-
-
-__getattr__ = moved.names_of(__name__)

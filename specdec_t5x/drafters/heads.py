@@ -13,7 +13,6 @@ import flax.struct
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x import moved
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Cache, Proposal, Verdict
 from specdec_t5x.decoding.drafter import Context, Drafter, Stops
@@ -329,6 +328,3 @@ def check_layer(target: Any, drafter: Any) -> None:
       f"differ: expected the heads and widths of {target.config}, got "
       f"{drafter.config}. Use a layer that was trained on the target."
     )
-
-
-__getattr__ = moved.names_of(__name__)

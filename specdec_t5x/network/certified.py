@@ -61,7 +61,7 @@ def is_used(config: Any, reads_argmaxes: bool) -> bool:
     if not reads_argmaxes:
       reason = (
         "more of the target's logits than the argmax is used (by TEMPERATURE above 0, "
-        "a rule with probabilities, a beam, or a draft that learns)"
+        "a rule with probabilities, or a draft that learns)"
       )
     if reason:
       raise ValueError(

@@ -285,34 +285,7 @@ class CachedNetwork(nn.Module):
     )
     key_positions = key_positions.at[rows, slots].set(positions)
     visible = cache_lib.block_mask(index, cache.num_slots, tree)
-    return self.extend_slots(cache, tokens, key_positions, visible, without, taps)
-
-  def extend_slots(
-    self,
-    cache: DecoderCache,
-    tokens: Int[Array, "B N"],
-    key_positions: Int[Array, "B S"],
-    visible: Bool[Array, "B N S"],
-    without: Collection[str] = (),
-    taps: int = 1,
-  ) -> tuple[Float[Array, "B N V"], Float[Array, "B N _"], DecoderCache]:
-    """Like `extend`, for a cache with slots that the caller assigns.
-
-    Several hypotheses may share a row. The caller gives the position and the visibility
-    of each slot.
-
-    Args:
-      cache: cache with at least N free slots at each row's index.
-      tokens: new tokens. Slots index .. index+N-1 are overwritten.
-      key_positions: position in the sequence of each slot's token, new tokens included;
-        any value for slots that no token sees.
-      visible: which slots each new token sees. The token's own slot must be visible.
-      without: as in `extend`.
-      taps: as in `extend`.
-    """
-    rows = jnp.arange(tokens.shape[0])[:, None]
-    slots = cache.index[:, None] + jnp.arange(tokens.shape[1])
-    positions = key_positions[rows, slots]
+    positions = positions[:, -size:]
     features, written = self.decoder.extend(
       self.token_embedder(self.started(tokens, positions == 0)),
       cache,
@@ -322,7 +295,7 @@ class CachedNetwork(nn.Module):
       taps,
     )
     cache = cache.replace(
-      index=cache.index + tokens.shape[1],
+      index=index + size,
       keys=tuple(key for key, _ in written),
       values=tuple(value for _, value in written),
     )

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from specdec_t5x import moved
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.network import config, heads, layers, ngram, rounded, tracing
 from specdec_t5x.network.config import GptConfig, T5Config
@@ -328,6 +327,3 @@ def _started(networks, num_slots, width, inputs):
     )
     for network, network_params in networks
   ]
-
-
-__getattr__ = moved.names_of(__name__)

@@ -27,7 +27,6 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x import moved
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.lazy import Lazy
 from specdec_t5x.network import hot
@@ -37,8 +36,6 @@ from specdec_t5x.network.layers import Dense, parameter
 # Heads are small, so each device holds all parameters.
 REPLICATED = (None, None)
 TOKENS, LOGITS = "markov_tokens", "markov_logits"
-# Weights of heads that earlier versions trained. No drafter reads these weights.
-UNREAD = "confidence"
 # Tokens that EAGLE drafts by default. EAGLE's parameters do not determine the number.
 _EAGLE_COUNT = 5
 # Kinds that consist of one decoder layer. Other kinds consist of feed-forward layers.
@@ -288,6 +285,3 @@ def _of_features(shapes) -> dict[str, tuple[int, ...]]:
   """Returns the shapes of the parameters that features depend on."""
   prefixes = ("markov_", "hot_")
   return {name: x for name, x in shapes.items() if not name.startswith(prefixes)}
-
-
-__getattr__ = moved.names_of(__name__)

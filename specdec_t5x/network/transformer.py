@@ -264,6 +264,6 @@ def check_encoder(config: T5Config) -> None:
   if not config.num_encoder_layers:
     raise ValueError(
       "Expected a network with an encoder, got a draft on the target's encoder. A "
-      "draft on the target's encoder runs in the target's process, without a beam. "
-      "Pass the network as the target's draft."
+      "draft on the target's encoder runs in the target's process. Pass the network as "
+      "the target's draft."
     )

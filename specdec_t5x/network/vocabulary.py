@@ -17,11 +17,9 @@ def check_same_vocabulary(target: Any, draft: Any, name: str = "draft") -> None:
   most = min(_MOST_PADDING, max(target_size, draft_size) // 16)
   if abs(target_size - draft_size) > most:
     raise ValueError(
-      f"Target and {name} must share a vocabulary: the target's vocab_size is "
-      f"{target_size}, and the {name}'s is {draft_size}. Use a {name} with the "
-      f"target's vocabulary (padding rows may differ by up to {most}), or give a draft "
-      "model's tokenizer: DRAFT_TOKENIZER in configs/contrib/other_vocabulary.gin, "
-      "draft_tokenizer in Python."
+      f"Target and {name} must share a vocabulary, but the target's vocab_size is "
+      f"{target_size} and the {name}'s is {draft_size}. Use a {name} with the target's "
+      f"vocabulary; padding rows may differ by up to {most}."
     )
 
 

@@ -56,17 +56,6 @@ class Vocabulary(abc.ABC):
     """Returns the spelling of a token, with `SPACE` for a space."""
 
   @abc.abstractmethod
-  def names(self) -> list[str | None]:
-    """Returns each token's text, with `SPACE` for a space; None without a text.
-
-    A byte without a character is written as <0xE2>.
-    """
-
-  @abc.abstractmethod
-  def encode_part(self, text: str) -> list[int]:
-    """Returns the tokens of a part of a text, without an added space in front."""
-
-  @abc.abstractmethod
   def _text(self, tokens: Sequence[int]) -> str:
     """Returns the text of tokens without hidden tokens."""
 

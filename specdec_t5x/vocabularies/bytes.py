@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from specdec_t5x.vocabularies.added import AddedToken, AddedTokens, sentinel
-from specdec_t5x.vocabularies.base import SPACE, Vocabulary
+from specdec_t5x.vocabularies.base import Vocabulary
 
 _BYTES_FROM = 3  # Padding, the end of sequence and the unknown token are before them.
 _PAD, _EOS = 0, 1
@@ -45,19 +45,14 @@ class Bytes(Vocabulary):
   def encode(self, text: str) -> list[int]:
     tokens = []
     for part in self._added.split(text):
-      tokens += [part] if isinstance(part, int) else self.encode_part(part)
+      if isinstance(part, int):
+        tokens.append(part)
+      else:
+        tokens += [_BYTES_FROM + byte for byte in part.encode("utf-8")]
     return tokens
-
-  def encode_part(self, text: str) -> list[int]:
-    return [_BYTES_FROM + byte for byte in text.encode("utf-8")]
 
   def piece(self, token: int) -> str:
     return self._text([token])
-
-  def names(self) -> list[str | None]:
-    special = [None] * _BYTES_FROM
-    names = special + [_name_of(byte) for byte in range(256)]
-    return [*names, *map(self._added.by_id.get, range(len(names), self.vocab_size))]
 
   def _text(self, tokens: Sequence[int]) -> str:
     data = b"".join(map(self._bytes_of, tokens))
@@ -73,8 +68,3 @@ class Bytes(Vocabulary):
 def sentinels(count: int) -> list[AddedToken]:
   """Returns ByT5's sentinels: <extra_id_N> is token 259 + N."""
   return [sentinel(number, _BYTES_FROM + 256 + number) for number in range(count)]
-
-
-def _name_of(byte: int) -> str:
-  name = chr(byte).replace(" ", SPACE)
-  return name if byte < 128 else f"<0x{byte:02X}>"

@@ -39,17 +39,8 @@ class _SentencePieces(Vocabulary):
   def encode(self, text: str) -> list[int]:
     return self.tokenizer.encode(text)
 
-  def encode_part(self, text: str) -> list[int]:
-    return _of_parts(self.tokenizer.serialized_model_proto()).encode(text)
-
   def piece(self, token: int) -> str:
     return self.tokenizer.id_to_piece(token) if self._is_piece(token) else ""
-
-  def names(self) -> list[str | None]:
-    return [
-      None if self._is_no_text(token) else self.piece(token)
-      for token in range(self.vocab_size)
-    ]
 
   def _text(self, tokens: Sequence[int]) -> str:
     pieces = [token if self._is_piece(token) else self.unk_id for token in tokens]
@@ -57,12 +48,6 @@ class _SentencePieces(Vocabulary):
 
   def _is_piece(self, token: int) -> bool:
     return token < self.tokenizer.vocab_size()
-
-  def _is_no_text(self, token: int) -> bool:
-    if not self._is_piece(token):
-      return not self.piece(token)
-    is_control = self.tokenizer.is_control(token)
-    return is_control or self.tokenizer.is_unknown(token) or token in self.hidden
 
 
 class SentencePieceVocabulary(_SentencePieces):
@@ -252,15 +237,6 @@ def _load(path: str, extra_ids: int) -> Processor:
       parsed.pieces.add(piece=piece, score=0.0, type=_SENTINEL)
     model = parsed.SerializeToString()
   return Processor(model_proto=model)
-
-
-@functools.lru_cache(maxsize=4)
-def _of_parts(model: bytes) -> Processor:
-  """Returns a processor that keeps the spaces at a text's start and end."""
-  parsed = proto.ModelProto.FromString(model)
-  parsed.normalizer_spec.add_dummy_prefix = False
-  parsed.normalizer_spec.remove_extra_whitespaces = False
-  return Processor(model_proto=parsed.SerializeToString())
 
 
 def _normalizer(model: bytes) -> Callable[[str], str]:

@@ -152,8 +152,8 @@ class ChunkFiles:
     for marker in files_named(self.directory, pattern):
       path = marker.with_name(marker.name.removesuffix(".COMPLETED"))
       recorded = _recorded(marker) if path.exists() else {}
-      # Markers of upstream T5X and of early versions record no settings and no digest.
-      # A chunk with such a marker is decoded again, to the same lines.
+      # Markers of upstream T5X record no settings and no digest. A chunk with such a
+      # marker is decoded again, to the same lines.
       if "settings" not in recorded:
         continue
       _check(path, marker, "to decode the chunk again")

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks.__main__ import COMMANDS, MOVED, main
+from benchmarks.__main__ import COMMANDS, main
 
 SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
 
@@ -26,19 +26,6 @@ def test_an_unknown_command_is_refused_with_the_known_ones(capsys):
   with pytest.raises(SystemExit, match="2"):
     main(["table6"])
   assert "invalid choice: 'table6'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", MOVED)
-@pytest.mark.parametrize("flags", [[], ["--help"], ["--output=out", "--gamma=0"]])
-def test_a_command_that_moved_is_refused_with_its_new_name(name, flags, capsys):
-  assert main([name, *flags]) == 1
-  output = capsys.readouterr()
-  assert output.err.startswith(
-    f"error: `benchmarks {name}` is now `python -m lab {name}`, "
-  )
-  assert output.err.count("\n") == 1
-  assert output.out == ""
-  assert name not in COMMANDS
 
 
 @pytest.mark.parametrize(

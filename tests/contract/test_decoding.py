@@ -1,6 +1,7 @@
 """decoding.temperature_sample, decoding.beam_search, and helpers for beams."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,6 @@ from t5x import decoding
 
 from specdec_t5x.core.distributions import Sampling
 from tests.contract.conftest import EOS, TableModel, decoded, runtime_only
-from tests.contrib.beam.table_beams import hypotheses
 from tests.exactness.distributions import adjusted
 
 search = functools.partial(decoded, decoding.beam_search)
@@ -130,6 +130,26 @@ def test_a_key_gives_the_samples_of_upstream():
 
 
 # ---- Beams. ----
+
+
+def hypotheses(log_probs, vocab_size, length, alpha):
+  """Returns all hypotheses that end within `length`, by increasing score.
+
+  Args:
+    log_probs: maps a path to the log-probabilities of the next token.
+    vocab_size: the size of the vocabulary.
+    length: the most tokens of a hypothesis.
+    alpha: the exponent of the length penalty.
+  """
+  others = [t for t in range(vocab_size) if t != 1]  # Token 1 ends a hypothesis.
+  ended = []
+  for size in range(1, length + 1):
+    for body in itertools.product(others, repeat=size - 1):
+      path = [0, *body, 1]
+      total = sum(log_probs(path[:i])[path[i]] for i in range(1, len(path)))
+      padded = [*path[1:], *[0] * (length - size)]
+      ended.append((total / ((5 + size) / 6) ** alpha, padded))
+  return sorted(ended)
 
 
 @pytest.mark.parametrize(("seed", "alpha"), [(0, 0.0), (1, 0.6), (2, 1.5)])

@@ -118,7 +118,7 @@ def test_a_chunk_damaged_during_the_run_is_not_merged(checkpoint, tmp_path):
 def test_only_missing_chunks_are_decoded_again(checkpoint, expected, tmp_path):
   run(checkpoint, tmp_path, merge_chunked_results=False)
   (tmp_path / f"{result_path(tmp_path).name}.COMPLETED").unlink()
-  # Markers of an earlier version are empty.
+  # Markers of upstream T5X are empty.
   chunk_files(tmp_path)[1].write_text("")
   chunk_files(tmp_path, 2)[0].unlink()
   written = []

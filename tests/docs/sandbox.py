@@ -145,7 +145,7 @@ class Agreement:
 
   _SAME = (
     *("TARGET_CHECKPOINT_PATH", "MIXTURE_OR_TASK_NAME", "TASK_FEATURE_LENGTHS"),
-    *("WEIGHTS", "BEAM_SIZE", "ACTIVATION_DTYPE"),
+    *("WEIGHTS", "ACTIVATION_DTYPE"),
   )
 
   def __init__(self):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from specdec_t5x.build import Model
-from specdec_t5x.contrib.beam.decoder import BeamDecoder
 from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.contrib.link.drafting import Drafting
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -61,11 +60,9 @@ def test_a_draft_without_a_matching_encoder_is_refused():
   narrow = network_for(dataclasses.replace(tiny.DRAFT, num_encoder_layers=0))
   draft = network_for(SMALL)
   params = all_params(draft)
-  beam = BeamDecoder(TARGET, draft)
   for make, message in [
     (lambda: SpeculativeDecoder(TARGET, DraftModel(narrow)), "16, got width 8"),
     (lambda: run(PlainDecoder(draft), {"target": params["draft"]}), "got a draft on"),
-    (lambda: run(beam, params, decodes=2), "without a beam"),
     (lambda: Drafting.of(Model(draft, params["draft"])), "in the target's process"),
   ]:
     with pytest.raises(ValueError, match=message):

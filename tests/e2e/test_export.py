@@ -71,7 +71,7 @@ def test_samples_equal_infer_s_samples_at_the_same_seed(pair, infer, tmp_path):
 
 @runtime_only
 @pytest.mark.slow
-@pytest.mark.parametrize("config", ["drafters/quantized", "contrib/beam"])
+@pytest.mark.parametrize("config", ["drafters/quantized"])
 def test_decoders_can_be_exported(config, pair, tmp_path):
   files = ["configs/spec_ende.gin", pair[0], f"configs/{config}.gin"]
   bindings = {"DRAFT_CHECKPOINT_PATH": pair[1], "GAMMA": 3, "GAMMA_POLICY": "fixed"}

@@ -1,8 +1,7 @@
-"""Gin files of tasks without a demo pair and of beam search; settings of networks."""
+"""Gin files of tasks without a demo pair; settings of networks."""
 
 import os
 import pathlib
-import re
 
 import gin
 import pytest
@@ -29,26 +28,6 @@ def test_each_file_names_its_path_and_an_existing_pair(config, monkeypatch):
   assert pathlib.Path(example).is_file()
   with pytest.raises(ValueError, match=f"{config} needs a target.*{example}"):
     required.pair(config, example)
-
-
-def test_a_beam_reads_every_knob_of_the_speculative_decoder():
-  knobs, beam = (
-    lambda part, file=file: _bound(part, runs.ROOT / "configs" / file)
-    for file in ("runs/speculative.gin", "contrib/beam.gin")
-  )
-  assert "%LENIENCE" in knobs("build.rule_for")
-  assert "@build.drafter_for()" in beam("decoder.beam")
-  parts = {"@build.rule_for()", "@build.policy_for()"}
-  part_knobs = knobs("build.rule_for") | knobs("build.policy_for")
-  expected = part_knobs | knobs("decoders.SpeculativeDecoder") - parts
-  # The drafter has GAMMA. ALPHA belongs to policies, and a beam has no policy.
-  assert expected - {"%GAMMA", "%ALPHA"} <= beam("decoder.beam")
-
-
-def _bound(part, file):
-  """Returns the references that a gin file binds to the parameters of a part."""
-  block = re.search(rf"^{part}:\n(  .*\n)+", file.read_text(), re.M)[0]
-  return set(re.findall(r"= ([%@].+)", block))
 
 
 @pytest.mark.parametrize("pair", sorted(runs.ROOT.glob("configs/pairs/flan_t5_*.gin")))

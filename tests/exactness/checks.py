@@ -27,7 +27,6 @@ from tests.exactness import (
   distributions,
   test_cascade,
   test_layer_skip,
-  test_other_vocabulary,
   test_shared_encoder,
   test_shared_length,
   tree_steps,
@@ -37,7 +36,7 @@ from tests.exactness.driving import Loop, assert_the_loop_is_exact
 from tests.exactness.planting import jit
 from tests.exactness.test_adaptive import TURNS
 from tests.exactness.test_heads import APART, BIASED, PATH
-from tests.exactness.test_loop import SMALL_DRAFT, SMALL_TARGET, TARGET
+from tests.exactness.test_loop import SMALL_DRAFT, SMALL_TARGET
 from tests.exactness.test_rules import assert_exact, setting_of
 from tests.hash_model import HashModel, SparseHash, speculation
 from tests.t5x_bridge import tiny
@@ -70,14 +69,12 @@ FEW = Sampling(1.0, top_k=3)
 # Every tree of up to three nodes, and a tree that continues from its second node.
 SMALL_TREES = [parents for size in (1, 2, 3) for parents in trees.canonical(size)]
 SECOND = Tree((0, 0, 2))
-OTHER = test_other_vocabulary.DRAFT
 CANDIDATES = delayed(0, 2, 2)
 
 CHECKS = {
   "token_loop": loop(SMALL_DRAFT, "token", chain(2), 4),
   # The draft drops the least likely of three tokens before each draw.
   "sparse_loop": loop(SparseHash(SMALL_DRAFT, Truncation(2)), "token", chain(2), 4),
-  "other_loop": loop(OTHER, "token", chain(2), 3, target=TARGET),
   # There is room for a full draft and further drafts; two tokens keep the paths few.
   "candidates_loop": loop(
     SMALL_DRAFT, "kseq", CANDIDATES, 5, sampling=Sampling(1.0, top_k=2)

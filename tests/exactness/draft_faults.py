@@ -8,7 +8,6 @@ import numpy as np
 from specdec_t5x.contrib import sparse
 from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.contrib.heads import HeadDraft
-from specdec_t5x.contrib.shared_tokens import SharedTokens
 from specdec_t5x.core import distributions
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.drafters import draft_model
@@ -54,14 +53,6 @@ def rounds_after_the_draw(
 def q_not_renormalised(self, context, state, uniforms, propose=Stepwise.propose):
   proposal, state = propose(self, context, state, uniforms)
   return proposal.replace(draft_probs=0.7 * proposal.draft_probs), state
-
-
-def tables_off_by_one(self, logits, vocab_size, of_target=SharedTokens.of_target):
-  return jnp.roll(of_target(self, logits, vocab_size), 1, axis=-1)
-
-
-def unshared_tokens_unread(self, tokens, in_draft=SharedTokens.in_draft):
-  return in_draft(self, jnp.where(jnp.asarray(self.ids)[tokens] < 0, 0, tokens))
 
 
 def ignore_top_p(logits, sampling, uniform, adjust):

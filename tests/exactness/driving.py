@@ -13,7 +13,6 @@ import pytest
 
 from specdec_t5x.contrib.heads import HeadDraft
 from specdec_t5x.contrib.link.drafter import Link
-from specdec_t5x.contrib.other_vocabulary import OtherVocabulary
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.rules import RULES
@@ -32,7 +31,6 @@ from tests.hash_model import (
   FIXED,
   HashHeads,
   HashModel,
-  OtherHash,
   SparseHash,
   speculation,
 )
@@ -289,8 +287,6 @@ def drafter_of(draft, tree, siblings="independent"):
     if draft.remote:
       return Link(draft.remote, tree.size, truncation.top_k, truncation.top_p)
     return SparseDraft(draft.model, tree.size, truncation.top_k, truncation.top_p)
-  if isinstance(draft, OtherHash):
-    return OtherVocabulary(draft.model, tree.size, tokens=draft.tokens)
   if tree.is_chain:
     return DraftModel(draft, tree.size)
   return TreeDraft(draft, tree, siblings)

@@ -3,8 +3,6 @@
 from specdec_t5x.contrib import cascade, kseq, recursive, sparse
 from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.contrib.heads import HeadDraft
-from specdec_t5x.contrib.other_vocabulary import OtherVocabulary
-from specdec_t5x.contrib.shared_tokens import SharedTokens
 from specdec_t5x.core import block, distributions, greedy, token, traversal
 from specdec_t5x.core.block import Block
 from specdec_t5x.core.token import Token
@@ -43,9 +41,7 @@ TRAPS = [
     draft_model, "read_last", drafts.draft_reads_the_last_token_alone, "perfect_draft"
   ),
   Trap(draft_model, "draw", drafts.ignore_top_p, "perfect_draft"),
-  Trap(OtherVocabulary, "propose", drafts.q_not_renormalised, "other_loop"),
-  Trap(SharedTokens, "of_target", drafts.tables_off_by_one, "other_loop"),
-  Trap(SharedTokens, "in_draft", drafts.unshared_tokens_unread, "other_loop"),
+  Trap(Stepwise, "propose", drafts.q_not_renormalised, "token_loop"),
   Trap(sparse, "drafted_sparsely", drafts.draws_from_the_whole_probs, "sparse_loop"),
   Trap(sparse, "drafted_sparsely", drafts.rounds_after_the_draw, "sparse_loop"),
   Trap(token.chain, "draft_probs_at", faults.q_of_the_position_before, "token_rule"),

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from benchmarks.__main__ import COMMANDS as BENCH
-from benchmarks.__main__ import MOVED, OTHERS
+from benchmarks.__main__ import OTHERS
 from lab.__main__ import COMMANDS, main
 from tests.benchmarks.conftest import named
 from tests.real_data import ROOT
@@ -20,10 +20,6 @@ def test_every_command_has_help(name, capsys):
   printed = capsys.readouterr().out
   assert f"usage: python -m lab {name}" in printed
   assert "--output" in printed
-
-
-def test_moved_commands_exist():
-  assert {*MOVED} <= COMMANDS.keys()
 
 
 @pytest.mark.parametrize(

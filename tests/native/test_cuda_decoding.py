@@ -12,7 +12,6 @@ import pytest
 
 from benchmarks.oracle import Pair, Setup
 from specdec_t5x import build, generate, tuning
-from specdec_t5x.contrib.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding import batching
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -442,15 +441,10 @@ def test_tree_drafts_have_no_step(faster):
   assert set(params) == {"target", "draft"}
 
 
-@pytest.mark.parametrize("kind", ["beam", "plain", "n-grams"])
+@pytest.mark.parametrize("kind", ["plain", "n-grams"])
 def test_other_decoders_use_no_kernel(gpu, kind, capsys):
   target = model(dtype="float32")
-  draft = model()
-  if kind == "beam":
-    decoder = BeamDecoder(target.network, draft.network)
-    params = {"target": target.params, "draft": draft.params}
-    expected = ["Step of the draft: XLA's, because drafts are trees."]
-  elif kind == "plain":
+  if kind == "plain":
     decoder, params = build.together(target)
     expected = []
   else:

@@ -18,7 +18,7 @@ FREE = {
   "infer.infer.num_shards",
 }
 GIN_FILES = {
-  "beam": ["configs/spec_ende.gin", "configs/contrib/beam.gin"],
+  "encoder-decoder": ["configs/spec_ende.gin"],
   "decoder-only": ["configs/spec_lm.gin"],
 }
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from specdec_t5x.contrib.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
@@ -94,7 +93,6 @@ def test_the_last_of_two_simultaneous_shards_counts_every_shard(tmp_path, monkey
 DECODERS = {
   **{rule: tiny.decoder(rule=rule) for rule in RULES},
   "lenient, 0.5": tiny.decoder(rule=Lenient(0.5)),
-  "beam": BeamDecoder(Transformer(tiny.TARGET), Transformer(tiny.DRAFT)),
   "plain": PlainDecoder(Transformer(tiny.TARGET)),
 }
 
@@ -102,7 +100,7 @@ DECODERS = {
 @pytest.mark.parametrize("name", DECODERS)
 def test_only_token_and_greedy_verification_have_alpha_by_mass(tmp_path, name):
   summary = merge(tmp_path, 0, [aux(3, 4)], model=Model(DECODERS[name]))
-  if name in ("token", "lenient", "greedy", "beam", "plain"):
+  if name in ("token", "lenient", "greedy", "plain"):
     is_exact = name in ("token", "lenient", "plain")
     assert summary["guarantee"] == ("EXACT" if is_exact else "GREEDY_EXACT")
   statistics = summary["statistics"]

@@ -1,4 +1,4 @@
-"""The messages: msgpack arrays of a format's name, a session's number and bytes.
+"""The messages: msgpack arrays of a magic word, a session's number and bytes.
 
 The receiver checks every part before use: lengths against the session's setup, tokens
 against the vocabulary, and weights for the properties of a distribution. All replies of
@@ -20,8 +20,8 @@ from specdec_t5x.contrib.link.drafter import Setup
 from specdec_t5x.contrib.truncation import SUM_BELOW
 from specdec_t5x.core.knobs import is_whole
 
-# The number rises when the messages change.
-FORMAT = "SL2"
+# The first part of every message.
+MAGIC = "SDL"
 # Statuses of a reply. Any other status is the reason why there is no draft.
 OK = "ok"
 NO_SESSION = "no session"
@@ -157,23 +157,21 @@ def message(number: int, *parts: Any) -> bytes:
     number: the session's number.
     *parts: None, bytes, numbers, strings, and tuples of these types.
   """
-  return msgpack.packb([FORMAT, number, *parts], default=np.generic.item)
+  return msgpack.packb([MAGIC, number, *parts], default=np.generic.item)
 
 
 def parts_of(data: bytes) -> tuple[int, Any, list[Any]]:
   """Returns a message's session number, setup or status, and other parts.
 
   Raises:
-    ValueError: if the bytes are no message of this format.
+    ValueError: if the bytes are no message of a link.
   """
   try:
     parts = msgpack.unpackb(data)
   except (ValueError, msgpack.UnpackException) as error:
     raise ValueError(f"Expected a message of a link: {error}") from error
-  if not isinstance(parts, list) or len(parts) < 3 or parts[0] != FORMAT:
-    raise ValueError(
-      f"Expected a message of a link's format {FORMAT}, got another format."
-    )
+  if not isinstance(parts, list) or len(parts) < 3 or parts[0] != MAGIC:
+    raise ValueError(f"Expected a message of a link that starts with {MAGIC!r}.")
   _, number, first, *others = parts
   if not is_whole(number, 0):
     raise ValueError(f"Expected the number of a link's session, got {number!r:.40}.")

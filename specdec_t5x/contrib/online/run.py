@@ -79,7 +79,7 @@ class Course:
       raise ValueError(
         "DECODER must be a SpeculativeDecoder with an `observer` of "
         f"KEPT={online.kept} tokens, got a {type(decoder).__name__}. Add "
-        "configs/contrib/online.gin to a run of configs/spec_*.gin without a beam."
+        "configs/contrib/online.gin to a run of configs/spec_*.gin."
       )
     self._network = decoder.networks.get(_DRAFT)
     online_lib.check_learns(self._network)

@@ -109,13 +109,13 @@ def comes_and_goes(number, answer):
 
 
 def wrong(number, reply):
-  """Returns a malformed reply, or a reply of a different session or version."""
+  """Returns a malformed reply, or a reply of a different session or program."""
   session, status, parts = wire.parts_of(reply)
   return (
     b"\x80\x04pickle",
     wire.message(12345, status, *parts),
     reply[:-1],
-    reply.replace(wire.FORMAT.encode(), b"SL9"),
+    reply.replace(wire.MAGIC.encode(), b"SSH"),
     wire.message(session, [status], *parts),
     wire.message(session, status, {"a": 1}),
     wire.message(session, status, *parts[:-1], None),

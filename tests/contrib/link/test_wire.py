@@ -121,8 +121,8 @@ def messages_of(setup):
 def test_truncated_and_extended_messages_are_refused(setup):
   for message, read in messages_of(setup):
     others = [message[:cut] for cut in range(len(message))]
-    version = message.replace(wire.FORMAT.encode(), b"SL1")
-    for other in [*others, message + b"\0", version]:
+    foreign = message.replace(wire.MAGIC.encode(), b"SSH")
+    for other in [*others, message + b"\0", foreign]:
       with pytest.raises(ValueError):
         read(other, setup)
 
