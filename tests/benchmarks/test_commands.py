@@ -17,6 +17,8 @@ from tests.benchmarks.conftest import ran
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.skipif(bool(library.problem()), reason="needs the kernels")
 def test_a_certified_head_and_the_full_head_are_timed_and_agree(tmp_path):

@@ -16,6 +16,8 @@ from specdec_t5x.network.transformer import Transformer
 from tests.benchmarks.conftest import TARGET, steady
 from tests.t5x_bridge import tiny
 
+pytestmark = pytest.mark.slow
+
 # An iteration drafts 4 tokens in 2 s and scores the block in 10 s. A token takes 5 s.
 COSTS = costs.Costs(
   gamma=4,

@@ -20,6 +20,8 @@ from specdec_t5x.native.cuda import few, library
 from specdec_t5x.network.sizes import t5_1_1
 from specdec_t5x.network.transformer import Transformer
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parents[2]
 FLAGS = (
   "--target tiny --drafts tiny --rounded int4 --batches 1 --temperatures 0 --gamma 2 "

@@ -17,6 +17,8 @@ from specdec_t5x.contrib.pruned import Pruned
 from specdec_t5x.core.tree import Tree
 from tests.benchmarks.conftest import named, ran
 
+pytestmark = pytest.mark.slow
+
 
 def test_acceptance_counts_only_tokens_that_a_tree_can_reach():
   """A token outside the two top ranks ends the path: deeper tokens do not count."""

@@ -19,6 +19,8 @@ from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.native.distributions import adjusted_probs
 from tests.hash_model import HashModel
 
+pytestmark = pytest.mark.slow
+
 TARGET, DRAFT = (HashModel(seed, vocab_size=5) for seed in (1, 2))
 CHAIN = DraftModel(None, 3)
 SAMPLED = Sampling(temperature=1.0)

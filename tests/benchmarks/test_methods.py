@@ -12,6 +12,8 @@ from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.state import row_keys
 from tests.benchmarks.conftest import ran
 
+pytestmark = pytest.mark.slow
+
 SHORT = ("--max-length=10", "--num-inputs=3", "--gamma=3")
 SHAPES = {"chain", "4 candidates", "stem 2, 2 branches", "without 1 sublayers"}
 SHAPES |= {"rounded to 4 bits", "rounded to 8 bits", "chain of distributions cut to 32"}

@@ -17,6 +17,8 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native import platforms
 from tests.hash_model import HashModel, plain, speculation
 
+pytestmark = pytest.mark.slow
+
 LENGTH = 48
 TARGET, DRAFT = (HashModel(seed, vocab_size=5) for seed in (1, 2))
 ROWS = 64

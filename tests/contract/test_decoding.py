@@ -13,6 +13,8 @@ from tests.contract.conftest import EOS, TableModel, decoded, runtime_only
 from tests.contrib.beam.table_beams import hypotheses
 from tests.exactness.distributions import adjusted
 
+pytestmark = pytest.mark.slow
+
 search = functools.partial(decoded, decoding.beam_search)
 
 

@@ -36,6 +36,8 @@ from tests.contract.conftest import (
   writer,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_predict_writes_one_line_per_example_in_order(whole):
   rows = records(result_path(whole))
@@ -291,7 +293,6 @@ def evaluate(checkpoint, output, metrics=(texts, likelihood), mode="specific"):
   return records(output / "inference_eval" / f"{name}-metrics.jsonl")
 
 
-@pytest.mark.slow
 def test_metrics_equal_those_of_infer_s_files(checkpoint, tmp_path):
   run(checkpoint, tmp_path / "predict", temperature=0.0)
   run(checkpoint, tmp_path / "score", "score")

@@ -9,6 +9,8 @@ import pytest
 
 from tests.real_data import ROOT
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("IPython", reason="the extra `test` brings it")
 
 CODE = [

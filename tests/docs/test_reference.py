@@ -1,6 +1,5 @@
 """The site's pages on gin files and docstrings."""
 
-import doctest
 import sys
 
 from tests.real_data import ROOT
@@ -30,20 +29,6 @@ def test_knobs_are_macros_above_the_wiring_with_their_comments(tmp_path):
   page = gin_reference.to_markdown(tmp_path)
   assert "| `ONE` | `'a # b'` | of two lines |" in page
   assert "What it is.\n\n```text\n  a command\n```" in page
-
-
-def test_every_file_of_configs_is_on_the_page():
-  page = gin_reference.to_markdown(ROOT / "configs")
-  for path in (ROOT / "configs").rglob("*.gin"):
-    if path.read_text().startswith("# Moved to "):
-      continue
-    assert f"### configs/{path.relative_to(ROOT / 'configs')}\n" in page
-  assert "| `GAMMA` | `None` | tokens drafted each iteration" in page
-
-
-def test_examples_in_docstrings():
-  assert doctest.testmod(docstrings).failed == 0
-  assert doctest.testmod(signatures).failed == 0
 
 
 def test_signatures_show_only_a_caller_s_arguments():

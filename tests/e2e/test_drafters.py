@@ -21,6 +21,8 @@ from tests import commands, ways
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def models():

@@ -29,6 +29,8 @@ from tests.contrib import test_layer_skip as of_layer_skip
 from tests.lab.conftest import ran
 from tests.t5x_bridge import tiny, tiny_gpt
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 IDS = [[5, 6, 7, 1], [9, 3, 1], [4, 4, 8, 12, 1]]
 ROOM = 10

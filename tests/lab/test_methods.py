@@ -7,6 +7,8 @@ from benchmarks import methods as bench_methods
 from lab.peers import CTRANSLATE2, HUGGING_FACE, UPSTREAM, importable, methods, programs
 from tests.lab.conftest import ran
 
+pytestmark = pytest.mark.slow
+
 FLAGS = "--no-rules --max-length=10 --num-inputs=2 --gamma=3"
 GREEDY = "--temperatures=0", "--sizes=3"
 

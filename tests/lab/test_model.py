@@ -20,6 +20,8 @@ from specdec_t5x.analysis import theory
 from tests.lab.conftest import ran
 from tests.real_data import ROOT
 
+pytestmark = pytest.mark.slow
+
 DEVICE = Device("ours", bandwidth=1e9, peak=1e12, clock=1e9)
 
 

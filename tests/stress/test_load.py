@@ -12,7 +12,7 @@ from lab.stress.promises import Setting, broken_promises
 from tests.contract.conftest import runtime_only
 from tests.t5x_bridge import tiny
 
-pytestmark = runtime_only
+pytestmark = [pytest.mark.slow, runtime_only]
 
 SETTINGS = (Setting(3, 0.0, 4), Setting(2, 1.0, 1))
 EXAMPLES = 12

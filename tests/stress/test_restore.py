@@ -14,7 +14,7 @@ from tests.contract.conftest import runtime_only
 from tests.contract.test_checkpoints import BIG, NAME, make_state, save
 from tests.processes import on_devices
 
-pytestmark = runtime_only
+pytestmark = [pytest.mark.slow, runtime_only]
 
 # 27e6 parameters; each dimension that the mesh divides is a multiple of eight.
 TARGET = dataclasses.replace(

@@ -17,7 +17,7 @@ from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.training import ngrams
 from tests.benchmarks.conftest import ran
 
-pytestmark = pytest.mark.usefixtures("steady_parts")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("steady_parts")]
 
 SPEEDS = ["--gammas", "1", "3", "--temperatures", "0"]
 

@@ -22,6 +22,8 @@ from specdec_t5x.decoding.state import row_keys
 from tests.contrib.link.local import Local, asker_of, drafting_of, honest, never
 from tests.hash_model import HashModel, speculation
 
+pytestmark = pytest.mark.slow
+
 TARGET, DRAFT = (HashModel(seed, vocab_size=7, eos_bias=-2.0) for seed in (3, 4))
 ROWS = 4
 LENGTH = 30
