@@ -15,7 +15,6 @@ from t5x import infer, partitioning, utils
 
 from specdec_t5x.merge_shards import merge_shards
 from tests.contract.conftest import (
-  EXAMPLES,
   EXPECTED_INPUTS,
   IS_RUNTIME,
   LENGTHS,
@@ -61,22 +60,6 @@ def test_the_output_folder_may_have_any_name(checkpoint, whole, tmp_path, name):
   run(checkpoint, tmp_path / name)
   expected = records(result_path(whole))
   assert records(result_path(tmp_path / name)) == expected
-
-
-@runtime_only
-def test_datasets_are_read_without_autotuning(checkpoint, tmp_path, monkeypatch):
-  # Closing an iterator with autotuning may sleep for seconds.
-  found = []
-  iterate = tf.data.Dataset.__iter__
-
-  def note(dataset):
-    return found.append(dataset) or iterate(dataset)
-
-  monkeypatch.setattr(tf.data.Dataset, "__iter__", note)
-  run(checkpoint, tmp_path)
-  chunks = -(-EXAMPLES // 4)
-  assert len(found) == 1 + 2 * chunks  # The task, and a chunk's features and texts.
-  assert {each.options().autotune.enabled for each in found} == {False}
 
 
 @seqio.map_over_dataset

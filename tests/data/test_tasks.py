@@ -11,7 +11,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from specdec_t5x.data import from_texts, reading, registry, tasks, vocabularies
+from specdec_t5x.data import from_texts, registry, tasks, vocabularies
 from tests import real_data
 from tests.data.conftest import examples
 
@@ -219,19 +219,6 @@ def test_real_humaneval():
     assert example["inputs"].tolist() == [*BYTES.encode(problem["prompt"]), 1]
     solution = problem["canonical_solution"]
     assert example["targets"].tolist() == [*BYTES.encode(solution), 1]
-
-
-def test_rows_are_read_without_autotuning(monkeypatch):
-  found = []
-  iterate = tf.data.Dataset.__iter__
-
-  def note(dataset):
-    return found.append(dataset) or iterate(dataset)
-
-  monkeypatch.setattr(tf.data.Dataset, "__iter__", note)
-  rows = reading.rows(tf.data.Dataset.from_tensor_slices({"a": [3, 1, 2]}).batch(2))
-  assert [row["a"].tolist() for row in rows] == [[3, 1], [2]]
-  assert [each.options().autotune.enabled for each in found] == [False]
 
 
 def test_a_vocabulary_is_not_read_before_use():

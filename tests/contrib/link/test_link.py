@@ -161,21 +161,6 @@ def test_a_restarted_draft_receives_the_whole_session_again(sampling, here):
   assert counts["lost"] == 0
 
 
-def test_an_emulated_link_sleeps_for_delay_and_bandwidth(monkeypatch):
-  slept = []
-  monkeypatch.setattr(client.time, "sleep", slept.append)
-  reply = wire.message(0, wire.OK)
-
-  def call(request, seconds):
-    return reply
-
-  asker = client.Asker(Remote("nowhere", mbits=2.0, delay_ms=30.0), call)
-  asker._sent(b"\0" * 1000, 1.0)
-  np.testing.assert_allclose(slept, [0.03 + 8000 / 2e6, 0.03 + 8 * len(reply) / 2e6])
-  assert asker.counts.bits_sent == 8000
-  assert asker.counts.bits_received == 8 * len(reply)
-
-
 @pytest.mark.parametrize(
   ("knobs", "says"),
   [
