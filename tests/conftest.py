@@ -9,8 +9,6 @@ import jax
 import jaxtyping
 import pytest
 
-from tests import xla_flags
-
 # Separate from the user's folder. Compiled kernels are kept between runs, measured
 # times are not. Commands started by tests inherit the folder.
 KEPT = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "specdec_t5x"
@@ -24,8 +22,7 @@ FAST_COMPILES = (
   "--xla_cpu_use_fusion_emitters=false",
   "--xla_cpu_parallel_codegen_split_count=1",
 )
-if "XLA_FLAGS" not in os.environ:
-  os.environ["XLA_FLAGS"] = " ".join(xla_flags.accepted(FAST_COMPILES, KEPT))
+os.environ.setdefault("XLA_FLAGS", " ".join(FAST_COMPILES))
 
 # Before a test imports TensorFlow: specdec_t5x/__init__.py has the reason (triton).
 import specdec_t5x  # noqa: E402, F401

@@ -1,7 +1,6 @@
 """Inputs of similar length are decoded together, and samples are unchanged."""
 
 import functools
-import random
 
 import jax
 import numpy as np
@@ -81,17 +80,6 @@ def test_groups_have_few_widths_and_little_padding(lengths, widths):
   for group in found:
     assert list(group.numbers) == sorted(group.numbers)
     assert all(lengths[number] <= group.width for number in group.numbers)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_number_of_programs_is_the_number_of_bits_of_the_longest_input(seed):
-  lengths = [int(2 ** random.Random(seed * i).uniform(0, 12)) for i in range(3000)]
-  found = grouped(lengths)
-  assert len(found) <= 9
-  padded = sum(group.width * len(group.numbers) for group in found)
-  # Less than twice the tokens, plus a step per input and the padding that is cheaper
-  # than a program.
-  assert padded <= 2 * sum(lengths) + 16 * len(lengths) + groups._WORTH * len(found)
 
 
 def test_an_incomplete_batch_repeats_its_first_input():

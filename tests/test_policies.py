@@ -29,7 +29,7 @@ from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.policies import POLICIES, CostAware, get_policy
+from specdec_t5x.policies import CostAware, get_policy
 from tests.decoding.test_generate import output_lengths
 from tests.hash_model import HashHeads, HashModel, python_loop, speculation
 from tests.t5x_bridge import tiny
@@ -328,14 +328,6 @@ def test_a_rounded_target_has_a_high_prior_alpha():
   assert policy_for(Quantized(), policy, None) == policy
   assert policy_for(Quantized(), None, None, is_word=False).prior_alpha == 0.9
   assert policy_for(Quantized(), None, 4) == Fixed()
-
-
-def test_policies_have_names():
-  assert {name: get_policy(name) for name in POLICIES} == {
-    "auto": CostAware(),
-    "fixed": Fixed(),
-  }
-  assert get_policy(TURNS) is TURNS
 
 
 def test_lists_from_gin_are_hashable_settings():

@@ -120,13 +120,6 @@ def test_a_failed_check_sets_the_exit_status(monkeypatch, capsys, verdict, statu
   ]
 
 
-def test_an_error_of_the_device_is_a_failed_check():
-  def trap():
-    raise jax.errors.JaxRuntimeError("INTERNAL: trap\nmore")
-
-  assert checks._tried("x", trap) == checks.Check("x", checks.FAILED, "INTERNAL: trap")
-
-
 @pytest.mark.parametrize(
   ("code", "seconds", "ending"),
   [

@@ -226,19 +226,6 @@ def test_the_writer_refuses_invalid_options(tmp_path, mode, kwargs, message):
     write(tmp_path, np.array([[100]], np.int32), mode, **kwargs)
 
 
-@runtime_only
-@pytest.mark.parametrize(
-  ("bad", "message"),
-  [({"mode": "guess"}, "guess"), ({"dataset": {"shuffle": True}}, "shuffle")],
-)
-def test_invalid_settings_are_refused_before_any_model_work(
-  checkpoint, tmp_path, bad, message
-):
-  """tests/errors/ has the command's messages for further settings."""
-  with pytest.raises(ValueError, match=message):
-    run(checkpoint, tmp_path, **bad)
-
-
 # ---- evaluate(): seqio's metrics of infer()'s results. ----
 
 

@@ -66,18 +66,6 @@ def test_a_page_may_show_some_columns_of_some_rows(copy):
       report.rendered(page(words), copy)
 
 
-def test_a_planned_table_names_the_command_and_the_data():
-  def page(name):
-    return f"<!-- table {name} -->\n<!-- end -->\n"
-
-  def shown(name):
-    return report.rendered(page(name), ROOT)
-
-  assert "results --only m30k_infer --data m30k=DIR`" in shown("m30k_infer")
-  assert "results --only demo_infer`" in shown("demo_infer")
-  assert "`make demo`" in shown("demo")
-
-
 def test_a_command_keeps_the_measured_table(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert main(["table1", "--output=out", "--keep=theory"]) == 0

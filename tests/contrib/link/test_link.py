@@ -234,30 +234,6 @@ def test_the_least_recently_used_session_makes_room():
   assert replies == [wire.OK, wire.NO_SESSION, wire.OK]
 
 
-def test_a_row_with_new_inputs_starts_anew_and_other_rows_continue():
-  """A new input may replace the input of an ended row."""
-  drafting = drafting_of(DRAFT)
-  setup = setup_of(2, 3)
-  starts = []
-  start = drafting._start
-
-  def record(params, source, slots):
-    starts.append(np.asarray(source).tolist())
-    return start(params, source, slots)
-
-  drafting._start = record
-  rows = drafting.open(setup)
-  lengths = np.ones(2, int)
-  sequences = np.zeros((2, 40), np.int32)
-  uniforms = np.zeros((2, 3, 0), np.float32)
-  for live, source in (([1, 1], [[1], [2]]), ([1, 0], [[1], [3]]), ([1, 1], None)):
-    source = source and np.repeat(source, 3, axis=1)
-    ask = Ask(np.array(live) > 0, lengths, sequences, uniforms, source)
-    _, rows = drafting.draft(setup, rows, ask)
-  assert starts == [[[0] * 3] * 2, [[1] * 3, [2] * 3], [[1] * 3, [3] * 3]]
-  assert np.asarray(rows.source).tolist() == [[1] * 3, [3] * 3]
-
-
 def test_a_draft_that_is_lost_before_decoding_may_return():
   """See test_processes.py for a draft that refuses the batch."""
   lost = client.Asker(Remote("there"), lambda *request: never(request))
