@@ -23,15 +23,20 @@ export BUILD_KERNELS
 
 # Test processes: each takes 3 to 5 GiB.
 WORKERS ?= 2
-# `make test` runs the quick suite, `make test SUITE=slow` the other tests, SUITE=all both.
+# `make test` runs the tests without the mark `slow`, `make test SUITE=slow` the tests with
+# the mark, SUITE=all both.
 SUITE ?= quick
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+MARKED_quick := -m "not slow"
+MARKED_slow := -m slow
+ifeq ($(filter $(SUITE),quick slow all),)
+$(error SUITE must be quick, slow or all, got '$(SUITE)')
+endif
 
 # Nothing is installed on a borrowed machine: its own Python runs where there is no .venv.
 FOLDERS := $(CURDIR):$(CURDIR)/t5x_runtime$(addprefix :,$(PYTHONPATH))
 HERE := PYTHONPATH=$(FOLDERS) $(or $(wildcard $(BIN)/python),$(PYTHON))
 
-.PHONY: demo demo-train demo-all demo-lm results gpu test test-gpu durations test-peers lint format docs wheel install clean
+.PHONY: demo demo-train demo-all demo-lm results gpu test test-gpu test-peers lint format docs wheel install clean
 
 demo: install
 	$(BIN)/python -m specdec_t5x.demo
@@ -62,11 +67,7 @@ test-gpu:
 	$(HERE) -m benchmarks.gpu.checks $(ARGS)
 
 test: lint
-	$(PYTEST) --suite $(SUITE)
-
-# Runs every test and writes tests/durations.json, which decides what is quick.
-durations: install
-	$(PYTEST) --suite all --write-durations
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 20 $(MARKED_$(SUITE))
 
 # What needs PyTorch, transformers and CTranslate2 (the extra `peers`).
 test-peers: $(PEERS)/.installed

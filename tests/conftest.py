@@ -9,8 +9,6 @@ import jax
 import jaxtyping
 import pytest
 
-from tests import suite, xla_flags
-
 # Separate from the user's folder. Compiled kernels are kept between runs, measured
 # times are not. Commands started by tests inherit the folder.
 KEPT = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "specdec_t5x"
@@ -24,8 +22,7 @@ FAST_COMPILES = (
   "--xla_cpu_use_fusion_emitters=false",
   "--xla_cpu_parallel_codegen_split_count=1",
 )
-if "XLA_FLAGS" not in os.environ:
-  os.environ["XLA_FLAGS"] = " ".join(xla_flags.accepted(FAST_COMPILES, KEPT))
+os.environ.setdefault("XLA_FLAGS", " ".join(FAST_COMPILES))
 
 # Before a test imports TensorFlow: specdec_t5x/__init__.py has the reason (triton).
 import specdec_t5x  # noqa: E402, F401
@@ -41,34 +38,15 @@ jaxtyping.install_import_hook(
 )
 
 
-def pytest_addoption(parser):
-  parser.addoption("--suite", choices=("quick", "slow", "all"), default="all")
-  parser.addoption("--write-durations", action="store_true")
-
-
 def pytest_configure(config):
   """Deletes the times of earlier runs, once for the parallel processes of a run."""
-  if hasattr(config, "workerinput"):
-    return
-  for times in KEPT.glob("seconds-*.json"):
-    times.unlink(missing_ok=True)
-  if config.getoption("write_durations"):
-    config.pluginmanager.register(suite.Durations())
+  if not hasattr(config, "workerinput"):
+    for times in KEPT.glob("seconds-*.json"):
+      times.unlink(missing_ok=True)
 
 
 def pytest_report_header():
   return tested.warning(tested.installed(), tested.read())
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config, items):
-  wanted = suite.chosen(items, config.getoption("suite"))
-  parts = {True: [], False: []}
-  for item, is_wanted in zip(items, wanted, strict=True):
-    parts[is_wanted].append(item)
-  config.hook.pytest_deselected(items=parts[False])
-  items[:] = parts[True]
-  suite.costliest_first(items)
 
 
 def pytest_collection_finish():
@@ -78,21 +56,23 @@ def pytest_collection_finish():
   gc.set_threshold(100_000, 50, 100)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item):
-  suite.start_timing(item)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item, nextitem):
   result = yield
-  suite.end_timing(item)
   gin.clear_config()  # Also unlocks gin for the next test.
   is_last = nextitem is None or nextitem.path != item.path
-  if is_last and suite.resident_bytes() > MOST_BYTES:
+  if is_last and _resident_bytes() > MOST_BYTES:
     jax.clear_caches()
     gc.collect()
   return result
+
+
+def _resident_bytes() -> int:
+  """Returns the resident memory of this process on Linux, else 0."""
+  statm = pathlib.Path("/proc/self/statm")
+  if not statm.is_file():
+    return 0
+  return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -246,24 +246,6 @@ def test_nan_logits_are_an_error_with_the_input(setup, broken, temperature, word
     specdec_t5x.generate(WITH_NAN, target, draft, vocabulary, **settings)
 
 
-@pytest.mark.parametrize(("count", "rows"), [(0, []), (3, [3]), (5, [8])], ids=str)
-def test_the_number_of_rows_depends_on_the_inputs(setup, monkeypatch, count, rows):
-  recorded = []
-  compiled = api.compiled
-
-  def watched(*settings):
-    run = compiled(*settings)
-    return lambda params, *args, **state: (
-      recorded.append([len(x) for x in args]) or run(params, *args, **state)
-    )
-
-  monkeypatch.setattr(api, "compiled", watched)
-  settings = {"draft": None, "vocabulary": setup[2], "max_length": 6, "batch_size": 4}
-  outputs = specdec_t5x.generate(INPUTS[:count], setup[0], **settings)
-  assert len(outputs) == count
-  assert recorded == [[n, n, n] for n in rows]
-
-
 def test_64_bits_change_no_output(paths, monkeypatch):
   generate = functools.partial(specdec_t5x.generate, INPUTS, vocabulary=paths[2])
 
@@ -305,8 +287,6 @@ def test_bad_input_is_refused(setup, unchecked):
   target, draft, vocabulary = setup
   with pytest.raises(ValueError, match="list of texts"):
     specdec_t5x.generate("one text", target, draft, vocabulary)
-  with pytest.raises(ValueError, match="is not a file"):
-    specdec_t5x.generate(INPUTS, target, draft, "nowhere.model")
   for name in ("batch_size", "max_length"):
     for value in (0, 2.5):
       with pytest.raises(ValueError, match=f"{name} must be a whole number of at"):

@@ -1,10 +1,8 @@
 """Inputs of similar length are decoded together, and samples are unchanged."""
 
 import functools
-import random
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,7 +12,6 @@ from specdec_t5x.build import together
 from specdec_t5x.decoding.state import keys_at, row_keys
 from specdec_t5x.groups import Group, grouped
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.policies import CostAware
 from specdec_t5x.vocabularies.opening import open_vocabulary
 from tests import ways
 from tests.t5x_bridge import tiny, tiny_gpt
@@ -85,17 +82,6 @@ def test_groups_have_few_widths_and_little_padding(lengths, widths):
     assert all(lengths[number] <= group.width for number in group.numbers)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_number_of_programs_is_the_number_of_bits_of_the_longest_input(seed):
-  lengths = [int(2 ** random.Random(seed * i).uniform(0, 12)) for i in range(3000)]
-  found = grouped(lengths)
-  assert len(found) <= 9
-  padded = sum(group.width * len(group.numbers) for group in found)
-  # Less than twice the tokens, plus a step per input and the padding that is cheaper
-  # than a program.
-  assert padded <= 2 * sum(lengths) + 16 * len(lengths) + groups._WORTH * len(found)
-
-
 def test_an_incomplete_batch_repeats_its_first_input():
   found = list(Group(3, (4, 0, 1)).batches([[1], [2, 2], [], [], [3, 3, 3]], 2))
   assert [numbers for numbers, _ in found] == [[4, 0], [1]]
@@ -162,16 +148,3 @@ def test_a_long_input_does_not_pad_short_inputs(at, vocabulary, monkeypatch):
   others = outputs[:at] + outputs[at + 1 :]
   assert outputs[at].tokens == alone[0].tokens
   assert all(each.tokens == alone[1].tokens for each in others)
-
-
-@pytest.mark.parametrize(("held", "rows"), [(1, 4), (4, 2), (3, 3)])
-def test_the_policy_s_state_continues_in_a_group_with_different_rows(held, rows):
-  target, draft = models("t5")
-  policy = CostAware((1.0, 1.1, 1.2))
-  decoder, _ = together(target, draft, gamma=2, policy=policy)
-  held_state = policy.start(held).replace(tried=1.0 + jnp.arange(held))
-  state = api._first_known(decoder, rows, {"policy_state": held_state})["policy_state"]
-  num_kept = min(held, rows)
-  assert state.tried.tolist() == [*range(1, num_kept + 1), *[0] * (rows - num_kept)]
-  assert state.accepted.shape == (rows,)
-  assert api._first_known(together(target)[0], rows, None) == {"policy_state": None}

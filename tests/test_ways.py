@@ -21,12 +21,13 @@ from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
-from specdec_t5x.ways import CONTRIB, WAYS
+from specdec_t5x.ways import WAYS
 from tests import hash_model, networks, ways
 from tests.decoding.test_generate import assert_follows
 from tests.hash_model import sequence_probs, speculation
-from tests.real_data import ROOT
 from tests.test_policies import Alternating, watch
+
+pytestmark = pytest.mark.slow
 
 COUPLED = Sampling(coupled=True)
 
@@ -146,7 +147,6 @@ SIMILAR |= {"blockwise"}
 SIMILAR |= ways.ON_TABLES.keys() - {"draft model", "distinct tree", "medusa", "cascade"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [x for x in ways.ON_NETWORKS if x not in SIMILAR])
 def test_networks_give_coupled_samples_with_rests_and_in_turns(name):
   """Two rows take the five inputs in turns."""
@@ -166,7 +166,6 @@ GREEDILY += ("quantized by name", "shared encoder in a tree")
 VARYING = CostAware((1.0, 1.3, 1.5, 1.7), prior_weight=1.0, decay=0.8, by_row=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", GREEDILY)
 def test_networks_give_greedy_outputs(name):
   way = ways.ON_NETWORKS[name]
@@ -177,21 +176,6 @@ def test_networks_give_greedy_outputs(name):
 
 
 # ---- The table ----
-
-
-def test_every_record_is_tested_and_has_a_gin_file_and_a_page():
-  kinds = {type(drafter) for drafter in ways.ON_TABLES.values()}
-  found = ways.networks_of(ways.models())
-  kinds |= {type(way.drafter(found)) for way in ways.ON_NETWORKS.values()}
-  for record in WAYS.values():
-    assert any(issubclass(kind, record.kind) for kind in kinds), record.name
-    assert (ROOT / "docs" / "methods" / f"{record.page}.md").exists(), record.name
-    assert not record.gin or (ROOT / "configs" / record.gin).exists(), record.name
-    is_contrib = record.kind.__module__.startswith("specdec_t5x.contrib.")
-    assert is_contrib == (record.tier == CONTRIB), record.name
-  # Every tested class of drafters has a record.
-  kinds -= {record.kind for record in WAYS.values()}
-  assert not kinds
 
 
 @pytest.mark.parametrize("name", [name for name, way in WAYS.items() if way.tiny])
@@ -209,13 +193,3 @@ def test_a_knob_s_check_accepts_the_default():
     for field, (default, knob) in record.knobs.items():
       assert knob.check is None or knob.check.accepts(default), (record.name, field)
       assert knob.about
-
-
-def test_every_gin_file_of_a_drafter_is_decoded():
-  files = {file for way in ways.IN_GIN.values() for file in way.files}
-  configs = ROOT / "configs"
-  configured = {f"drafters/{path.stem}" for path in configs.glob("drafters/*.gin")}
-  configured |= {f"contrib/{path.stem}" for path in configs.glob("contrib/*.gin")}
-  # The commands of these files are tested separately.
-  separate = {"link", "online"}
-  assert configured - files == {f"contrib/{name}" for name in separate}

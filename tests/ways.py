@@ -1,8 +1,7 @@
-"""Every way to draft: the drafter on tiny models, the gin files and the page.
+"""Every way to draft: the drafter on tiny models, and the gin files.
 
 tests/test_ways.py tests the common properties of the ways. The tests of the command
-(tests/e2e), the documentation (tests/docs) and the benchmarks (tests/benchmarks) read
-the same table.
+(tests/e2e) read the same table.
 """
 
 import dataclasses

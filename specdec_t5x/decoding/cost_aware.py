@@ -152,8 +152,8 @@ class CostAware(Policy):
     >>> CostAware((1.0, 1.4, 1.8)).outlook((0, 1, 2))
     'Drafts pay from an acceptance rate (alpha) of 0.41 on; 0.75 gives 1.28 times.'
     >>> print(CostAware((1.0, 1.9, 2.9)).outlook((0, 1, 2)))
-    Decoding plainly: with drafts, at an acceptance rate (alpha) of 0.75, it would be \
-0.92 times as fast, and drafts pay from 1.2 times on.
+    Decoding plainly: at an acceptance rate (alpha) of 0.75, drafts would make \
+decoding 0.92 times as fast, and drafts pay from 1.2 times on.
     """
     expected = self.speedup(self.prior_alpha, choices)
     if not self.pays(choices):

@@ -2,8 +2,12 @@
 
 import json
 
+import pytest
+
 from tests.benchmarks.conftest import named, ran
 from tests.t5x_bridge import tiny
+
+pytestmark = pytest.mark.slow
 
 
 def test_every_batch_gives_the_plain_outputs(pair, tmp_path, capsys):

@@ -7,6 +7,8 @@ import pytest
 
 from tests.benchmarks.conftest import ran
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory, counted_clock):

@@ -13,12 +13,13 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.gpu import checks, command
-from benchmarks.paper import published
 from benchmarks.timed import Timed
 from specdec_t5x.analysis import theory
-from specdec_t5x.native.cuda import few, library
+from specdec_t5x.native.cuda import few
 from specdec_t5x.network.sizes import t5_1_1
 from specdec_t5x.network.transformer import Transformer
+
+pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).parents[2]
 FLAGS = (
@@ -30,11 +31,6 @@ BARRED = "tensorflow seqio t5x gin optax orbax tqdm sentencepiece pytest safeten
 # Seconds per repetition.
 STEADY = {"plain": 5.0, "block": 4.0, "iteration": 8.0, "redrafted": 10.0}
 CHECK = checks.Check("lines", checks.PASSED, "0 of 2 lines differ")
-RESULT = {
-  **dict.fromkeys(("plain", "iteration", "draft_step", "block", "rest", "c"), 1.0),
-  **{"width": 1, "compile": {"plain": 2.0}, "memory": None},
-  "calls": [{"alpha": 0.8, "came": 0.8, "speed": 1.0}],
-}
 
 
 def steady(programs, inputs, warm):
@@ -46,39 +42,6 @@ def steady(programs, inputs, warm):
     results = tuple(program(value) for value in inputs)
     found[key] = Timed(np.full(len(inputs), 1.0 + STEADY[name] * count), results)
   return found
-
-
-@pytest.fixture(params=["made"])
-def quick(request, monkeypatch):
-  """Replaces checks and pairs by stubs; a pair with draft 'small' runs out of memory.
-
-  The parameter is the stage that runs out of memory.
-  """
-
-  def notice(stage, setup):
-    if setup.draft == "small" and stage == request.param:
-      raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 GB\nand more")
-
-  class Pair:
-    def __init__(self, setup):
-      notice("made", setup)
-      self.setup = setup
-      self.programs = {}
-      self.given = ()
-      self.functions = {"iteration": (setup, ())}
-
-  def compiled(setup, *arguments):
-    notice("compiled", setup)
-
-  def measured(pair, runs):
-    assert pair.programs.keys() == {"iteration"}
-    notice("measured", pair.setup)
-    return RESULT
-
-  monkeypatch.setattr(checks, "checks", lambda size: iter([CHECK]))
-  monkeypatch.setattr(command, "measured", measured)
-  monkeypatch.setattr(command, "compiled", compiled)
-  monkeypatch.setattr(command, "Pair", Pair)
 
 
 def ran(folder, *flags):
@@ -123,58 +86,6 @@ def test_bench_gpu_needs_only_jax_flax_and_numpy(tmp_path):
   assert not (tmp_path / "out" / "cells.jsonl").exists()
 
 
-@pytest.mark.parametrize("quick", ["made", "compiled", "measured"], indirect=True)
-def test_a_failed_pair_is_recorded_and_the_run_continues(quick, tmp_path):
-  found = ran(tmp_path, "--drafts", "base", "small", "tiny")
-  errors = {row["draft"]: row.get("error") for row in found["rows"]}
-  exhausted = "RESOURCE_EXHAUSTED: 9 GB"
-  assert errors == {"base": None, "small": exhausted, "tiny": None, "int4": None}
-
-
-def test_resume_reuses_cells_and_measures_missing_cells(quick, tmp_path, monkeypatch):
-  first, second = tmp_path / "first", tmp_path / "second"
-  ran(first, "--drafts", "base", "tiny")
-  pairs = []
-  monkeypatch.setattr(
-    command, "measured", lambda pair, runs: pairs.append(pair) or RESULT
-  )
-  found = ran(second, "--drafts", "base", "tiny", "large", f"--resume={first}")
-  assert len(pairs) == 1
-  assert all(row["c"] == 1.0 for row in found["rows"])
-  # A run in an existing folder also continues.
-  ran(second, "--drafts", "base", "tiny", "large", "--minutes=0")
-  assert len(pairs) == 1
-
-
-def test_a_pair_that_would_end_too_late_is_not_started(quick, tmp_path, monkeypatch):
-  clock = iter(range(0, 10_000, 60))
-  monkeypatch.setattr(command.time, "monotonic", lambda: next(clock))
-  # Every reading of the clock adds a minute: the third pair ends after 7 minutes.
-  found = ran(tmp_path, "--drafts", "base", "tiny", "large", "--minutes=7.5")
-  assert [row.get("c") for row in found["rows"]] == [1.0, 1.0, 1.0, None]
-
-
-def test_the_most_informative_pairs_come_first():
-  args = command.COMMAND.parser().parse_args(["--output=x"])
-  pairs = list(command.setups(args))
-  first = [(s.draft, s.batch, s.temperature) for s in pairs[:5]]
-  greedy = [(draft, 1, 0.0) for draft in ("small", "base", "large")]
-  assert first == [*greedy, ("small", 1, 1.0), ("base", 1, 1.0)]
-  last = pairs[-3:]
-  assert [(s.draft, s.weights) for s in last] == [
-    ("int8", "float32"),
-    ("small", "int8"),
-    ("int4", "float32"),
-  ]
-  assert command.alphas(pairs[0]) == [0.75, 0.65]
-  assert command._paper(pairs[0], 0.75) == {
-    "paper": 3.4,
-    "paper_gamma": 7,
-    "paper_c": 0.02,
-  }
-  assert command._paper(last[1], 0.75) == {}
-
-
 # ---- Checks ----
 
 
@@ -207,13 +118,6 @@ def test_a_failed_check_sets_the_exit_status(monkeypatch, capsys, verdict, statu
     "passed: lines: 0 of 2 lines differ",
     f"{verdict}: kernels: so: it is",
   ]
-
-
-def test_an_error_of_the_device_is_a_failed_check():
-  def trap():
-    raise jax.errors.JaxRuntimeError("INTERNAL: trap\nmore")
-
-  assert checks._tried("x", trap) == checks.Check("x", checks.FAILED, "INTERNAL: trap")
 
 
 @pytest.mark.parametrize(
@@ -313,54 +217,3 @@ def test_faulty_products_of_few_rows_fail(monkeypatch, bits, fault):
   monkeypatch.setattr(few, "multiply", multiply)
   passed, found = checks.few_rows(256, 64, bits)
   assert passed == (fault is None), found
-
-
-def test_absent_kernels_are_left_out_with_the_reason(monkeypatch):
-  monkeypatch.setattr(checks, "agreement", lambda *how: (True, "alike"))
-  monkeypatch.setattr(checks, "sampled", lambda: (True, "alike"))
-  monkeypatch.setattr(library, "problem", lambda: "no nvcc")
-  first, *_ = checks.checks("tiny")
-  assert first == checks.Check("native kernels", checks.LEFT_OUT, "no nvcc")
-  monkeypatch.setattr(library, "problem", lambda: None)
-  monkeypatch.setattr(checks, "draft_step", lambda size: (True, size))
-  monkeypatch.setattr(checks, "few_rows", lambda *shape: (shape[-1] != 4, "x"))
-  found = list(checks.checks("tiny"))
-  assert len(found) == 3 + 2 + 3 + 6
-  assert sum(check.verdict == checks.FAILED for check in found) == 2
-
-
-# ---- The numbers of docs/results/gpu.md ----
-
-
-def kept_table(name):
-  return json.loads((ROOT / "docs/results/data" / f"{name}.json").read_text())
-
-
-@pytest.mark.parametrize(("name", "count"), [("h100", 7), ("h100_loop", 6)])
-def test_theorem_rest_and_paper_columns_match_the_kept_measurements(name, count):
-  rows = [row for row in kept_table(name)["rows"] if "c" in row]
-  assert len(rows) == count
-  paper = published.numbers()["tables_2_and_4"]
-  for row in rows:
-    parts = row["gamma"] * row["draft_step"] + row["block"]
-    assert row["rest"] == pytest.approx(row["iteration"] - parts, abs=0.005)
-    assert row["c"] == pytest.approx(row["draft_step"] / row["plain"], rel=0.02)
-    if "alpha" in row:
-      theorem = theory.walltime_improvement(row["alpha"], row["gamma"], row["c"])
-      assert row["theorem"] == pytest.approx(theorem, abs=0.005)
-    if "paper" in row:
-      of = f"T5-{row['draft']}", row["paper_alpha"], row["paper_c"], row["paper"]
-      names = "draft", "alpha", "c", "measured"
-      assert of in [tuple(each[name] for name in names) for each in paper]
-
-
-def test_each_kept_table_names_its_date_machine_and_commit():
-  paths = sorted((ROOT / "docs/results/data").glob("h100*.json"))
-  page = (ROOT / "docs/results/gpu.md").read_text()
-  for path in paths:
-    made = json.loads(path.read_text())["environment"]
-    assert made["device"] == "NVIDIA H100 80GB HBM3"
-    assert len(made["code"]) == 7
-    assert f"{made['date']}, code {made['code']}" in page
-    assert f"<!-- table {path.stem}" in page
-  assert sum(len(path.read_text().splitlines()) for path in paths) <= 250

@@ -8,14 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import methods, tree
-from benchmarks.study import Job, Study, pad_inputs
+from benchmarks import tree
 from specdec_t5x import api
 from specdec_t5x.analysis.trees import best_tree
-from specdec_t5x.build import headed
-from specdec_t5x.contrib.pruned import Pruned
 from specdec_t5x.core.tree import Tree
 from tests.benchmarks.conftest import named, ran
+
+pytestmark = pytest.mark.slow
 
 
 def test_acceptance_counts_only_tokens_that_a_tree_can_reach():
@@ -63,17 +62,3 @@ def test_the_fastest_tree_is_written_to_a_gin_file(files, heads, tmp_path, capsy
   parents = gin.query_parameter("tree.Tree.parents")
   assert Tree(parents) == Tree(tuple(best["parents"]))
   assert "Plain decoding" in capsys.readouterr().out
-
-
-def test_the_cost_of_a_pruned_tree_is_per_level(files, heads, monkeypatch):
-  """A tree of two levels takes the time of six calls; batch rows choose the shape."""
-
-  def seconds(loops, runs):
-    return {n: [6.0 if n == "pruned" else 1.0] for n in loops}
-
-  monkeypatch.setattr(methods, "each_turn", seconds)
-  target, hydra = (api.load_model(x) for x in (files["target"], heads["hydra"]))
-  study = Study(Job("", "", {}, None, 10), target, (), pad_inputs([[3, 1]]), 1)
-  drafter = headed(hydra.network, Pruned(4, width=2, ranks=2))
-  decode = study.decode(0.0, hydra, drafter, "traversal")
-  assert methods.drafting_costs(study, {"pruned": decode}) == {"pruned": 3.0}

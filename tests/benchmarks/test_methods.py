@@ -1,22 +1,12 @@
 """The comparison of drafters, rules, policies and domains."""
 
-import functools
-
-import jax
 import pytest
 
-from benchmarks import jobs, methods
-from benchmarks.ways import ways
-from specdec_t5x.contrib.link.drafter import Link
-from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding.state import row_keys
 from tests.benchmarks.conftest import ran
 
+pytestmark = pytest.mark.slow
+
 SHORT = ("--max-length=10", "--num-inputs=3", "--gamma=3")
-SHAPES = {"chain", "4 candidates", "stem 2, 2 branches", "without 1 sublayers"}
-SHAPES |= {"rounded to 4 bits", "rounded to 8 bits", "chain of distributions cut to 32"}
-SHAPES |= {"in another process", "chain, sped up by copies", "policy 'auto'"}
-LOSSY = {"typical", "topk", "distance", "lenient"}
 
 
 @pytest.fixture(scope="module")
@@ -39,43 +29,6 @@ def test_every_domain_has_the_same_ways(rows):
   assert list(found) == ["yours", "others"]
   assert found["yours"] == found["others"]
   assert len(set(found["yours"])) == len(found["yours"])
-
-
-def tokens_of(decode, inputs, keys):
-  return decode(inputs, keys).tokens
-
-
-def test_every_way_and_rule_is_listed_and_can_be_traced(pair, heads, monkeypatch):
-  """tests/test_ways.py and tests/exactness decode with every way and rule."""
-  flags = *pair, f"--draft=hydra={heads['hydra']}", "--skip=self_0", "--output=none"
-  args = methods.COMMAND.parser().parse_args(
-    [*flags, "--draft=copy", "--sizes=3", *SHORT]
-  )
-  study = jobs.load(args)
-  shapes = set()
-  rules = {}
-  # No other process runs.
-  monkeypatch.setattr(Link, "check", lambda *args, **words: None)
-  for temperature in (0.0, 1.0):
-    for (draft, shape, rule), way in ways(
-      study, temperature, args, "localhost:1"
-    ).items():
-      shapes.add((draft, shape))
-      if draft != "small" or shape == "in another process":
-        continue
-      rules[rule] = way.columns["guarantee"]
-      # Policies based on measured times run programs.
-      if "policy" not in shape:
-        run = functools.partial(tokens_of, way.decode)
-        jax.eval_shape(run, study.inputs[0], row_keys(jax.random.key(0), 1))
-  shapes_of_heads = {shape for draft, shape in shapes if draft == "hydra"}
-  assert shapes_of_heads == {"chain", "pruned to 3", "tree of 3"}
-  assert ("copy", "chain, COPY_MATCH 1") in shapes
-  assert {shape for _, shape in shapes} >= SHAPES
-  names = {type(rule).__name__.lower() for rule in RULES.values()}
-  # Chains have 'traversal' in place of 'block'.
-  assert rules.keys() >= names - {"block"}
-  assert not {name for name, kind in rules.items() if kind == "EXACT"} & LOSSY
 
 
 def test_exact_ways_give_the_target_s_outputs(rows):

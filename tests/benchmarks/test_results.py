@@ -2,8 +2,6 @@
 
 import json
 import os
-import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -32,38 +30,6 @@ def test_commands_without_their_folder_are_skipped():
   commands = dict(results.commands(report.planned(), {}))
   assert commands["m30k_methods"] is None
   assert commands["demo_methods"] == ["lab", "methods"]
-
-
-@pytest.mark.parametrize(
-  ("command", "module"),
-  [
-    ("tree --gamma 3", "benchmarks"),
-    ("lab hierarchy --gamma 3", "lab"),
-    ("lab methods", "lab"),
-    ("infer --gin-file lab", "benchmarks"),
-  ],
-)
-def test_commands_of_lab_run_and_are_kept(command, module, tmp_path, monkeypatch):
-  started = []
-
-  def run(words, **how):
-    return started.append(words) or SimpleNamespace(returncode=0)
-
-  monkeypatch.setattr(results.subprocess, "run", run)
-  words = command.split()
-  assert results._measured("one", words, tmp_path)
-  arguments = words[1:] if module == "lab" else words
-  (first,) = started
-  assert first[:3] == [sys.executable, "-m", module]
-  assert first[3 : 3 + len(arguments)] == arguments
-  environment = dict.fromkeys(results._ENVIRONMENT, "x")
-  (tmp_path / report.DATA).mkdir(parents=True)
-  for name in ("machine", "one"):
-    record = {"environment": environment, "command": f"python {' '.join(first[1:])}"}
-    (tmp_path / report.DATA / f"{name}.json").write_text(json.dumps(record))
-  assert results._is_kept(tmp_path, "one", words)
-  assert not results._is_kept(tmp_path, "one", ["lab", "layers"])
-  assert not results._is_kept(tmp_path, "one", [*words, "--more"])
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks.measured import COUNTED, Setting
+from benchmarks.measured import COUNTED
 from benchmarks.run import PLAIN, Run, Way, measure
 
 
@@ -61,14 +61,3 @@ def test_every_domain_has_separate_rows(domains):
 def test_inputs_are_decoded_until_there_are_enough_tokens(num_tokens, inputs):
   run = Run(ways, inputs=lambda batch: range(40), num_tokens=num_tokens)
   assert {row.cell.inputs for row in measure(run)} == {inputs}
-
-
-@pytest.mark.parametrize("shown", [(), ("speed",), ("tokens", "identical")])
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 2.0])
-def test_a_way_may_show_some_of_the_measurements(shown, temperature):
-  way = Way(program=lambda n: decode(2, 5), shown=shown)
-  run = Run(lambda *_: {PLAIN: way}, setting=Setting(3, temperature, lenience=0.5))
-  (row,) = measure(run)
-  assert row.values["temperature"] == f"{temperature:g}"
-  assert row.values.keys() == {"temperature", *shown}
-  assert row.cell.equal == "sampled"

@@ -3,7 +3,6 @@
 import gzip
 import pathlib
 import shutil
-import time
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from tests.damage import flip_a_bit, halve
 from tests.real_data import path as data_path
 
 if IS_RUNTIME:
-  from t5x import checkpoint_arrays, checkpoint_memory, orbax_format
+  from t5x import checkpoint_memory
 
 FORMATS = ("t5x", "orbax")
 BIG = "target.decoder.layers_0.mlp.wi.kernel"
@@ -285,36 +284,3 @@ def test_groups_are_full_largest_first_and_at_least_a_64th():
   assert checkpoint_memory.groups(sizes) == [["b"], ["c", "e"], ["d", "a"]]
   many = {str(i): 64 * MIB for i in range(128)}  # 8 GiB in total: 128 MiB at once.
   assert {len(group) for group in checkpoint_memory.groups(many)} == {2}
-
-
-@runtime_only
-@pytest.mark.parametrize("layout", FORMATS)
-def test_only_arrays_of_one_group_are_read_at_once(layout, monkeypatch, tmp_path):
-  reads = []
-  now = []
-
-  def noted(names, read, *args):
-    now.extend(names)
-    time.sleep(0.01)
-    reads.append(sorted(now))
-    result = read(*args)
-    del now[: len(names)]
-    return result
-
-  read = checkpoint_arrays.StoredArray.read
-  read_group = orbax_format._read_group
-  monkeypatch.setattr(
-    checkpoint_arrays.StoredArray,
-    "read",
-    lambda entry, *args: noted([entry.name], read, entry, *args),
-  )
-  monkeypatch.setattr(
-    orbax_format, "_read_group", lambda *args: noted(args[2], read_group, *args)
-  )
-  # Each array of `make_state` but the step fills a group of 64 bytes.
-  monkeypatch.setattr(checkpoint_memory, "_LEAST", 64)
-  monkeypatch.setattr(checkpoint_memory, "_PART", 0)
-  state = make_state()
-  restored = restore(save(layout, tmp_path, state), state)
-  assert {len(names) for names in reads} == {1}
-  assert len(reads) == len(restored.params) + 1

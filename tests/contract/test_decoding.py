@@ -13,6 +13,8 @@ from specdec_t5x.core.distributions import Sampling
 from tests.contract.conftest import EOS, TableModel, decoded, runtime_only
 from tests.exactness.distributions import adjusted
 
+pytestmark = pytest.mark.slow
+
 search = functools.partial(decoded, decoding.beam_search)
 
 

@@ -15,7 +15,6 @@ from t5x import infer, partitioning, utils
 
 from specdec_t5x.merge_shards import merge_shards
 from tests.contract.conftest import (
-  EXAMPLES,
   EXPECTED_INPUTS,
   IS_RUNTIME,
   LENGTHS,
@@ -35,6 +34,8 @@ from tests.contract.conftest import (
   tiny_state,
   writer,
 )
+
+pytestmark = pytest.mark.slow
 
 
 def test_predict_writes_one_line_per_example_in_order(whole):
@@ -59,22 +60,6 @@ def test_the_output_folder_may_have_any_name(checkpoint, whole, tmp_path, name):
   run(checkpoint, tmp_path / name)
   expected = records(result_path(whole))
   assert records(result_path(tmp_path / name)) == expected
-
-
-@runtime_only
-def test_datasets_are_read_without_autotuning(checkpoint, tmp_path, monkeypatch):
-  # Closing an iterator with autotuning may sleep for seconds.
-  found = []
-  iterate = tf.data.Dataset.__iter__
-
-  def note(dataset):
-    return found.append(dataset) or iterate(dataset)
-
-  monkeypatch.setattr(tf.data.Dataset, "__iter__", note)
-  run(checkpoint, tmp_path)
-  chunks = -(-EXAMPLES // 4)
-  assert len(found) == 1 + 2 * chunks  # The task, and a chunk's features and texts.
-  assert {each.options().autotune.enabled for each in found} == {False}
 
 
 @seqio.map_over_dataset
@@ -241,19 +226,6 @@ def test_the_writer_refuses_invalid_options(tmp_path, mode, kwargs, message):
     write(tmp_path, np.array([[100]], np.int32), mode, **kwargs)
 
 
-@runtime_only
-@pytest.mark.parametrize(
-  ("bad", "message"),
-  [({"mode": "guess"}, "guess"), ({"dataset": {"shuffle": True}}, "shuffle")],
-)
-def test_invalid_settings_are_refused_before_any_model_work(
-  checkpoint, tmp_path, bad, message
-):
-  """tests/errors/ has the command's messages for further settings."""
-  with pytest.raises(ValueError, match=message):
-    run(checkpoint, tmp_path, **bad)
-
-
 # ---- evaluate(): seqio's metrics of infer()'s results. ----
 
 
@@ -291,7 +263,6 @@ def evaluate(checkpoint, output, metrics=(texts, likelihood), mode="specific"):
   return records(output / "inference_eval" / f"{name}-metrics.jsonl")
 
 
-@pytest.mark.slow
 def test_metrics_equal_those_of_infer_s_files(checkpoint, tmp_path):
   run(checkpoint, tmp_path / "predict", temperature=0.0)
   run(checkpoint, tmp_path / "score", "score")

@@ -39,6 +39,8 @@ if not IS_RUNTIME:
 from t5x import inference_chunks
 from t5x.inference_safety import only_job
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def expected(whole):

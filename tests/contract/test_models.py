@@ -22,6 +22,8 @@ from tests.contract.conftest import (
   tiny_state,
 )
 
+pytestmark = pytest.mark.slow
+
 BATCH = {
   "encoder_input_tokens": jnp.array([[50, 60, 70, 1], [80, 90, 1, 0]]),
   "decoder_input_tokens": jnp.array([[0, 100, 110, 0, 0, 0], [0, 120, 1, 0, 0, 0]]),

@@ -18,6 +18,8 @@ from tests.real_data import M30K_TARGET
 from tests.real_data import path as data_path
 from tests.t5x_bridge import tiny
 
+pytestmark = pytest.mark.slow
+
 NETWORK = Transformer(M30K_TARGET)
 LINES = 8
 LENGTH = 64

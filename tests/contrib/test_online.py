@@ -21,6 +21,8 @@ from specdec_t5x.training.optimizers import Optimizer, Schedule
 from tests.t5x_bridge import tiny
 from tests.training.conftest import assert_same, params_of
 
+pytestmark = pytest.mark.slow
+
 NETWORK = Transformer(tiny.DRAFT)
 FAST = Optimizer(Schedule("constant", 0.01, 0), "adamw")
 ONLINE = Online(interval=2, kept=3, optimizer=FAST)

@@ -21,6 +21,8 @@ from tests.hash_model import GivenTable
 from tests.t5x_bridge import tiny
 from tests.training.conftest import params_of
 
+pytestmark = pytest.mark.slow
+
 KEPT = 2
 KEEP = KeepRejections(KEPT)
 

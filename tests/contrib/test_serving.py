@@ -17,6 +17,8 @@ from specdec_t5x.training.state import make_train_step
 from tests.t5x_bridge import tiny
 from tests.training.conftest import assert_same, params_of
 
+pytestmark = pytest.mark.slow
+
 TEXTS = tiny.sentences(11, seed=4)
 FAST = Online(3, 4, optimizer=Optimizer(Schedule("constant", 0.02, 0), "adamw"))
 STILL = Online(3, 4, optimizer=Optimizer(Schedule("constant", 1e-20, 0), "adamw"))

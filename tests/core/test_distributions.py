@@ -18,6 +18,8 @@ from specdec_t5x.native import library
 from specdec_t5x.native.distributions import adjusted_probs
 from tests.core.grid import grid_probs
 
+pytestmark = pytest.mark.slow
+
 by_either = pytest.mark.usefixtures("either_probs")
 
 

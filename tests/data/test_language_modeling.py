@@ -11,6 +11,8 @@ from specdec_t5x.data import language_modeling, metrics, offline_tfds, vocabular
 from tests import real_data
 from tests.data.conftest import examples
 
+pytestmark = pytest.mark.slow
+
 BYTES = seqio.ByteVocabulary()
 TEXT = "a bc  def\tg\n\n  \nlone\n x y z \n"
 

@@ -11,7 +11,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from specdec_t5x.data import from_texts, reading, registry, tasks, vocabularies
+from specdec_t5x.data import registry, tasks, vocabularies
 from tests import real_data
 from tests.data.conftest import examples
 
@@ -221,19 +221,6 @@ def test_real_humaneval():
     assert example["targets"].tolist() == [*BYTES.encode(solution), 1]
 
 
-def test_rows_are_read_without_autotuning(monkeypatch):
-  found = []
-  iterate = tf.data.Dataset.__iter__
-
-  def note(dataset):
-    return found.append(dataset) or iterate(dataset)
-
-  monkeypatch.setattr(tf.data.Dataset, "__iter__", note)
-  rows = reading.rows(tf.data.Dataset.from_tensor_slices({"a": [3, 1, 2]}).batch(2))
-  assert [row["a"].tolist() for row in rows] == [[3, 1], [2]]
-  assert [each.options().autotune.enabled for each in found] == [False]
-
-
 def test_a_vocabulary_is_not_read_before_use():
   vocabulary = vocabularies.t5_vocabulary()
   assert vocabulary.sentencepiece_model_file.startswith("gs://t5-data/vocabs/cc_all")
@@ -245,24 +232,3 @@ def test_t5_vocabulary():
   vocabularies.check_vocabulary(vocabulary)
   assert vocabulary.vocab_size == 32_100
   assert vocabulary.encode("<extra_id_0>") == [32_099]
-
-
-def test_seqio_does_not_warn_about_shuffled_texts(monkeypatch):
-  def refuse(*message):
-    raise AssertionError(message)
-
-  columns = {"source": ["a", "b", "c"], "target": ["d", "e", "f"]}
-  steps = (registry.AddPrefix(("source", "target"), ""), *registry.TOKENS)
-  vocabulary = seqio.ByteVocabulary()
-  name = from_texts.register(
-    "shuffled", {"train": ("texts",)}, lambda _: columns, steps, vocabulary
-  )
-  monkeypatch.setattr(seqio.dataset_providers.logging, "warning", refuse)
-  lengths = {"inputs": 4, "targets": 4}
-  task = seqio.get_mixture_or_task(name)
-  rows = [
-    [row["inputs_pretokenized"] for row in dataset.as_numpy_iterator()]
-    for dataset in (task.get_dataset(lengths, "train", seed=seed) for seed in range(5))
-  ]
-  assert all(sorted(texts) == [b"a", b"b", b"c"] for texts in rows)
-  assert len({tuple(texts) for texts in rows}) > 1

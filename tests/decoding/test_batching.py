@@ -20,6 +20,8 @@ from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
 from tests import networks
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"vocab_size": 14, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 24}
 T5 = network_for(T5Config(**SIZES, num_encoder_layers=1, num_decoder_layers=1))
 GPT = network_for(GptConfig(**SIZES, num_layers=1))
@@ -80,7 +82,6 @@ def test_outputs_do_not_depend_on_the_number_of_rows(name):
 HASTY = CostAware((1.0, 1.9, 1.95), 0.8, prior_weight=0.1, decay=1.0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("slots", [0, 3])
 def test_a_policy_state_continues_across_batches(slots):
   """Drafts fail: the first rows draft once; later rows and the next batch do not draft.

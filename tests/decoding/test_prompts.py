@@ -23,6 +23,8 @@ from specdec_t5x.policies import CostAware
 from tests import networks
 from tests.decoding.test_generate import output_lengths
 
+pytestmark = pytest.mark.slow
+
 SHAPE = {"vocab_size": 12, "num_heads": 2, "head_dim": 8, "mlp_dim": 24}
 TARGET, DRAFT = (
   functional.network_for(GptConfig(**SHAPE, emb_dim=width, num_layers=layers))

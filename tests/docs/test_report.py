@@ -24,18 +24,6 @@ def test_every_page_matches_the_kept_tables():
   assert not [str(path) for path, _ in report.differing(ROOT)]
 
 
-def test_handwritten_tables_have_no_decimal_numbers():
-  for pattern in report.PAGES:
-    for path in ROOT.glob(pattern):
-      by_hand = re.sub(r"<!-- table .*?<!-- end -->", "", path.read_text(), flags=re.S)
-      rows = re.findall(r"^\|.*\d\.\d.*$", by_hand, re.M)
-      assert not rows, f"{path.name}: {rows}"
-
-
-def test_the_page_on_the_paper_has_a_kept_table():
-  assert "<!-- table table1 -->" in (ROOT / "docs/results/paper.md").read_text()
-
-
 def test_a_changed_number_is_reported_until_the_page_is_rendered(copy, capsys):
   path = copy / report.DATA / "table1.json"
   record = json.loads(path.read_text())
@@ -76,18 +64,6 @@ def test_a_page_may_show_some_columns_of_some_rows(copy):
   for words, message in (("c", r"columns \['c'\], expected"), ("gamma=4", "no row")):
     with pytest.raises(ValueError, match=message):
       report.rendered(page(words), copy)
-
-
-def test_a_planned_table_names_the_command_and_the_data():
-  def page(name):
-    return f"<!-- table {name} -->\n<!-- end -->\n"
-
-  def shown(name):
-    return report.rendered(page(name), ROOT)
-
-  assert "results --only m30k_infer --data m30k=DIR`" in shown("m30k_infer")
-  assert "results --only demo_infer`" in shown("demo_infer")
-  assert "`make demo`" in shown("demo")
 
 
 def test_a_command_keeps_the_measured_table(tmp_path, monkeypatch):

@@ -27,6 +27,8 @@ from tests import networks
 from tests.t5x_bridge import tiny, tiny_gpt
 from tests.training.conftest import params_of, shapes_of
 
+pytestmark = pytest.mark.slow
+
 INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [4, 4, 8, 1]])
 ROOM = 14
 COUNT = 3

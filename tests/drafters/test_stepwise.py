@@ -18,6 +18,8 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.policies import CostAware
 from tests.hash_model import EasyAndHard, HashModel, speculation
 
+pytestmark = pytest.mark.slow
+
 TARGET = HashModel(seed=1, vocab_size=6, eos_bias=-1.0)
 DRAFT = HashModel(seed=2, vocab_size=6, eos_bias=-1.0)
 

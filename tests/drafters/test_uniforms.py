@@ -24,6 +24,8 @@ from tests import networks, ways
 from tests.decoding.test_generate import assert_follows
 from tests.hash_model import sequence_probs, speculation
 
+pytestmark = pytest.mark.slow
+
 ROWS = 2
 MESSAGE = r"Expected uniforms of {} decisions, .* got an array of shape"
 # Certain chains, and the likeliest tokens of a pruned tree, are not drawn.

@@ -7,6 +7,8 @@ import pytest
 from tests.e2e import runs
 from tests.t5x_bridge import tiny, tiny_gpt
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 20
 
 

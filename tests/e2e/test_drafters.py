@@ -21,6 +21,8 @@ from tests import commands, ways
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def models():
@@ -97,22 +99,6 @@ def test_gin_builds_the_drafter_rule_and_policy_of_the_table(name, settings, mod
   assert decoder.drafter.networks.keys() == drafter.networks.keys()
   assert describe(decoder.policy) == describe(way.policy)
   assert type(decoder.rule).__name__.lower() == way.rule
-
-
-MOVED = {
-  name: way
-  for name, way in ways.IN_GIN.items()
-  if any(file.startswith("contrib/") for file in way.files)
-}
-
-
-@pytest.mark.parametrize("name", MOVED)
-def test_old_and_new_gin_files_build_the_same_decoder(name, settings):
-  way = MOVED[name]
-  gin_files, bindings = settings(way)
-  old = [file.replace("configs/contrib/", "configs/drafters/") for file in gin_files]
-  assert old != gin_files
-  assert built(old, bindings) == built(gin_files, bindings)
 
 
 def test_a_tree_of_two_checkpoints_keeps_the_outputs(settings, speculative, tmp_path):

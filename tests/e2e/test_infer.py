@@ -15,6 +15,8 @@ from tests.contract.conftest import runtime_only
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
+pytestmark = pytest.mark.slow
+
 
 def free_port():
   with socket.socket() as server:

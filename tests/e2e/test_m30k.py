@@ -5,8 +5,12 @@ docs/results/correctness.md has all 1,000 lines under both providers.
 
 import json
 
+import pytest
+
 from tests import real_data
 from tests.e2e import runs
+
+pytestmark = pytest.mark.slow
 
 LINES = 32
 

@@ -7,6 +7,8 @@ import pytest
 
 from tests.e2e import runs
 
+pytestmark = pytest.mark.slow
+
 ONLINE = "configs/contrib/online.gin"
 FAST = {"GAMMA": 3, "BATCH_SIZE": 4, "ONLINE_PERIOD": 2, "INTERVAL": 3, "KEPT": 5}
 KNOWN_DRAWS = r"has learned from .*, drawn with SEED=0"

@@ -18,9 +18,10 @@ from specdec_t5x.contrib.online import run as online_run
 from tests.e2e import mixtures, runs
 from tests.e2e.test_online import FAST, ONLINE
 
-pytestmark = pytest.mark.skipif(
-  not hasattr(t5x, "PROVIDER"), reason="copied within the process"
-)
+pytestmark = [
+  pytest.mark.slow,
+  pytest.mark.skipif(not hasattr(t5x, "PROVIDER"), reason="copied within the process"),
+]
 
 if hasattr(t5x, "PROVIDER"):
   from t5x.inference_chunks import ChunkFiles

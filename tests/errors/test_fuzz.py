@@ -1,6 +1,5 @@
 """Arbitrary files give a correct result or a ValueError."""
 
-import contextlib
 import gzip
 import json
 import pathlib
@@ -18,7 +17,6 @@ from t5x import checkpoints, partitioning, train_state
 
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.data import text_files, vocabularies
-from specdec_t5x.network import ngram
 from specdec_t5x.t5x_bridge import preflight
 from specdec_t5x.t5x_bridge.writer import SUMMARY
 from tests import commands
@@ -146,20 +144,6 @@ def assert_same_or_refused(saved, file, change):
   return False
 
 
-@fuzz(100)
-@given(
-  st.dictionaries(
-    st.sampled_from(["unigram", "contexts_0/probs", "contexts_1/probs", "other"]),
-    st.lists(st.integers(0, 9), max_size=3).map(tuple),
-  ),
-  st.integers(-1, 4),
-)
-def test_n_gram_tables_of_any_shape_are_read_or_refused(shapes, order):
-  with contextlib.suppress(ValueError):
-    config = ngram.config_from_shapes(shapes, order)
-    assert config.vocab_size == shapes["unigram"][0]
-
-
 # ---- gin ----
 
 WORDS = (
@@ -225,19 +209,6 @@ def test_any_summary_is_compared_or_refused(tmp_path, text):
     return preflight.check_same_run(str(tmp_path))
 
   assert_read_or_refused(check, tmp_path)
-
-
-@runtime_only
-@fuzz(100)
-@given(text=CONTENTS)
-def test_any_settings_of_chunks_are_compared_or_refused(tmp_path, text):
-  from t5x import inference_chunks  # Upstream T5X has no such module.
-
-  files = inference_chunks.ChunkFiles(str(tmp_path), "task", "jsonl", {"split": "test"})
-  files.write(0, lambda path: pathlib.Path(path).write_text("{}\n"))
-  (record,) = tmp_path.rglob("*-chunk00000.COMPLETED")
-  record.write_text(text, encoding="utf-8")
-  assert_read_or_refused(files.find_done, tmp_path)
 
 
 def test_json_nested_too_deep_is_refused(tmp_path):

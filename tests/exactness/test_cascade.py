@@ -28,6 +28,8 @@ from tests.exactness.enumeration import Setting
 from tests.hash_model import HashModel, sequence_probs
 from tests.t5x_bridge import tiny
 
+pytestmark = pytest.mark.slow
+
 TARGET, MIDDLE, LOWER, LOWEST = (
   HashModel(seed, vocab_size=3, eos_bias=-1.5) for seed in (3, 4, 5, 6)
 )

@@ -31,6 +31,8 @@ from tests.test_policies import Alternating
 from tests.test_ways import same_tokens
 from tests.ways import TARGET
 
+pytestmark = pytest.mark.slow
+
 COUPLED = RULES["coupled"]
 SAMPLINGS = {
   "T=1": Sampling(coupled=True),

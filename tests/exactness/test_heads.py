@@ -19,6 +19,8 @@ from tests.exactness.lengths import turns
 from tests.exactness.test_loop import name_of
 from tests.hash_model import HashHeads, HashModel
 
+pytestmark = pytest.mark.slow
+
 TARGET = HashModel(3, vocab_size=3)
 # The heads' distributions depend on the tokens between feature and head, or do not.
 PATH = HashHeads(4, 3, HeadsConfig("hydra", 2, 1), reads_path=True)

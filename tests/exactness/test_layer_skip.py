@@ -32,6 +32,8 @@ from tests.exactness.enumeration import Setting, decode, explore
 from tests.exactness.oracles import JUDGES
 from tests.t5x_bridge import tiny
 
+pytestmark = pytest.mark.slow
+
 SIZE = 4
 ROOM = 4
 GAMMA = 2

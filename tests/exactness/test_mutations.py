@@ -12,6 +12,8 @@ from tests.exactness.checks import CHECKS
 from tests.exactness.planting import Session
 from tests.exactness.traps import TRAPS
 
+pytestmark = pytest.mark.slow
+
 ORDER = list(dict.fromkeys(trap.check for trap in TRAPS))
 
 

@@ -14,6 +14,8 @@ from tests.exactness import tree_steps, trees
 from tests.exactness.driving import assert_the_loop_is_exact
 from tests.exactness.test_loop import SMALL_DRAFT, SMALL_TARGET
 
+pytestmark = pytest.mark.slow
+
 EVERY_TREE = [
   parents for size in range(1, tree_steps.MOST + 1) for parents in trees.canonical(size)
 ]

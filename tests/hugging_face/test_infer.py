@@ -13,6 +13,8 @@ from tests.contract.conftest import runtime_only
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
+pytestmark = pytest.mark.slow
+
 FOLDERS = "configs/pairs/hugging_face.gin"
 SPECULATIVE = "configs/spec_ende.gin"
 PLAIN = "configs/baseline_ende.gin"
@@ -28,9 +30,7 @@ FIRST = dataclasses.replace(GEMMA, merged=False, encoder=GEMMA, attention_cap=2.
 PAIRS = {"T5": (tiny.TARGET, tiny.DRAFT), "T5Gemma": (FIRST, GEMMA)}
 
 
-@pytest.fixture(
-  scope="module", params=["T5", pytest.param("T5Gemma", marks=pytest.mark.slow)]
-)
+@pytest.fixture(scope="module", params=["T5", "T5Gemma"])
 def pair(tmp_path_factory, request):
   """Writes folders and checkpoints of a pair, gin files for folders and checkpoints.
 

@@ -14,10 +14,9 @@ import pytest
 import safetensors.numpy
 
 import specdec_t5x
-from specdec_t5x import convert
 from specdec_t5x.checkpoints import readers
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
-from specdec_t5x.data import hints, text_files, vocabularies
+from specdec_t5x.data import hints
 from specdec_t5x.hugging_face import export, names
 from specdec_t5x.hugging_face.folder import Folder
 from specdec_t5x.network.functional import network_for
@@ -131,16 +130,6 @@ def test_a_pointer_in_a_folder_is_named(name, tmp_path):
   assert_says_pointer(lambda: specdec_t5x.load_model(str(tmp_path)), path)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
-def test_a_pointer_in_a_converted_folder_is_named(name, tmp_path, capsys):
-  theirs = folders.write(tmp_path / "theirs")
-  (theirs / name).touch()
-  damage.make_pointer(theirs / name)
-  assert convert.main([f"--from={theirs}", f"--to={tmp_path / 'ours'}"]) == 1
-  message = f"{theirs / name} is a pointer of Git LFS"
-  assert message in capsys.readouterr().err
-
-
 def test_an_unused_pointer_is_ignored(tmp_path):
   theirs = folders.write(tmp_path / "theirs")
   for name in ("tf_model.h5", "pytorch_model.bin", "flax_model.msgpack"):
@@ -175,17 +164,6 @@ def test_a_pointer_in_a_checkpoint_is_named(format, pattern, tmp_path):
     assert_says_pointer(restore, path)
   with pytest.raises(ValueError, match="is a pointer of Git LFS"):
     specdec_t5x.load_model(saved)
-
-
-@pytest.mark.parametrize("name", ["spiece.model", "text.en", "rows.jsonl"])
-def test_a_pointer_in_place_of_data_is_named(name, tmp_path):
-  (tmp_path / name).touch()
-  read = {
-    "spiece.model": lambda path: vocabularies.sentencepiece_vocabulary(path, 0),
-    "text.en": text_files.read_lines,
-    "rows.jsonl": lambda path: text_files.read_fields(path, ["en"]),
-  }[name]
-  assert_says_pointer(lambda: read(str(tmp_path / name)), tmp_path / name)
 
 
 HUB_NAMES = ["google/flan-t5-small", "google/t5-v1_1-base", "t5-small", "org.x/T5-3.5"]

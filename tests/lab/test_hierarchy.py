@@ -5,6 +5,8 @@ import pytest
 
 from tests.lab.conftest import ran
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.usefixtures("counted_clock")
 def test_every_plan_gives_the_plain_outputs(pair, tmp_path, capsys):

@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import timed
 from benchmarks.study import Job, Study, pad_inputs
-from benchmarks.timed import Timed
 from lab.layers import command as layers
 from lab.layers import search as layer_search
 from lab.layers.agreement import Agreement, gated
@@ -19,7 +17,6 @@ from specdec_t5x import api
 from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoders import PlainDecoder
-from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import extend_fn, network_for, without_fn
@@ -28,6 +25,8 @@ from tests.benchmarks.conftest import TARGET, named
 from tests.contrib import test_layer_skip as of_layer_skip
 from tests.lab.conftest import ran
 from tests.t5x_bridge import tiny, tiny_gpt
+
+pytestmark = pytest.mark.slow
 
 KEY = jax.random.key(0)
 IDS = [[5, 6, 7, 1], [9, 3, 1], [4, 4, 8, 12, 1]]
@@ -133,43 +132,6 @@ def test_costs_by_weights_are_shares_of_all_weights():
   assert set(layers.by_weights(tiny_gpt.TARGET, 1).kinds) == {"self", "mlp"}
 
 
-def test_measured_costs_follow_from_the_clock(monkeypatch):
-  """Measured costs equal the costs behind the clock.
-
-  A token takes 10, a sublayer 1, 0.5 or 2, the rest of a draft 1, a block 10 + gamma.
-  """
-  longest = 2
-  sublayer_times = {"self": 1.0, "cross": 0.5, "mlp": 2.0}
-
-  def step(without):
-    return 1 + 2 * sum(x for k, x in sublayer_times.items() if k not in without)
-
-  seconds = {"plain": 10.0, "whole": 2 * step(()), "rest": 2 * 1.0}
-  seconds |= {kind: 2 * step((kind,)) for kind in sublayer_times}
-  seconds |= {gamma: 10 + gamma + gamma * 1.0 for gamma in (1, 2)}
-
-  def clock(programs, inputs):
-    for program in programs.values():
-      jax.block_until_ready(program(inputs[0]))
-    return {
-      (name, count): Timed(np.full(len(inputs), 7 + seconds[name] * count), ())
-      for name, count in programs
-    }
-
-  monkeypatch.setattr(timed, "alternate", clock)
-  study = study_of(tiny.TARGET, initial_params(network_for(tiny.TARGET), 0))
-  found = layers.measured(study, 0.0, 1, longest, 3)
-  assert found.kinds == pytest.approx({k: x / 10 for k, x in sublayer_times.items()})
-  assert found.rest == pytest.approx(0.1)
-  np.testing.assert_allclose(found.blocks, [1.1, 1.2])
-
-
-def test_timed_drafts_always_have_gamma_tokens():
-  """Timed drafts use the fixed policy; drafts that stop early would seem cheaper."""
-  study = study_of(tiny.TARGET, None)
-  assert layers.skipping(study, 0.0, ["self_0"], 3).decoder.policy == Fixed()
-
-
 # ---- The search. ----
 
 
@@ -203,12 +165,6 @@ def test_the_search_is_deterministic():
     found.by_optuna(12, seed=3)
     assert len(each) == len(set(each)) == found.measured
   assert calls[0] == calls[1]
-
-
-def test_a_missing_optuna_is_named(monkeypatch):
-  monkeypatch.setattr(layer_search.importlib.util, "find_spec", lambda name: None)
-  with pytest.raises(ValueError, match=r"pip install --editable '\.\[search\]'"):
-    layer_search.require_optuna()
 
 
 # ---- The command. ----

@@ -3,22 +3,18 @@
 import argparse
 import dataclasses
 import json
-import shutil
 
-import jax
-import numpy as np
 import pytest
 
-from benchmarks import environment
-from benchmarks.cells import Cells
 from benchmarks.paper import published
-from lab.model import command, tables, timed
+from lab.model import tables
 from lab.model.devices import Device
 from lab.model.pieces import Cost, Piece
 from lab.model.timed import Measured
 from specdec_t5x.analysis import theory
 from tests.lab.conftest import ran
-from tests.real_data import ROOT
+
+pytestmark = pytest.mark.slow
 
 DEVICE = Device("ours", bandwidth=1e9, peak=1e12, clock=1e9)
 
@@ -103,26 +99,6 @@ def test_a_measured_piece_is_modelled_by_the_speed_of_its_products():
   assert model.seconds(token) == pytest.approx(30e-3)
 
 
-def test_a_piece_too_large_for_memory_is_reported_and_skipped(tmp_path, monkeypatch):
-  too_large = "RESOURCE_EXHAUSTED: 17.53G exceeds 15.75G."
-
-  def compiled(piece, device):
-    if piece.width == 2:
-      raise jax.errors.JaxRuntimeError(f"{too_large}\nand how it came about")
-    return cost(1_000_000)
-
-  monkeypatch.setattr(command, "compiled", compiled)
-  monkeypatch.setattr(command.timed, "measure", lambda *args: {})
-  monkeypatch.setattr(command.devices, "measured", lambda dtype: DEVICE)
-  flags = "--topology cpu --target tiny --drafts tiny --widths 1 2 4 --batches 1"
-  found = ran("model", tmp_path, *flags.split())
-  assert found["refused"] == {"tiny, 2 tokens, batch 1": too_large}
-  names = {row["piece"] for row in found["pieces"]}
-  assert "tiny, 4 tokens" in names
-  assert "tiny, 2 tokens" not in names
-  assert f"Not compiled: tiny, 2 tokens, batch 1: {too_large}" in found["notes"]
-
-
 @pytest.mark.usefixtures("counted_clock", "small_device")
 def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path):
   flags = "--topology cpu --target tiny --drafts int4/32 --widths 1 4"
@@ -144,24 +120,3 @@ def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path):
   # A second run compiles nothing.
   again = ran("model", tmp_path, *flags.split(), "--recorded")
   assert again["pieces"] == found["pieces"]
-
-
-@pytest.mark.parametrize("reader", command.READERS)
-def test_cells_depend_on_the_code_that_reads_programs(reader, tmp_path):
-  digest = environment.code.__wrapped__  # Without the cache, because files change.
-  for name in command.READERS:
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(ROOT / name, tmp_path / name)
-  before = digest(tmp_path, command.READERS)
-  assert command._compilers("cpu")["readers"] == before
-  with (tmp_path / reader).open("a") as file:
-    file.write("MORE = 1\n")
-  assert digest(tmp_path, command.READERS) != before
-
-
-def test_a_time_lost_in_noise_is_refused(tmp_path, monkeypatch):
-  times = {"it": np.array([-1e-5, 1e-4, -1e-4]), "row": np.ones(3), "many": np.ones(3)}
-  monkeypatch.setattr(timed, "_in_turn", lambda *_, **__: times)
-  token = Piece("call", "tiny", 1)
-  with pytest.raises(ValueError, match=r"tiny.* is lost in noise: 10 repetitions"):
-    timed.measure({token: cost(1_000)}, 3, Cells(str(tmp_path / "cells")))

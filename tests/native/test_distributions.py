@@ -13,7 +13,7 @@ from specdec_t5x.native.distributions import adjusted_probs
 from tests.exactness.distributions import adjusted
 from tests.kernels import needs_kernels, normal
 
-pytestmark = needs_kernels
+pytestmark = [pytest.mark.slow, needs_kernels]
 SAMPLINGS = (
   Sampling(),
   Sampling(0.3),

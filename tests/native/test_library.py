@@ -1,14 +1,9 @@
 """The library of kernels: rebuilding damaged files, and messages about problems."""
 
-import ctypes
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
-import threading
-import time
-from concurrent import futures
 
 import jax
 import jax.numpy as jnp
@@ -48,39 +43,6 @@ def empty(path):
 
 def lose_the_digest(path):
   path.rename(path.with_stem(path.stem.rpartition("-")[0]))
-
-
-def test_one_thread_at_a_time_computes_a_result():
-  """Kernels can be registered once only."""
-  calls = []
-  all_wait = threading.Barrier(4)
-
-  @library.computed_once
-  def register():
-    calls.append(len(calls))
-    time.sleep(0.05)
-    return len(calls)
-
-  def run(_):
-    all_wait.wait()
-    return register()
-
-  with futures.ThreadPoolExecutor(4) as pool:
-    assert list(pool.map(run, range(4))) == [1, 1, 1, 1]
-  register.cache_clear()
-  assert register() == 2
-
-
-@needs_kernels
-def test_kernels_of_a_second_folder_are_not_registered_again(tmp_path):
-  """A process may look for the kernels again after SPECDEC_T5X_CACHE changed."""
-  copied = shutil.copy(library.built(), tmp_path / "kernels.so")
-  handler = jax.ffi.pycapsule(ctypes.CDLL(str(copied)).specdec_multiply)
-  with pytest.raises(jax.errors.JaxRuntimeError, match="Duplicate"):
-    jax.ffi.register_ffi_target("specdec_multiply", handler, platform="cpu")
-  registered = library._registered.copy()
-  library.register(ctypes.CDLL(str(copied)), library.TARGETS, "cpu")
-  assert library._registered == registered
 
 
 @needs_kernels
@@ -173,17 +135,6 @@ def test_without_a_compiler_xla_multiplies_after_a_single_warning(monkeypatch):
 
 def test_bfloat16_works_without_kernels():
   assert T5Config(**SIZES, products="auto", dtype="bfloat16").products == "auto"
-
-
-@pytest.mark.usefixtures("kept")
-def test_the_message_of_a_failing_compiler_is_quoted(monkeypatch, tmp_path):
-  script = tmp_path / "cxx"
-  script.write_text("#!/bin/sh\necho no such flag >&2\nexit 3\n")
-  script.chmod(0o755)
-  monkeypatch.setenv("CXX", str(script))
-  with pytest.raises(subprocess.CalledProcessError) as error:
-    library.built()
-  assert library._first_lines(error.value).endswith("no such flag")
 
 
 def test_without_a_home_the_message_asks_for_a_folder(kept, monkeypatch):

@@ -11,7 +11,7 @@ from specdec_t5x.native import library
 from tests.kernels import KINDS, needs_kernels, normal, screened
 from tests.network.test_rounded import matrices, ours
 
-pytestmark = needs_kernels
+pytestmark = [pytest.mark.slow, needs_kernels]
 # Builds for SSE alone, AVX2, AVX2 with VNNI, and AVX-512 without VNNI.
 BUILDS = {
   "portable": (("-march=x86-64-v2",), ("sse4_2",)),

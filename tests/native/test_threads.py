@@ -21,10 +21,13 @@ from specdec_t5x.network import certified, products, rounded
 from tests import processes
 from tests.kernels import KINDS, matrix, normal, screened
 
-pytestmark = pytest.mark.skipif(
-  library.problem() is not None or sys.platform != "linux",
-  reason=f"no kernels, or no count of threads: {library.problem()}",
-)
+pytestmark = [
+  pytest.mark.slow,
+  pytest.mark.skipif(
+    library.problem() is not None or sys.platform != "linux",
+    reason=f"no kernels, or no count of threads: {library.problem()}",
+  ),
+]
 THREADS = (1, 64, 256)
 # Limits of a process. 256 threads reserve 5.5 GiB for stacks and use 0.2 GiB.
 MEMORY = 8 * 2**30

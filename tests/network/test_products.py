@@ -22,7 +22,7 @@ from tests import networks, processes
 from tests.kernels import needs_kernels, normal, not_finite
 from tests.network import kinds
 
-pytestmark = needs_kernels
+pytestmark = [pytest.mark.slow, needs_kernels]
 ROWS = (*range(1, 10), 16, 33, products.MAX_ROWS)
 INPUTS = (1, 5, 320)
 COLUMNS = (1, 7, 96, 130, 832)

@@ -14,6 +14,8 @@ from tests.network.kinds import T5_1_0
 from tests.t5x_bridge import tiny, tiny_gpt
 from tests.training.conftest import shapes_of
 
+pytestmark = pytest.mark.slow
+
 
 def product(x, *kernels, choice="xla"):
   return jax.jit(rounded.multiply, static_argnums=0)(choice, x, *kernels)

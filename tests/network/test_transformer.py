@@ -24,6 +24,8 @@ from tests import networks
 from tests.network import kinds
 from tests.network.kinds import GPT, INPUTS, ROWS, SLOTS, T5_1_0, T5_1_1, random_tokens
 
+pytestmark = pytest.mark.slow
+
 T5S = {"t5 1.1": T5_1_1, "t5 1.0": T5_1_0}
 NO_DROPOUT = {"enable_dropout": False}
 EACH = {**T5S, "gated gpt": kinds.GATED_GPT, **kinds.GEMMAS}

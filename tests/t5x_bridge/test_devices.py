@@ -12,6 +12,8 @@ from tests.processes import on_devices
 from tests.t5x_bridge import tiny
 from tests.t5x_bridge.eight_devices import MESHES, RUNS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def results():

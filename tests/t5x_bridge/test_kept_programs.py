@@ -31,13 +31,6 @@ def test_the_setting_of_jax_wins(settings, monkeypatch, folder):
   assert not settings
 
 
-def test_every_kind_of_processor_has_a_folder(monkeypatch):
-  one = kept_programs.folder()
-  monkeypatch.setattr(kept_programs, "_processor", lambda: "another")
-  assert kept_programs.folder() != one
-  assert kept_programs.folder().parent == one.parent
-
-
 def test_without_a_home_a_warning_replaces_the_cache(settings, monkeypatch):
   for name in ("JAX_COMPILATION_CACHE_DIR", "SPECDEC_T5X_CACHE"):
     monkeypatch.delenv(name, raising=False)

@@ -19,6 +19,8 @@ from specdec_t5x.t5x_bridge import pairing, writer
 from specdec_t5x.t5x_bridge.examples import EXAMPLE
 from tests.t5x_bridge import tiny, tiny_gpt
 
+pytestmark = pytest.mark.slow
+
 KINDS = {"t5": tiny, "gpt": tiny_gpt}
 PROMPTS = [[5, 6, 7, 8, 9, 10], [5, 6], [], [12, 1]]
 LENGTH = 12

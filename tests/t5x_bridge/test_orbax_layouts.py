@@ -9,7 +9,6 @@ import orbax.checkpoint as ocp
 import pytest
 
 import specdec_t5x
-from specdec_t5x.checkpoints import checkpoint
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from tests.t5x_bridge import test_scanned, tiny, tiny_gpt
 
@@ -94,14 +93,6 @@ def test_layouts_of_orbax_are_read(name, vocabulary, tmp_path):
   restored = tiny.restored(tiny.speculative(vocabulary), paths)
   assert int(restored.step) == step
   chex.assert_trees_all_equal(restored.params["target"], params)
-
-
-@pytest.mark.parametrize("size", [1, 600, 10**9])
-def test_arrays_are_read_in_groups(size, tmp_path, monkeypatch):
-  monkeypatch.setattr(checkpoint, "_GROUP", size)
-  params = tiny.drawn(tiny.TARGET)
-  path = standard(tmp_path / "saved", flax.core.unfreeze(params))
-  chex.assert_trees_all_equal(specdec_t5x.load_model(str(path)).params, params)
 
 
 @pytest.mark.parametrize("inner", ["default", "items"])

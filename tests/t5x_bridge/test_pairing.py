@@ -11,6 +11,8 @@ from specdec_t5x.network.functional import network_for
 from specdec_t5x.t5x_bridge import preflight
 from tests.t5x_bridge import tiny, tiny_gpt
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):

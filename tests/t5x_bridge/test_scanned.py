@@ -12,9 +12,7 @@ from t5x import checkpoints, train_state
 
 import specdec_t5x
 from specdec_t5x.checkpoints import scanned
-from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.checkpoints.readers import one_device
-from specdec_t5x.network.functional import network_for
 from tests.t5x_bridge import tiny, tiny_gpt
 
 # The decoder has as many layers as heads, so a shape can't distinguish the axes.
@@ -131,20 +129,6 @@ def test_stacked_layers_are_restored_under_t5x(format, dtype, vocabulary, tmp_pa
   chex.assert_trees_all_equal(
     restored.params, flax.core.freeze(jax.tree.map(cast, saved))
   )
-
-
-def test_every_stored_array_is_read_once(tmp_path, monkeypatch):
-  flat = stack(tiny.drawn(UMT5), 1, scan, 2)
-  found = Checkpoint.open(write(tmp_path, flat))
-  names = []
-  read_stored = found._read_stored
-
-  def noted(name, dtype):
-    return names.append(name) or read_stored(name, dtype)
-
-  monkeypatch.setattr(found, "_read_stored", noted)
-  found.load(network_for(UMT5))
-  assert sorted(names) == sorted(flat)
 
 
 @pytest.mark.parametrize("format", ["t5x", "orbax"])

@@ -9,6 +9,8 @@ from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.training import batches
 from tests.training.conftest import NETWORK, assert_apart
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def few(data):

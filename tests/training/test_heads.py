@@ -22,6 +22,8 @@ from specdec_t5x.training.state import initial_params
 from specdec_t5x.training.trainer import Loop
 from tests.training.conftest import NETWORK, drafted, logged, params_of, saved
 
+pytestmark = pytest.mark.slow
+
 FAST = Optimizer(Schedule("constant", 0.01, 5), "adamw")
 TARGET = network_for(NETWORK)
 DEEP = network_for(dataclasses.replace(NETWORK, num_decoder_layers=2))
@@ -81,7 +83,6 @@ def unrolled(network, params):
   return features, list(logits)
 
 
-@pytest.mark.slow
 def test_d_pace_weights_heads_by_the_gain_of_drafts():
   network = heads("medusa")
   target_params = params_of(TARGET)

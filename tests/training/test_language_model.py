@@ -18,6 +18,8 @@ from specdec_t5x.training.trainer import Loop
 from tests.t5x_bridge import tiny
 from tests.training.conftest import NETWORK, assert_apart, logged, params_of, saved
 
+pytestmark = pytest.mark.slow
+
 GPT = GptConfig(
   vocab_size=32, emb_dim=32, num_heads=2, head_dim=16, mlp_dim=64, num_layers=1
 )

@@ -1,7 +1,5 @@
 """Progress lines of a run with the remaining time."""
 
-import doctest
-
 from specdec_t5x.training import progress
 
 
@@ -27,7 +25,3 @@ def test_a_resumed_run_estimates_from_its_new_steps():
       now[0] += 20.0
       bar.after(step)
   assert lines[1] == "      step 92 of 100, 2 min 40 s left"
-
-
-def test_examples():
-  assert doctest.testmod(progress).failed == 0

@@ -25,6 +25,8 @@ from tests.training.conftest import (
   saved,
 )
 
+pytestmark = pytest.mark.slow
+
 FAST = Optimizer(Schedule("inverse_sqrt", 0.01, 2), "adafactor")
 STEPS = 24
 

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.paper import curves, timeline
 
-pytestmark = pytest.mark.usefixtures("steady_parts")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("steady_parts")]
 
 FIGURES = {
   "figure2": curves.FIGURE_2,

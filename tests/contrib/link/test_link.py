@@ -22,6 +22,8 @@ from specdec_t5x.decoding.state import row_keys
 from tests.contrib.link.local import Local, asker_of, drafting_of, honest, never
 from tests.hash_model import HashModel, speculation
 
+pytestmark = pytest.mark.slow
+
 TARGET, DRAFT = (HashModel(seed, vocab_size=7, eos_bias=-2.0) for seed in (3, 4))
 ROWS = 4
 LENGTH = 30
@@ -159,21 +161,6 @@ def test_a_restarted_draft_receives_the_whole_session_again(sampling, here):
   assert counts["lost"] == 0
 
 
-def test_an_emulated_link_sleeps_for_delay_and_bandwidth(monkeypatch):
-  slept = []
-  monkeypatch.setattr(client.time, "sleep", slept.append)
-  reply = wire.message(0, wire.OK)
-
-  def call(request, seconds):
-    return reply
-
-  asker = client.Asker(Remote("nowhere", mbits=2.0, delay_ms=30.0), call)
-  asker._sent(b"\0" * 1000, 1.0)
-  np.testing.assert_allclose(slept, [0.03 + 8000 / 2e6, 0.03 + 8 * len(reply) / 2e6])
-  assert asker.counts.bits_sent == 8000
-  assert asker.counts.bits_received == 8 * len(reply)
-
-
 @pytest.mark.parametrize(
   ("knobs", "says"),
   [
@@ -245,30 +232,6 @@ def test_the_least_recently_used_session_makes_room():
     assert status(answers.answer(asked(number, setup, True))) == wire.OK
   replies = [status(answers.answer(asked(x, setup, False))) for x in (1, 2, 3)]
   assert replies == [wire.OK, wire.NO_SESSION, wire.OK]
-
-
-def test_a_row_with_new_inputs_starts_anew_and_other_rows_continue():
-  """A new input may replace the input of an ended row."""
-  drafting = drafting_of(DRAFT)
-  setup = setup_of(2, 3)
-  starts = []
-  start = drafting._start
-
-  def record(params, source, slots):
-    starts.append(np.asarray(source).tolist())
-    return start(params, source, slots)
-
-  drafting._start = record
-  rows = drafting.open(setup)
-  lengths = np.ones(2, int)
-  sequences = np.zeros((2, 40), np.int32)
-  uniforms = np.zeros((2, 3, 0), np.float32)
-  for live, source in (([1, 1], [[1], [2]]), ([1, 0], [[1], [3]]), ([1, 1], None)):
-    source = source and np.repeat(source, 3, axis=1)
-    ask = Ask(np.array(live) > 0, lengths, sequences, uniforms, source)
-    _, rows = drafting.draft(setup, rows, ask)
-  assert starts == [[[0] * 3] * 2, [[1] * 3, [2] * 3], [[1] * 3, [3] * 3]]
-  assert np.asarray(rows.source).tolist() == [[1] * 3, [3] * 3]
 
 
 def test_a_draft_that_is_lost_before_decoding_may_return():

@@ -23,6 +23,8 @@ from tests import commands
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
+pytestmark = pytest.mark.slow
+
 INPUTS = np.array([[5, 6, 7, 8, 1], [9, 3, 1, 0, 0], [12, 30, 2, 1, 0]])
 LENGTH = 20
 
