@@ -55,7 +55,6 @@ NAMES = {
   "data.vocabularies": {"shared_tokens": "contrib.vocabulary_tables:shared_tokens"},
   "drafters.eagle": {
     "EagleState": "drafters.heads:LayerState",
-    "EagleTree": "contrib.pruned:EagleTree",
     "Going": "drafters.eagle:LayerInputs",
   },
   "drafters.heads": {"HeadDraft": "contrib.heads:HeadDraft"},
@@ -65,7 +64,6 @@ NAMES = {
   "network.heads": {
     "Blockwise": "contrib.heads:Blockwise",
     "Heads": "contrib.heads:Heads",
-    "Hydra": "contrib.heads:Hydra",
     "Medusa": "contrib.heads:Medusa",
   },
 }

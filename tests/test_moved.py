@@ -18,18 +18,21 @@ NAMES = json.loads((ROOT / "tests" / "names_of_0_1.json").read_text())
 GONE = {
   "analysis.hierarchy": None,  # In lab, like the next module.
   "analysis.layers": None,
-  "network.markov": None,  # Part of network.heads.
+  "network.markov": None,
+  "network.heads": {"Hydra"},
   "api": {"check_request", "shared_tokens"},
   "decoding.baseline": {"generate_plain"},
   "decoding.cost_aware": {"ByTimes"},
   "decoding.decoders": {"derived_of"},
   "decoding.generate": {"Keeper"},  # In decoding.decoders.
   "decoding.step": {"iterate"},
+  "drafters.eagle": {"Eagle", "EagleTree"},
   "drafters.heads": {"HeadState"},
   "drafters.link": {"Remote", "Terms"},
   "drafters.stepwise": {"check_gamma", "likeliest_prob", "probability"},
   "network.parallel": {"ParallelConfig", "config_from_shapes", "is_parallel"},
   "policies": {"Confidence", "ExitThreshold", "Exits"},
+  "training.heads": {"HeadObjective", "JointTraining"},
   "training.losses": {"calibration"},
   "training.optimizers": {"adafactor"},
   "tuning": {"say"},

@@ -26,16 +26,16 @@ def test_acceptance_counts_only_tokens_that_a_tree_can_reach():
   np.testing.assert_allclose(tree.acceptance_of(ranks, 2), expected)
 
 
-def test_untrained_hydra_heads_have_the_ranks_of_the_target(files, heads):
-  """Untrained Hydra heads repeat the target's distribution.
+def test_untrained_medusa_heads_have_the_ranks_of_the_target(files, heads):
+  """Untrained Medusa heads repeat the target's distribution.
 
   The rank at a position is thus the rank of the next output token in the target's
   distribution.
   """
-  target, hydra = api.load_model(files["target"]), api.load_model(heads["hydra"])
+  target, medusa = api.load_model(files["target"]), api.load_model(heads["medusa"])
   texts = jnp.array([[5, 6, 1], [7, 8, 1]])
   outputs = jnp.array([[4, 9, 9, 1], [3, 1, 0, 0]])
-  ranks = np.asarray(tree.ranks_of((target, hydra), texts, outputs))
+  ranks = np.asarray(tree.ranks_of((target, medusa), texts, outputs))
   np.testing.assert_array_equal(np.isnan(ranks[0]), [[0, 0, 0, 1], [0, 1, 1, 1]])
   decoder_inputs = jnp.pad(outputs, ((0, 0), (1, 0)))[:, :-1]
   apply = functools.partial(target.network.apply, enable_dropout=False)
@@ -72,8 +72,8 @@ def test_the_cost_of_a_pruned_tree_is_per_level(files, heads, monkeypatch):
     return {n: [6.0 if n == "pruned" else 1.0] for n in loops}
 
   monkeypatch.setattr(methods, "each_turn", seconds)
-  target, hydra = (api.load_model(x) for x in (files["target"], heads["hydra"]))
+  target, medusa = (api.load_model(x) for x in (files["target"], heads["medusa"]))
   study = Study(Job("", "", {}, None, 10), target, (), pad_inputs([[3, 1]]), 1)
-  drafter = headed(hydra.network, Pruned(4, width=2, ranks=2))
-  decode = study.decode(0.0, hydra, drafter, "traversal")
+  drafter = headed(medusa.network, Pruned(4, width=2, ranks=2))
+  decode = study.decode(0.0, medusa, drafter, "traversal")
   assert methods.drafting_costs(study, {"pruned": decode}) == {"pruned": 3.0}

@@ -47,7 +47,7 @@ def tokens_of(decode, inputs, keys):
 
 def test_every_way_and_rule_is_listed_and_can_be_traced(pair, heads, monkeypatch):
   """tests/test_ways.py and tests/exactness decode with every way and rule."""
-  flags = *pair, f"--draft=hydra={heads['hydra']}", "--skip=self_0", "--output=none"
+  flags = *pair, f"--draft=medusa={heads['medusa']}", "--skip=self_0", "--output=none"
   args = methods.COMMAND.parser().parse_args(
     [*flags, "--draft=copy", "--sizes=3", *SHORT]
   )
@@ -68,7 +68,7 @@ def test_every_way_and_rule_is_listed_and_can_be_traced(pair, heads, monkeypatch
       if "policy" not in shape:
         run = functools.partial(tokens_of, way.decode)
         jax.eval_shape(run, study.inputs[0], row_keys(jax.random.key(0), 1))
-  shapes_of_heads = {shape for draft, shape in shapes if draft == "hydra"}
+  shapes_of_heads = {shape for draft, shape in shapes if draft == "medusa"}
   assert shapes_of_heads == {"chain", "pruned to 3", "tree of 3"}
   assert ("copy", "chain, COPY_MATCH 1") in shapes
   assert {shape for _, shape in shapes} >= SHAPES

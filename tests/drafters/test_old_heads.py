@@ -14,12 +14,10 @@ from tests.t5x_bridge import tiny
 
 WIDTH = tiny.TARGET.emb_dim
 COUNT = 3
-BIAS = {"rank": 2, "vocab_size": tiny.TARGET.vocab_size}
 CONFIGS = {
   "medusa": HeadsConfig("medusa", COUNT, WIDTH),
-  "biased blockwise": HeadsConfig("blockwise", COUNT, WIDTH, hidden_dim=8, **BIAS),
+  "blockwise": HeadsConfig("blockwise", COUNT, WIDTH, hidden_dim=8),
   "parallel": HeadsConfig.of(tiny.TARGET, COUNT),
-  "biased parallel": HeadsConfig.of(tiny.TARGET, COUNT, **BIAS),
   # The parameters do not record the number of steps. The default is five.
   "eagle": HeadsConfig.of(tiny.TARGET, 5, kind="eagle"),
 }
