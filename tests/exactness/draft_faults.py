@@ -92,6 +92,12 @@ def heads_drop_the_doubtful_token(self, *args, proposal=Headed.proposal):
   return drafted.replace(is_valid=drafted.is_valid & sure)
 
 
+def first_head_s_q_for_all(self, *args, proposal=Headed.proposal):
+  drafted = proposal(self, *args)
+  first = jnp.zeros(self.shape.size, int)
+  return drafted.replace(draft_probs=drafted.draft_probs[:, first])
+
+
 def first_sibling_s_probs_for_all(self, *args, propose=TreeDraft.propose):
   proposal, state = propose(self, *args)
   first = np.searchsorted(self.tree.parents, self.tree.parents)

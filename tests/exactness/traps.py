@@ -67,6 +67,7 @@ TRAPS = [
   Trap(TreeDraft, "propose", drafts.first_sibling_s_probs_for_all, "siblings_loop"),
   Trap(HeadDraft, "commit", drafts.heads_on_the_root_s_feature, "heads_chain"),
   Trap(Headed, "proposal", drafts.heads_drop_the_doubtful_token, "heads_chain"),
+  Trap(Headed, "proposal", drafts.first_head_s_q_for_all, "heads_tree"),
   Trap(TreeDraft, "propose", drafts.drafts_share_their_draws, "candidates_loop"),
   Trap(step, "score_tree", faults.nodes_see_cousins, "small_trees"),
   Trap(step, "score_tree", faults.positions_by_slot, "small_trees"),
