@@ -269,7 +269,7 @@ def test_drafts_without_a_gain_at_the_prior_are_never_tried():
 
 # ---- Drafters that can't continue after a rest ----
 
-APART = HeadDraft(HashHeads(4, 6, HeadsConfig("medusa", 3, 1), False))
+APART = HeadDraft(HashHeads(4, 6, HeadsConfig("medusa", 3, 1)))
 # Drafts have three tokens or no token.
 PAYING = CostAware((1.0, 9.0, 9.0, 2.0), 0.8, prior_weight=1.0)
 

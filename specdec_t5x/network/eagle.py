@@ -68,15 +68,15 @@ class EagleDrafter(LayerDrafter):
     Returns:
       The features of the next distributions, the next g, and the cache.
     """
-    size = features.shape[1]
-    slots = jnp.arange(cache.num_slots)
+    rows, size = features.shape[:2]
+    slots = jnp.broadcast_to(jnp.arange(cache.num_slots), (rows, cache.num_slots))
     positions = cache.index[:, None] + jnp.arange(size)
     buffers = cache.keys[0], cache.values[0]
     cross, cross_mask = self.of_target(target)
     x, (keys, values) = self.attended(
       self.joined(features, embedded),
-      (positions, slots[None]),
-      slots <= positions[:, :, None],
+      (positions, slots),
+      slots[:, None] <= positions[:, :, None],
       functools.partial(cache_lib.write_both, buffers, cache.index),
       cross,
       cross_mask,

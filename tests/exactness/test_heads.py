@@ -21,7 +21,7 @@ from tests.hash_model import HashHeads, HashModel
 
 TARGET = HashModel(3, vocab_size=3)
 # The heads' distributions do not depend on the drafted tokens.
-APART = HashHeads(4, 3, HeadsConfig("medusa", 2, 1))
+APART = HashHeads(7, 3, HeadsConfig("medusa", 2, 1))
 
 SIBLINGS = Tree((0, 0, 1))
 # Rules, trees and siblings; `checks` has further settings.
