@@ -1,7 +1,7 @@
 r"""Compares every way to speculate for a target: needs and speed-ups.
 
   python -m benchmarks methods --output DIR          # the demo pair, all drafts
-  python -m benchmarks methods --target DIR --draft small=DIR --draft hydra=DIR \
+  python -m benchmarks methods --target DIR --draft small=DIR --draft eagle=DIR \
     --draft copy --vocabulary FILE --inputs FILE --also news=FILE \
     --prefix "translate English to German: " --output DIR
 

@@ -146,14 +146,14 @@ def _of_first(network, plain, distinct, temperature, gamma) -> Iterator[Shape]:
 
 
 def _of_heads(study, draft, temperature, sizes) -> Iterator[Shape]:
-  """Yields the chain, pruned trees and, except for EAGLE, the best fixed trees."""
+  """Yields the chain and, except for EAGLE, pruned trees and the best fixed trees."""
   network = draft.model.network
   yield "chain", headed(network, chain(network.config.count)), _EXACT, {}
+  if network.config.kind == "eagle":
+    return
   for size in sizes:
     pruned = Pruned(size, width=max(size // 2, _RANKS), ranks=_RANKS)
     yield f"pruned to {size}", headed(network, pruned), _EXACT, {}
-  if network.config.kind == "eagle":
-    return
   acceptance = tree.acceptance(study, draft.model, temperature)
   for size in sizes:
     best = best_tree(acceptance, size)

@@ -106,15 +106,13 @@ MINE="$DIR/written.gin"
 train heads "$HEADS configs/train/written.gin" "$TARGET" "${SHORT[@]}" WRITTEN=8000 \
   "TRAIN_FILES=('$TEXTS/train.en', '$TEXTS/train.de')" \
   "VALIDATION_FILES=('$TEXTS/val.en', '$TEXTS/val.de')" "OUTPUT_DIR='$DIR/heads'" \
-  "HEADS=('parallel', 'parallel_markov', 'eagle', 'shared_encoder')"
+  "HEADS=('parallel', 'eagle', 'shared_encoder')"
 train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads'" \
-  "HEADS=('medusa', 'medusa_markov', 'hydra', 'blockwise')"
+  "HEADS=('medusa', 'blockwise')"
 train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads/d_pace'" \
-  "HEAD_DECAY='d_pace'" "HEADS=('parallel', 'parallel_markov')"
+  "HEAD_DECAY='d_pace'" "HEADS='parallel'"
 train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads/seven'" \
   NUM_HEADS=7 "HEADS='eagle'"
-train heads "$HEADS $MINE" "$TARGET" BATCH_SIZE=2 STEPS=900 NUM_HEADS=7 MARKOV_RANK=256 \
-  "OUTPUT_DIR='$DIR/heads/long'" "HEADS=('parallel', 'parallel_markov')"
 "$PYTHON" -c "
 import json, sys
 for line in sys.stdin: print(json.loads(line)['targets'])

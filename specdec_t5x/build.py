@@ -264,12 +264,10 @@ def headed(
     return WAYS[way].kind(network, shape, siblings)
   if shape is None:
     return WAYS["eagle"].kind(network, DefaultGamma(network.config.count))
-  if not isinstance(shape, Tree):
-    return WAYS["eagle_tree"].kind(network, shape)
-  if not shape.is_chain:
+  if not isinstance(shape, Tree) or not shape.is_chain:
     raise ValueError(
-      f"EAGLE's drafter drafts chains and pruned trees, got SHAPE={shape!r}. Leave "
-      "SHAPE out, use configs/contrib/pruned.gin, or draft with another kind of heads."
+      f"EAGLE's drafter drafts chains, got SHAPE={shape!r}. Leave SHAPE out, or draft "
+      "with another kind of heads."
     )
   is_given = gamma is not None
   return WAYS["eagle"].kind(network, gamma if is_given else DefaultGamma(shape.depth))

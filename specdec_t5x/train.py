@@ -1,11 +1,11 @@
 """Trains drafts and small targets: `python -m specdec_t5x.train --gin_file=...`.
 
 Checkpoints are T5X's, so `python -m t5x.infer` and `specdec_t5x.load_model` read them.
-With --job=heads the command trains drafts that read a target, and compares them; with
---job=decode it decodes a task's inputs with a target, and writes training data for
-sequence-level distillation; with --job=ngrams it counts the targets' n-grams into a
-table that drafts, with --job=trim the tokens that a draft is trimmed to. The jobs
-themselves: `specdec_t5x.training.jobs` and `compare`.
+With --job=heads the command trains drafts that read a target; with --job=decode it
+decodes a task's inputs with a target, and writes training data for sequence-level
+distillation; with --job=ngrams it counts the targets' n-grams into a table that drafts,
+with --job=trim the tokens that a draft is trimmed to. The jobs themselves:
+`specdec_t5x.training.jobs`.
 """
 
 import os
@@ -23,8 +23,13 @@ from absl import flags, logging
 from t5x import gin_utils
 
 from specdec_t5x.platforms import check_platform
-from specdec_t5x.training.compare import train_heads
-from specdec_t5x.training.jobs import count_ngrams, decode_task, train, trim_draft
+from specdec_t5x.training.jobs import (
+  count_ngrams,
+  decode_task,
+  train,
+  train_heads,
+  trim_draft,
+)
 
 # gin files bind these as train.train, train.decode_task and so on.
 JOBS = {
@@ -53,7 +58,7 @@ def run(
 
 def define_flags() -> None:
   """Defines the command's flags."""
-  about = "The job: train, train and compare heads, decode a task, and so on."
+  about = "The job: train, train heads, decode a task, and so on."
   flags.DEFINE_enum("job", "train", list(JOBS), about)
   flags.DEFINE_multi_string("gin_file", None, "A gin file; later files win.")
   flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=VALUE.")

@@ -188,19 +188,10 @@ _RECORDS = (
   Way(
     "position_heads",
     "contrib.heads:HeadDraft",
-    "feed-forward heads (blockwise, Medusa, Hydra), one for each position",
+    "feed-forward heads (blockwise, Medusa), one for each position",
     {"draft": _HEADS},
     page="heads",
     gin="drafters/heads.gin",
-    tier=CONTRIB,
-  ),
-  Way(
-    "eagle_tree",
-    "contrib.pruned:EagleTree",
-    "EAGLE's layer drafts the likeliest paths as a tree",
-    {"draft": _HEADS},
-    page="eagle",
-    gin="contrib/pruned.gin",
     tier=CONTRIB,
   ),
 )

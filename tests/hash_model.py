@@ -158,14 +158,12 @@ class SparseHash:
 class HashHeads:
   """Heads of a HashModel: the logits are rows of a random table per head.
 
-  The row is the target's feature, a hash. If heads read the path, the hash continues
-  with the path. With a bias, a row for the previous token is added.
+  The row is the target's feature, a hash.
   """
 
   seed: int
   vocab_size: int
   config: HeadsConfig
-  reads_path: bool
 
   @property
   def tables(self):
@@ -173,55 +171,24 @@ class HashHeads:
     rng = np.random.default_rng(self.seed)
     return (1.5 * rng.normal(size=shape)).astype(np.float32)
 
-  @property
-  def biases(self):
-    rng = np.random.default_rng(self.seed + 1)
-    shape = self.vocab_size, self.vocab_size
-    return (2.0 * (self.config.rank > 0) * rng.normal(size=shape)).astype(np.float32)
-
-  def apply(self, params, h, path=None, method=None):
-    if method == "bias":
-      return jnp.asarray(self.biases)[h]
-    assert method == ("after" if self.reads_path else "features")
-    if path is None:
-      return jnp.moveaxis(jnp.asarray(self.tables)[:, _rows(h)], 0, -2)
-    return jnp.asarray(self.tables)[path.shape[-2] - 1][_rows(h, path)]
+  def apply(self, params, h, method):
+    assert method == "features"
+    rows = h[..., 0].astype(int) % MODULUS
+    return jnp.moveaxis(jnp.asarray(self.tables)[:, rows], 0, -2)
 
   def distribution(self, sampling):
     """Returns the adjusted distribution as a function of (output, path), in float64."""
-    row_of = self.row_of()
-    biases = self.biases
+    weights = place_weights(64)
+    tables = self.tables
 
     @functools.cache
     def distribution(output_and_path):
       output, path = output_and_path
-      bias = biases[(0, *output, *path)[-1]]
-      return adjusted(row_of(output_and_path) + bias, sampling)
-
-    return distribution
-
-  def row_of(self):
-    """Returns the table's row as a function of (output, path)."""
-    weights = place_weights(64)
-    tables = self.tables
-
-    def row_of(output_and_path):
-      output, path = output_and_path
       prefix = (0, *output)[:-1]
       row = sum((x + 1) * weights[i] for i, x in enumerate(prefix)) % MODULUS
-      if self.reads_path:
-        row = int(_rows(np.array([row]), np.array([*output[-1:], *path])[:, None]))
-      return tables[len(path), row].astype(float)
+      return adjusted(tables[len(path), row].astype(float), sampling)
 
-    return row_of
-
-
-def _rows(h, path=None):
-  """Returns rows of a heads' table for features [.., 1] and path tokens [.., I, 1]."""
-  row = h[..., 0]
-  for i in range(0 if path is None else path.shape[-2]):
-    row = row + (path[..., i, 0] + 1) * (7 + 5 * i)
-  return row.astype(int) % MODULUS
+    return distribution
 
 
 def place_weights(size):

@@ -16,6 +16,7 @@ from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
+from specdec_t5x.decoding import generate as loop_module
 from specdec_t5x.decoding.baseline import Plain
 from specdec_t5x.decoding.cost_aware import Counts
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
@@ -29,7 +30,7 @@ from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.policies import CostAware, get_policy
+from specdec_t5x.policies import CostAware
 from tests.decoding.test_generate import output_lengths
 from tests.hash_model import HashHeads, HashModel, python_loop, speculation
 from tests.t5x_bridge import tiny
@@ -266,10 +267,51 @@ def test_drafts_without_a_gain_at_the_prior_are_never_tried():
     assert policy.speedup(0.75, (0, 1)) == pytest.approx(gain)
 
 
+# ---- Drafters that can't continue after a rest ----
+
+APART = HeadDraft(HashHeads(4, 6, HeadsConfig("medusa", 3, 1)))
+# Drafts have three tokens or no token.
+PAYING = CostAware((1.0, 9.0, 9.0, 2.0), 0.8, prior_weight=1.0)
+
+
+def rests(accepted, tried, has_rested=(False, False), ended=(False, False)):
+  """Returns whether two rows with the counts rest."""
+  keys = row_keys(jax.random.key(0), 2)
+  rule = RULES["token"]
+  spec, state = speculation(TARGET, APART, rule, GREEDY, keys, 40, policy=PAYING)
+  state = state.replace(
+    policy_state=counts_of(accepted, tried),
+    has_rested=jnp.array(has_rested),
+    ended=jnp.array(ended),
+  )
+  return bool(loop_module._rests(spec, state))
+
+
+# 2 tokens an iteration pay: 1 + a + a^2 + a^3 from a = 0.5437 on. The prior is 0.8.
+@pytest.mark.parametrize(
+  ("accepted", "tried", "state", "is_resting"),
+  [
+    ((0, 0), (0, 0), {}, False),
+    ((2, 0), (3, 1), {}, False),  # 2.8 / 5 = 0.56
+    ((1, 1), (3, 2), {}, True),  # 2.8 / 6 = 0.47
+    ((0, 1), (1, 2), {}, True),  # 1.8 / 4 = 0.45
+    # Rows that rested draft nothing, so the rest goes on until these rows have ended.
+    ((9, 9), (9, 9), {}, False),
+    ((9, 9), (9, 9), {"has_rested": (True, False)}, True),
+    ((9, 9), (9, 9), {"has_rested": (True, False), "ended": (True, False)}, False),
+    ((9, 9), (9, 9), {"ended": (True, True)}, True),
+  ],
+  ids=str,
+)
+def test_rows_rest_if_drafts_cost_more_than_the_gain(
+  accepted, tried, state, is_resting
+):
+  assert rests(accepted, tried, **state) == is_resting
+
+
 # ---- The choice of a policy ----
 
 NETWORK = network_for(tiny.DRAFT)
-APART = HeadDraft(HashHeads(4, 6, HeadsConfig("medusa", 3, 1), False))
 SKIPPING = LayerSkip(("mlp_0",))
 MODEL = DraftModel(NETWORK)
 SPARSE = SparseDraft(NETWORK)

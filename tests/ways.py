@@ -57,8 +57,7 @@ class Similar(HashModel):
 TARGET = HashModel(seed=1, vocab_size=5, eos_bias=-1.5)
 MIDDLE = Similar(9, 5, model=TARGET)
 LOWER = HashModel(seed=2, vocab_size=5, eos_bias=-1.5)
-MEDUSA = HashHeads(4, 5, HeadsConfig("medusa", 3, 1), reads_path=False)
-HYDRA = HashHeads(4, 5, HeadsConfig("hydra", 3, 1), reads_path=True)
+MEDUSA = HashHeads(4, 5, HeadsConfig("medusa", 3, 1))
 SOURCE = (3, 2, 4, 3, 4, 2, 1)  # The encoder's input, for drafts that copy.
 
 # ---- Tiny networks ----
@@ -86,12 +85,9 @@ def models(
     "draft": draft,
     "lower": dataclasses.replace(draft, num_heads=1),
     "shared": dataclasses.replace(target, num_encoder_layers=0),
-    "hydra": head("hydra"),
     "medusa": head("medusa"),
     "blockwise": head("blockwise", hidden_dim=8),
-    "biased medusa": head("medusa", rank=2, vocab_size=size),
     "parallel": parallel(),
-    "biased": parallel(rank=2, vocab_size=size),
     "eagle": parallel(kind="eagle"),
   }
   found = {name: Model(network_for(x), drawn(x)) for name, x in configs.items()}
@@ -263,15 +259,13 @@ WAYS |= {
     files=("drafters/trimmed",),
     page="trimmed",
   ),
-  "hydra": _by_heads("hydra", tables=HeadDraft(HYDRA)),
   "medusa": _by_heads("medusa", tables=HeadDraft(MEDUSA)),
   "blockwise": _by_heads("blockwise"),
-  "biased medusa": _by_heads("biased medusa"),
   "heads in a tree": _by_heads(
-    "hydra", TREE, tables=HeadDraft(HYDRA, TREE, "likeliest"), files=None
+    "medusa", TREE, tables=HeadDraft(MEDUSA, TREE, "likeliest"), files=None
   ),
   "pruned heads": _by_heads(
-    "hydra",
+    "medusa",
     Pruned(6, 3, 3),
     tables=HeadDraft(MEDUSA, Pruned(5, 3, 3)),
     files=PRUNED,
@@ -279,7 +273,6 @@ WAYS |= {
   ),
   "parallel": _by_heads("parallel"),
   "parallel in a tree": _by_heads("parallel", TREE, files=None),
-  "biased": _by_heads("biased"),
   "parallel by ngrams": Way(
     lambda n: headed(n["parallel"], Pruned(6, 3, 3, table=n["ngrams"], weight=0.25)),
     {"draft": "parallel", "ngrams": "ngrams"},
@@ -297,13 +290,6 @@ WAYS |= {
     files=HEADS,
     bindings={"GAMMA": None},
     page="trimmed",
-  ),
-  "eagle tree": _by_heads(
-    "eagle",
-    Pruned(6, 3, 3),
-    files=PRUNED,
-    bindings={**SMALL_TREE, "GAMMA": None},
-    page="eagle",
   ),
   "quantized": Way(
     lambda n: Quantized(4, 8, ("logits",), ("mlp_0",), GAMMA),

@@ -1,7 +1,6 @@
 """Writes and reads a network's parameters as checkpoints in T5X's format."""
 
 import os
-import shutil
 from typing import Any
 
 import jax
@@ -60,12 +59,7 @@ class T5XParameters:
 
   def restore(self, step: int) -> Any:
     """Returns the parameters that were written at a step."""
-    return self.read(self._path(step))
-
-  def remove(self, step: int) -> None:
-    """Removes the checkpoint of a step, if there is one."""
-    if os.path.isdir(self._path(step)):
-      shutil.rmtree(self._path(step))
+    return self.read(os.path.join(self._directory, f"checkpoint_{step}"))
 
   def read(self, path: str, macro: str = "OUTPUT_DIR") -> Any:
     """Returns the parameters of any checkpoint of this network, as JAX arrays.
@@ -80,29 +74,3 @@ class T5XParameters:
     shapes = flat_shapes(self._state.params)
     params = Checkpoint.of_network(path, macro, shapes).load(self._network)
     return jax.tree.map(jnp.asarray, dict(params.unfreeze()))
-
-  def _path(self, step: int) -> str:
-    return os.path.join(self._directory, f"checkpoint_{step}")
-
-
-class JointParameters:
-  """Parameters of a target and jointly trained heads, as two checkpoints per step.
-
-  Args:
-    target: checkpoints of the target, which are the run's checkpoints.
-    heads: checkpoints of the heads.
-  """
-
-  def __init__(self, target: T5XParameters, heads: T5XParameters):
-    self._target = target
-    self._heads = heads
-
-  def save(self, step: int, params: Any) -> None:
-    """Writes both checkpoints. The target's is last, because it marks a saved step."""
-    self._heads.remove(step)  # A killed run may have left the heads' checkpoint.
-    self._heads.save(step, params["heads"])
-    self._target.save(step, params["target"])
-
-  def restore(self, step: int) -> Any:
-    """Returns the parameters of target and heads that were written at a step."""
-    return {"target": self._target.restore(step), "heads": self._heads.restore(step)}

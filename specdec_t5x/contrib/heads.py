@@ -1,4 +1,4 @@
-"""Drafting by heads of feed-forward layers (blockwise, Medusa, Hydra).
+"""Drafting by heads of feed-forward layers (blockwise, Medusa).
 
 h is the target's feature at the last token that the target has read. The next token x_1
 is known when heads draft; head i gives the distribution of x_{i+1}. A call of the
@@ -6,7 +6,7 @@ target verifies a draft and computes the feature for the next draft, so m tokens
 least m / (H + 1) + 1 calls (Stern et al., section 4).
 
 Sources: Stern et al., arXiv 1811.03115 (blockwise); Cai et al., arXiv 2401.10774
-(Medusa); Ankner et al., arXiv 2402.05109 (Hydra).
+(Medusa).
 
 Shapes: B rows, G drafted nodes, N = G + 1, D width of the features, H heads, L uniforms
 per decision.
@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec_t5x.core.types import Proposal, Verdict
 from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.heads import Headed
+from specdec_t5x.drafters.heads import Headed, apply_draft
 from specdec_t5x.network.heads import REPLICATED, FeatureDrafter, HeadsConfig
 from specdec_t5x.network.layers import Dense, project
 
@@ -31,41 +31,27 @@ class Heads(FeatureDrafter):
   """The base of heads of feed-forward layers."""
 
   def features(self, h: Float[Array, "*B D"]) -> Float[Array, "*B H D"]:
-    """Returns the feature of every head, if heads read no path."""
+    """Returns the feature of every head."""
     raise NotImplementedError
 
-  def after(
-    self, h: Float[Array, "*B D"], path: Float[Array, "*B I D"]
-  ) -> Float[Array, "*B D"]:
-    """Returns the feature of head I.
-
-    Args:
-      h: the target's feature.
-      path: the embeddings of the known and drafted tokens x_1 .. x_I.
-    """
-    return self.features(h)[..., path.shape[-2] - 1, :]
-
-  def __call__(self, *tokens, enable_dropout=False, **kwargs):
+  def __call__(self, *args, **kwargs):
     """Creates the parameters; T5X's inputs do not affect the parameters."""
-    del enable_dropout, kwargs
-    self.create_token_parameters(tokens[0])
-    width = self.config.emb_dim
-    h = jnp.zeros((1, width))
-    heads = range(self.config.count) if self.reads_path else [0]
-    return [self.after(h, jnp.zeros((1, head + 1, width))) for head in heads]
+    del args, kwargs
+    self.create_hot_parameters()
+    return self.features(jnp.zeros((1, self.config.emb_dim)))
 
 
 class _Residual(nn.Module):
-  """h + silu(W x), then y + silu(W y) for each further layer; W is initialized to 0.
+  """h + silu(W h) for each layer; W is initialized to 0.
 
   A head therefore starts as the target's distribution of the next token. The blocks in
-  the papers on Medusa and Hydra have biases; T5 has no biases.
+  the paper have biases; T5 has no biases.
   """
 
   config: HeadsConfig
 
   @nn.compact
-  def __call__(self, h, x):
+  def __call__(self, h):
     cfg = self.config
     for i in range(cfg.layers):
       dense = Dense(
@@ -76,7 +62,7 @@ class _Residual(nn.Module):
         cfg.products,
         name=f"layers_{i}",
       )
-      h = x = h + nn.silu(dense(x))
+      h = h + nn.silu(dense(h))
     return h
 
 
@@ -89,25 +75,7 @@ class Medusa(Heads):
 
   def features(self, h):
     """Returns the feature of every head; see `Heads`."""
-    return jnp.stack([head(h, h) for head in self.medusa], axis=-2)
-
-
-class Hydra(Heads):
-  """Heads that also read the path: f_i = h + silu(W_i [h, x_1 .. x_i]).
-
-  A head's distribution is therefore conditional on the path. The paper has a learned
-  map of h in place of h. Here the target's projection follows, so h is the start.
-  """
-
-  reads_path = True
-
-  def setup(self):
-    self.hydra = [_Residual(self.config) for _ in range(self.config.count)]
-
-  def after(self, h, path):
-    """Returns the feature of a single head; see `Heads`."""
-    flat = path.reshape(*path.shape[:-2], -1)
-    return self.hydra[path.shape[-2] - 1](h, jnp.concatenate([h, flat], axis=-1))
+    return jnp.stack([head(h) for head in self.medusa], axis=-2)
 
 
 class Blockwise(Heads):
@@ -170,12 +138,8 @@ class HeadDraft(Headed):
   ) -> tuple[Proposal, HeadState]:
     """Drafts all nodes, with no valid node before the target's first call."""
     drafter_state = state.drafter_state
-    if self.network.reads_path:
-      read_path = self._path_reader(context, drafter_state.feature, state.last_tokens())
-      proposal = self.draft_levels(context, state, uniforms, read_path)
-    else:
-      features = self.apply(context, "features", drafter_state.feature)
-      proposal = self.proposal(context, state, uniforms, features)
+    features = apply_draft(self.network, context, "features", drafter_state.feature)
+    proposal = self.proposal(context, state, uniforms, features)
     is_valid = proposal.is_valid & drafter_state.is_known[:, None]
     return proposal.replace(is_valid=is_valid), drafter_state
 
@@ -192,20 +156,3 @@ class HeadDraft(Headed):
     return drafter_state.replace(
       feature=feature.astype(jnp.float32), is_known=jnp.ones(len(feature), bool)
     )
-
-  def _path_reader(self, context, feature, last):
-    """Returns a `Read` function for heads that read the path."""
-    paths = last[:, None, None]  # [B, P, I], the tokens after the feature's token.
-
-    def read(depth, tokens, parents):
-      nonlocal paths
-      if tokens is not None:
-        above = jnp.take_along_axis(paths, parents[..., None], axis=1)
-        paths = jnp.concatenate([above, tokens[..., None]], axis=2)
-      shape = (*paths.shape[:2], feature.shape[-1])
-      h = jnp.broadcast_to(feature[:, None], shape)
-      path = context.target.embed(paths).astype(h.dtype)
-      drafted = self.apply(context, "after", h, path)
-      return self.logits(context, drafted)
-
-    return read

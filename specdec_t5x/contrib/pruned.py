@@ -3,14 +3,14 @@
 Only the likeliest nodes of each level are followed, and the likeliest of all nodes are
 drafted: a tree of certain tokens (EAGLE-2, arXiv 2406.16858, section 4).
 
-Some drafters compute the distributions of all positions before any token is drafted.
-These distributions say nothing about which tokens go together. Pairs of adjacent tokens
-in the request's text do, and so does a table of n-grams of a corpus (DART, arXiv
+Heads compute the distributions of all positions before any token is drafted. These
+distributions say nothing about which tokens go together. Pairs of adjacent tokens in
+the request's text do, and so does a table of n-grams of a corpus (DART, arXiv
 2601.19278, section 3.3; DART's score adds half the logarithm of the table's
 probability).
 
-Shapes: B rows, G drafted nodes, V vocabulary, T text, P nodes of a level, Q nodes of
-the level above, R ranks, M known tokens.
+Shapes: B rows, G drafted nodes, H heads, V vocabulary, T text, P nodes of a level, R
+ranks, M known tokens, E input length, L uniforms per decision.
 """
 
 import dataclasses
@@ -28,14 +28,7 @@ from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.eagle import Eagle, LayerInputs
-from specdec_t5x.drafters.heads import (
-  LayerState,
-  Read,
-  RowTrees,
-  apply_draft,
-  draft_logits,
-)
+from specdec_t5x.drafters.heads import RowTrees
 
 # (the last M tokens up to each node, the position of each node's last token) -> the
 # distributions after the tokens.
@@ -107,44 +100,40 @@ class Pruned(RowTrees):
     context: Context,
     state: DecodeState,
     uniforms: Float[Array, "B G L"],
-    read: Read,
-    count: int,
-    source: Int[Array, "B E"] | None = None,
+    logits: Float[Array, "B H V"],
+    source: Int[Array, "B E"],
   ) -> Proposal:
     """Returns each row's best tree; see `RowTrees`. The penalty reads `source`."""
-
-    def read_with_noise(depth, tokens, parents):
-      logits = read(depth, tokens, parents)
-      return perturbed(logits, context.sampling, uniforms[:, [depth]], context.adjust)
 
     def probs_after(tokens, places):
       params = {"params": context.networks["ngrams"].params}
       return self.table.apply(params, tokens, places, method="probs_after")
 
-    count = min(count, self.nodes)  # No path has more tokens.
-    text = None if source is None else text_of(state, source)
+    count = min(logits.shape[1], self.nodes)  # No path has more tokens.
+    logits = perturbed(
+      logits[:, :count], context.sampling, uniforms[:, :count], context.adjust
+    )
+    text = text_of(state, source)
     if self.table is None:
       last = state.last_tokens()[:, None]
-      return self.grow(read_with_noise, count, last, state.lengths, text)
+      return self.grow(logits, last, state.lengths, text)
     size = max(1, self.table.config.order - 1)
     at = state.lengths[:, None] + jnp.arange(-size, 0)
     last = jnp.take_along_axis(state.sequences, jnp.maximum(at, 0), axis=1)
-    return self.grow(read_with_noise, count, last, state.lengths, text, probs_after)
+    return self.grow(logits, last, state.lengths, text, probs_after)
 
   def grow(
     self,
-    read: Read,
-    count: int,
+    logits: Float[Array, "B H V"],
     known: Int[Array, "B M"],
     lengths: Int[Array, "B"],
-    text: Int[Array, "B T"] | None = None,
+    text: Int[Array, "B T"],
     probs_after: ProbsAfter | None = None,
   ) -> Proposal:
     """Returns each row's best tree.
 
     Args:
-      read: computes the logits of each level.
-      count: the number of levels.
+      logits: the logits of each level.
       known: the last known tokens; the last of these tokens is the tree's root.
       lengths: the number of known tokens.
       text: the request's text; 0 stands for no token.
@@ -153,16 +142,12 @@ class Pruned(RowTrees):
     rows = known.shape[0]
     before = known[:, None]
     scores = jnp.zeros((rows, 1))
+    top_tokens, top_gains = _top(jax.nn.log_softmax(logits), self.ranks)
     levels = []
-    for depth in range(count):
-      if levels:
-        logits = read(depth, levels[-1].tokens, levels[-1].parents)
-      else:
-        logits = read(depth, None, None)
-      tokens, gains = _top(jax.nn.log_softmax(logits), self.ranks)
+    for depth in range(logits.shape[1]):
       shape = (*before.shape[:2], self.ranks)
-      tokens = jnp.broadcast_to(tokens, shape)
-      gains = jnp.broadcast_to(gains, shape)
+      tokens = jnp.broadcast_to(top_tokens[:, [depth]], shape)
+      gains = jnp.broadcast_to(top_gains[:, [depth]], shape)
       if self.penalty:
         in_text = stand_together(text, before[..., -1], tokens)
         gains = gains - self.penalty * ~in_text
@@ -210,97 +195,6 @@ class Pruned(RowTrees):
     return Proposal(tokens, None, jnp.isfinite(scores), Tree(tree_parents))
 
 
-@dataclasses.dataclass(frozen=True)
-class EagleTree(Eagle):
-  """Drafts a tree of certain tokens, chosen per row (EAGLE-2).
-
-  The tree has as many levels as the network was trained for.
-
-  Attributes:
-    network: EAGLE's network.
-    shape: the number of nodes, and the number of nodes that the layer reads per level.
-  """
-
-  network: Any
-  shape: Pruned
-
-  independent = False
-
-  def __post_init__(self):
-    if self.shape.penalty or self.shape.table is not None:
-      raise ValueError(
-        "EAGLE's tree uses EAGLE's own distributions, conditioned on earlier tokens, "
-        f"got a penalty of {self.shape.penalty} and a table of n-grams "
-        f"{self.shape.table!r}. Leave penalty and table out."
-      )
-    self.shape.check(self.network.config.count)
-
-  @property
-  def tree(self) -> Tree:
-    """A tree of the same size as every proposal; each row has another tree."""
-    return Tree((0,) * self.shape.nodes)
-
-  @property
-  def depth(self) -> int:
-    """The most drafted tokens on one path."""
-    return min(self.network.config.count, self.shape.nodes)
-
-  @property
-  def max_positions(self) -> int:
-    """The most positions that the layer reads for one draft."""
-    return self.shape.width * self.depth
-
-  def first_tree(self, rows: int) -> Tree:
-    """Returns a placeholder tree for the time before the first proposal."""
-    return Tree(jnp.zeros((rows, self.shape.nodes), jnp.int32))
-
-  def propose(
-    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
-  ) -> tuple[Proposal, LayerState]:
-    """Drafts a tree, with no valid node before the target's first call."""
-    logits, inputs = self.first_logits(context, state)
-    index = inputs.cache.index
-    depths = []
-    sees = None  # [B, P, M], which of all M nodes so far the last level's P nodes see.
-
-    def read(depth, tokens, parents):
-      nonlocal inputs, sees
-      if tokens is None:
-        return logits[:, None]
-      rows, size = tokens.shape
-      itself = jnp.broadcast_to(jnp.eye(size, dtype=bool), (rows, size, size))
-      if sees is None:
-        above = jnp.zeros((rows, size, 0), bool)
-      else:
-        above = _gathered(sees, parents)
-      sees = jnp.concatenate([above, itself], axis=2)
-      depths.extend([depth - 1] * size)
-      outputs, feature, cache = apply_draft(
-        self.network,
-        context,
-        "extend",
-        inputs.cache,
-        _gathered(inputs.feature, parents),
-        context.target.embed(tokens),
-        inputs.target,
-        index[:, None] + jnp.array(depths),
-        sees,
-      )
-      inputs = LayerInputs(cache, feature, inputs.target)
-      return draft_logits(self.network, context, outputs)
-
-    proposal = self.shape.propose(context, state, uniforms, read, self.depth)
-    drafter_state = state.drafter_state.replace(
-      cache=inputs.cache.at(index), tree=proposal.tree
-    )
-    return self.without_early_drafts(state, proposal), drafter_state
-
-
-def _gathered(rows: Array, places: Int[Array, "B P"]) -> Array:
-  """Returns the entries [B, P, ...] of each row at `places`."""
-  return jnp.take_along_axis(rows, places[..., None], axis=1)
-
-
 def text_of(state: DecodeState, source: Int[Array, "B E"]) -> Int[Array, "B T"]:
   """Returns the input and the known output, zero-padded."""
   is_known = jnp.arange(state.sequences.shape[1]) < state.lengths[:, None]
@@ -319,9 +213,9 @@ def stand_together(
 
 
 def _top(log_probs, count):
-  """Returns each node's likeliest tokens [B, P, R], and their log-probabilities.
+  """Returns each depth's likeliest tokens [B, H, R], and their log-probabilities.
 
-  If a log-probability is NaN, the node's tokens are -1, which is no token.
+  If a log-probability is NaN, the depth's tokens are -1, which is no token.
   """
   values, tokens = jax.lax.top_k(log_probs, count)
   is_lost = jnp.isnan(log_probs).any(axis=-1, keepdims=True)

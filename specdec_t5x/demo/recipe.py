@@ -139,7 +139,6 @@ ENDE = DemoPair(
   more=(
     _part("ende", "draft_tiny", "0.4M, distilled", "demo_ende_draft_tiny", 600, 0.5),
     _heads("ende", "parallel", "2.4M, from the target's features", 600, 3),
-    _heads("ende", "parallel_markov", "2.7M, knows the token before", 600, 3),
     _heads("ende", "eagle", "2.7M, from its features and its own", 600, 3),
     _heads("ende", "shared_encoder", "a layer on the target's encoder", 600, 2),
   ),

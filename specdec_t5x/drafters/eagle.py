@@ -1,11 +1,9 @@
-"""Drafting by EAGLE-3's layer, one token or one level of a tree per call.
+"""Drafting by EAGLE-3's layer, one token per call.
 
-Sources: EAGLE-3, arXiv 2503.01840 (the network is in `network.eagle`); EAGLE-2, arXiv
-2406.16858 (the tree).
+Source: EAGLE-3, arXiv 2503.01840 (the network is in `network.eagle`).
 
-Shapes: B rows, G drafted nodes, K the depth of a draft plus 1 (the most new positions
-between two drafts), P nodes of a level, N scored nodes, L uniforms per decision, D
-width of the features, F = 3 D, V vocabulary.
+Shapes: B rows, G drafted tokens, L uniforms per decision, D width of the features, V
+vocabulary.
 """
 
 import dataclasses
@@ -16,7 +14,6 @@ import flax.struct
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal
 from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState, num_slots
@@ -35,23 +32,26 @@ class LayerInputs:
 
   Attributes:
     cache: the layer's cache, including drafted positions.
-    feature: the layer's feature at the last position, or at the last level's nodes.
+    feature: the layer's feature at the last position.
     target: the target's cache, for the target's keys and values of the input.
   """
 
   cache: Cache
-  feature: Float[Array, "B P D"]
+  feature: Float[Array, "B 1 D"]
   target: Cache
 
 
-class Eagle(LayerDraft):
-  """The base of drafters that use EAGLE's layer.
+@dataclasses.dataclass(frozen=True)
+class EagleDraft(LayerDraft, Stepwise):
+  """Samples up to gamma tokens one by one from EAGLE's layer.
 
   Attributes:
     network: EAGLE's network.
+    gamma: the most tokens of a draft.
   """
 
   network: Any
+  gamma: int = gamma_knob()
 
   taps = 3
   reads_target = True
@@ -63,25 +63,15 @@ class Eagle(LayerDraft):
     """The drafting network, by name."""
     return {"draft": self.network}
 
-  @property
-  def max_positions(self) -> int:
-    """The most positions that the layer reads for one draft."""
-    return self.tree.size
-
-  def first_tree(self, rows: int) -> Tree:
-    """Returns a placeholder tree for the time before the first proposal."""
-    del rows
-    return self.tree
-
   def start(self, context: Context) -> LayerState:
     """Returns an empty cache and zero features, as the target was not called yet."""
     rows = context.source.shape[0]
     # A block of known positions may overrun the output.
-    slots = num_slots(context.max_length, 2 * (self.max_positions + 1))
+    slots = num_slots(context.max_length, 2 * (self.gamma + 1))
     width = self.taps * self.network.config.emb_dim
-    features = jnp.zeros((rows, self.depth + 1, width))
+    features = jnp.zeros((rows, self.gamma + 1, width))
     cache = self.network.empty_cache(rows, slots)
-    return LayerState(cache, features, self.first_tree(rows))
+    return LayerState(cache, features, self.tree)
 
   def first_logits(
     self, context: Context, state: DecodeState
@@ -105,19 +95,6 @@ class Eagle(LayerDraft):
     feature = jnp.take_along_axis(feature, last, axis=1)
     inputs = LayerInputs(cache.at(num_positions), feature, state.target_cache)
     return draft_logits(self.network, context, outputs)[:, 0], inputs
-
-
-@dataclasses.dataclass(frozen=True)
-class EagleDraft(Eagle, Stepwise):
-  """Samples up to gamma tokens one by one from EAGLE's layer.
-
-  Attributes:
-    network: EAGLE's network.
-    gamma: the most tokens of a draft.
-  """
-
-  network: Any
-  gamma: int = gamma_knob()
 
   def extend(self, context: Context) -> ExtendFn:
     """Returns the layer as a network; `LayerInputs` stands for the cache."""

@@ -1,12 +1,12 @@
 """The base of drafters that read the target's features and need no encoder.
 
-Shapes: B rows, G drafted nodes, N = G + 1, P nodes of a level, D width of the features,
-H heads, K the depth of a draft plus 1, V vocabulary, L uniforms per decision.
+Shapes: B rows, G drafted nodes, N = G + 1, D width of the features, H heads, K the
+depth of a draft plus 1, V vocabulary, L uniforms per decision.
 """
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import flax.struct
@@ -20,14 +20,6 @@ from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import siblings
 from specdec_t5x.drafters.siblings import Growing
 from specdec_t5x.network.functional import resized
-
-# (depth, tokens, parents) -> logits of the next level. `tokens` are the tokens of the
-# level above, and `parents` are the tokens' parents as places in the level above
-# `tokens`. At the root, tokens and parents are None. A single row of logits stands for
-# nodes with equal distributions. The function is called once per level.
-Read = Callable[
-  [int, Int[Array, "B P"] | None, Int[Array, "B P"] | None], Float[Array, "B #P V"]
-]
 
 
 class RowTrees(abc.ABC):
@@ -54,9 +46,8 @@ class RowTrees(abc.ABC):
     context: Context,
     state: DecodeState,
     uniforms: Float[Array, "B G L"],
-    read: Read,
-    count: int,
-    source: Int[Array, "B E"] | None = None,
+    logits: Float[Array, "B H V"],
+    source: Int[Array, "B E"],
   ) -> Proposal:
     """Returns a tree for each row.
 
@@ -64,8 +55,7 @@ class RowTrees(abc.ABC):
       context: the decode's context.
       state: the decode's state.
       uniforms: the uniforms of the nodes.
-      read: computes the logits of each level.
-      count: the most levels.
+      logits: the logits of each depth.
       source: the rows' inputs.
     """
 
@@ -222,67 +212,24 @@ class Headed(Drafter):
   ) -> Proposal:
     """Returns a draft from one feature per depth.
 
-    Nodes of the same depth have the same distribution, except for a bias that depends
-    on the preceding token, if the network has a bias.
+    Nodes of the same depth have the same distribution.
     """
-    logits = self.logits(context, features)
-
-    def read(depth, tokens, parents):
-      level_logits = logits[:, [depth]]
-      if not self.network.config.rank:
-        return level_logits
-      predecessors = state.last_tokens()[:, None] if tokens is None else tokens
-      return level_logits + self.apply(context, "bias", predecessors)
-
-    return self.draft_levels(context, state, uniforms, read)
-
-  def draft_levels(
-    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"], read
-  ) -> Proposal:
-    """Drafts a tree level by level.
-
-    Args:
-      context: the decode's context.
-      state: the decode's state.
-      uniforms: the uniforms of the nodes.
-      read: computes the logits of each level.
-    """
+    logits = draft_logits(self.network, context, features)
     if isinstance(self.shape, RowTrees):
       source = state.drafter_state.source
-      count = self.network.config.count
-      return self.shape.propose(context, state, uniforms, read, count, source)
-    levels = []
+      return self.shape.propose(context, state, uniforms, logits, source)
 
-    def read_level(level, tokens):
-      levels.append(level)
-      if tokens is None:
-        return read(0, None, None)
-      parents = jnp.broadcast_to(levels[-2].parents, tokens.shape)
-      return read(len(levels) - 1, tokens, parents)
+    def read(level, _):
+      depth = self.shape.depths[level.nodes[0]] - 1
+      return logits[:, [depth]]
 
-    return Growing(self.shape, self.siblings, context, uniforms).grow(read_level)
-
-  def logits(self, context: Context, features: Float[Array, "*B D"]):
-    """Returns the logits of drafted features."""
-    return draft_logits(self.network, context, features)
-
-  def apply(self, context: Context, method: str, *args: Any) -> Any:
-    """Calls a method of the network; see `apply_draft`."""
-    return apply_draft(self.network, context, method, *args)
+    return Growing(self.shape, self.siblings, context, uniforms).grow(read)
 
 
 def apply_draft(network: Any, context: Context, method: str, *args: Any) -> Any:
-  """Calls a method of a network that drafts from features.
-
-  Biases and logits are resized to the target's vocabulary: missing biases are 0, and
-  missing logits -inf.
-  """
+  """Calls a method of a network that drafts from features."""
   params = {"params": context.networks["draft"].params}
-  output = network.apply(params, *args, method=method)
-  missing = {"bias": 0.0, "logits": -jnp.inf}
-  if method in missing:
-    return resized(output, context.target.vocab_size, missing[method])
-  return output
+  return network.apply(params, *args, method=method)
 
 
 def draft_logits(network: Any, context: Context, features: Float[Array, "*B D"]):
@@ -292,7 +239,8 @@ def draft_logits(network: Any, context: Context, features: Float[Array, "*B D"])
   the target projects to all tokens.
   """
   if network.config.hot:
-    return apply_draft(network, context, "logits", features)
+    logits = apply_draft(network, context, "logits", features)
+    return resized(logits, context.target.vocab_size)
   return context.target.logits(features)
 
 

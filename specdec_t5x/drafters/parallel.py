@@ -15,7 +15,12 @@ from jaxtyping import Array, Float, Int
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState, num_slots
-from specdec_t5x.drafters.heads import Headed, LayerDraft, LayerState
+from specdec_t5x.drafters.heads import (
+  Headed,
+  LayerDraft,
+  LayerState,
+  apply_draft,
+)
 
 
 @flax.struct.dataclass
@@ -60,6 +65,13 @@ class ParallelDraft(LayerDraft, Headed):
     # token.
     embedded = self.next_embedded(context, state)
     num_new = state.lengths - state.starts - cache.index
-    return self.apply(
-      context, "extend", cache, features, embedded, num_new, state.target_cache
+    return apply_draft(
+      self.network,
+      context,
+      "extend",
+      cache,
+      features,
+      embedded,
+      num_new,
+      state.target_cache,
     )

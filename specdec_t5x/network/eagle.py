@@ -23,7 +23,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from specdec_t5x.network import cache as cache_lib
 from specdec_t5x.network.attention import KeyValues
@@ -56,8 +56,6 @@ class EagleDrafter(LayerDrafter):
     features: Float[Array, "B N D"],
     embedded: Float[Array, "B N D"],
     target: DecoderCache,
-    positions: Int[Array, "B M"] | None = None,
-    tree: Bool[Array, "B N M"] | None = None,
   ) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"], DecoderCache]:
     """Reads N positions per row after the positions in the cache.
 
@@ -66,27 +64,19 @@ class EagleDrafter(LayerDrafter):
       features: g of each position, from the target or the drafter.
       embedded: embedding of the token after each position.
       target: cache of the target, for the keys and values of the input.
-      positions: positions of the last M entries, new entries included; only with a
-        `tree`. Without a tree the new positions follow the cached positions.
-      tree: which of the last M entries each new entry sees.
 
     Returns:
       The features of the next distributions, the next g, and the cache.
     """
     rows, size = features.shape[:2]
-    slots = jnp.arange(cache.num_slots)
-    if tree is None:
-      positions = cache.index[:, None] + jnp.arange(size)
-      tree = jnp.broadcast_to(jnp.tri(size, dtype=bool), (rows, size, size))
-    last = cache.index[:, None] + size - tree.shape[2] + jnp.arange(tree.shape[2])
-    slot_positions = jnp.broadcast_to(slots, (rows, slots.size))
-    slot_positions = slot_positions.at[jnp.arange(rows)[:, None], last].set(positions)
+    slots = jnp.broadcast_to(jnp.arange(cache.num_slots), (rows, cache.num_slots))
+    positions = cache.index[:, None] + jnp.arange(size)
     buffers = cache.keys[0], cache.values[0]
     cross, cross_mask = self.of_target(target)
     x, (keys, values) = self.attended(
       self.joined(features, embedded),
-      (positions[:, -size:], slot_positions),
-      cache_lib.block_mask(cache.index, cache.num_slots, tree),
+      (positions, slots),
+      slots[:, None] <= positions[:, :, None],
       functools.partial(cache_lib.write_both, buffers, cache.index),
       cross,
       cross_mask,

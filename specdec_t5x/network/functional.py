@@ -112,24 +112,22 @@ def check_same_kind(target: Network, draft: Network) -> None:
     )
 
 
-def resized(
-  logits: Float[Array, "*B W"], vocab_size: int, missing: float = -jnp.inf
-) -> Float[Array, "*B V"]:
+def resized(logits: Float[Array, "*B W"], vocab_size: int) -> Float[Array, "*B V"]:
   """Returns a draft's logits over the target's tokens, if padding rows differ.
 
   Tokens beyond the target's rows are omitted, so the draft's distribution is
-  renormalised over the target's tokens. The target's distribution does not change.
+  renormalised over the target's tokens. Tokens without a row in the draft have q = 0.
+  The target's distribution does not change.
 
   Args:
     logits: logits of the draft.
     vocab_size: vocabulary size of the target (V).
-    missing: logit of tokens without a row in the draft; the default makes q = 0.
   """
   size = logits.shape[-1]
   if size >= vocab_size:
     return logits[..., :vocab_size]
   padding = [(0, 0)] * (logits.ndim - 1) + [(0, vocab_size - size)]
-  return jnp.pad(logits, padding, constant_values=missing)
+  return jnp.pad(logits, padding, constant_values=-jnp.inf)
 
 
 def resized_extend_fn(module: Network, extend: ExtendFn, vocab_size: int) -> ExtendFn:

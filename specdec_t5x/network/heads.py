@@ -5,18 +5,7 @@ distribution of the next token is a projection of h. A head computes a feature i
 of h, and the target's projection turns the head's feature into logits. So heads have no
 separate vocabulary, and a target with heads needs no second encoder.
 
-Heads may have a bias by the previous token. Many kinds of heads compute the logits U_k
-of several positions at once, independent of the drafted tokens. With the bias the
-logits of position k are
-
-  U_k + W1[x_{k-1}] W2,
-
-with W1 of shape V x r and W2 of shape r x V. Tokens are drawn from left to right, each
-token given the previous token. x_0 is the last known token.
-
-Source of the bias: DSpark, arXiv 2607.05147 (its Markov head).
-
-Shapes: D width of the features, V vocabulary, r rank.
+Shapes: D width of the features, V vocabulary.
 """
 
 import dataclasses
@@ -25,17 +14,16 @@ from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.lazy import Lazy
 from specdec_t5x.network import hot
 from specdec_t5x.network.config import DTYPES, NetworkConfig, T5Config
-from specdec_t5x.network.layers import Dense, parameter
+from specdec_t5x.network.layers import Dense
 
 # Heads are small, so each device holds all parameters.
 REPLICATED = (None, None)
-TOKENS, LOGITS = "markov_tokens", "markov_logits"
 # Tokens that EAGLE drafts by default. EAGLE's parameters do not determine the number.
 _EAGLE_COUNT = 5
 # Kinds that consist of one decoder layer. Other kinds consist of feed-forward layers.
@@ -47,7 +35,6 @@ KINDS = Lazy(
     "eagle": "specdec_t5x.network.eagle:EagleDrafter",
     "blockwise": "specdec_t5x.contrib.heads:Blockwise",
     "medusa": "specdec_t5x.contrib.heads:Medusa",
-    "hydra": "specdec_t5x.contrib.heads:Hydra",
   }
 )
 
@@ -61,7 +48,7 @@ class HeadsConfig:
     count: the most tokens of a draft: heads, or positions of 'parallel', or steps that
       the training of 'eagle' unrolls.
     emb_dim: feature width of the target (D).
-    layers: residual blocks of a head of 'medusa' or 'hydra'.
+    layers: residual blocks of a head of 'medusa'.
     hidden_dim: hidden width of a head of 'blockwise'.
     num_heads: attention heads of the target and of the layer of 'parallel' or 'eagle'.
       The fields up to `cross_attention` are for the same two kinds.
@@ -71,8 +58,7 @@ class HeadsConfig:
     cross_attention: whether the layer attends to the target's input.
     dtype: dtype of the activations.
     products: as in `NetworkConfig`.
-    rank: rank of the bias by the previous token (r); 0 is no bias.
-    vocab_size: vocabulary size of the target, used with a bias or hot tokens.
+    vocab_size: vocabulary size of the target, used with hot tokens.
     hot: number of tokens that trimmed heads can draft (`hot`); 0 is all.
   """
 
@@ -88,7 +74,6 @@ class HeadsConfig:
   cross_attention: bool = True
   dtype: str = "float32"
   products: str = "auto"
-  rank: int = 0
   vocab_size: int = 0
   hot: int = 0
 
@@ -112,17 +97,6 @@ class HeadsConfig:
           f"HeadsConfig.{name} must be a whole number of at least {least}, got "
           f"{value!r}."
         )
-    if not is_whole(self.rank, 0) or (self.rank > 0 and self.vocab_size < 1):
-      raise ValueError(
-        "MARKOV_RANK must be a whole number of at least 0, and vocab_size must be the "
-        f"target's if MARKOV_RANK is not 0, got {self.rank!r} and {self.vocab_size!r}. "
-        "0 means no bias; 64 to 256 are usual."
-      )
-    if self.rank and self.kind in ("eagle", "hydra"):
-      raise ValueError(
-        f"A bias of the previous token is not for {self.kind!r}, because {self.kind!r} "
-        f"reads the previous tokens, got rank {self.rank}. Leave out '_markov'."
-      )
     if self.kind in LAYERS:
       _ = self.layer  # Checks the sizes of the layer.
 
@@ -175,60 +149,38 @@ class FeatureDrafter(nn.Module):
 
   Attributes:
     config: shape of the heads.
-    reads_path: whether the features depend on previously drafted tokens.
     taps: number of depths of the target with features that the heads read.
   """
 
   config: HeadsConfig
-  reads_path: ClassVar[bool] = False
   taps: ClassVar[int] = 1
 
-  def bias(self, tokens: Int[Array, "*B"]) -> Float[Array, "*B V"]:
-    """Returns the bias of the logits after `tokens`."""
-    rows = jnp.take(self._parameter(TOKENS), tokens, axis=0, mode="clip")
-    return self._projected(LOGITS, rows)
-
+  @nn.compact
   def logits(self, features: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
     """Returns the logits of drafted features, for heads trimmed to hot tokens."""
-    return self._projected(hot.KERNEL, features)
-
-  def create_token_parameters(self, tokens: Int[Array, "*B"]) -> None:
-    """Creates the parameters of the bias and of the hot tokens."""
-    if self.config.rank:
-      self.bias(tokens)
-    if self.config.hot:
-      self.logits(jnp.zeros((1, self.config.emb_dim)))
-
-  def _projected(self, name, rows):
-    logits = self._parameter(name)(rows).astype(jnp.float32)
-    if not self.config.hot:
-      return logits
-    return hot.spread(logits, self._parameter(hot.PLACES))
-
-  @nn.compact
-  def _parameter(self, name: str) -> Array | Dense:
-    """Returns the parameter or the projection to tokens with this name."""
     cfg = self.config
-    if name == TOKENS:
-      shape = (cfg.vocab_size, cfg.rank)
-      return parameter(self, name, nn.initializers.normal(1.0), shape, REPLICATED)
-    if name == hot.PLACES:
-      return hot.places(self, cfg.vocab_size)
-    return Dense(
-      cfg.hot or cfg.vocab_size,
+    dense = Dense(
+      cfg.hot,
       REPLICATED,
-      nn.initializers.zeros,  # The initial bias is 0.
+      nn.initializers.zeros,
       cfg.dtype,
       cfg.products,
-      name=name,
+      name=hot.KERNEL,
     )
+    logits = dense(features).astype(jnp.float32)
+    return hot.spread(logits, hot.places(self, cfg.vocab_size))
+
+  def create_hot_parameters(self) -> None:
+    """Creates the parameters of the hot tokens, if the heads are trimmed."""
+    if self.config.hot:
+      self.logits(jnp.zeros((1, self.config.emb_dim)))
 
 
 def are_heads(shapes: Mapping[str, tuple[int, ...]]) -> bool:
   """Returns whether parameters of these shapes, by path, are parameters of heads."""
   if "fuse/kernel" in shapes:
     return True
-  if any(name.startswith(("medusa_0/", "hydra_0/")) for name in shapes):
+  if any(name.startswith("medusa_0/") for name in shapes):
     return True
   return set(_of_features(shapes)) == {"wi/kernel", "wo/kernel"}
 
@@ -241,14 +193,8 @@ def config_from_shapes(
   EAGLE's parameters do not determine how many steps training unrolled. `count` of EAGLE
   is 5.
   """
-  vocab_size, rank = shapes.get(TOKENS, (0, 0))
-  (vocab_size,) = shapes.get(hot.PLACES, (vocab_size,))
-  knobs = {
-    "vocab_size": vocab_size,
-    "rank": rank,
-    "hot": hot.size(shapes),
-    "dtype": dtype,
-  }
+  (vocab_size,) = shapes.get(hot.PLACES, (0,))
+  knobs = {"vocab_size": vocab_size, "hot": hot.size(shapes), "dtype": dtype}
   shapes = _of_features(shapes)
   if "fuse/kernel" in shapes:
     return _layer_from_shapes(shapes, knobs)
@@ -256,11 +202,10 @@ def config_from_shapes(
     emb_dim, hidden = shapes["wi/kernel"]
     count = shapes["wo/kernel"][1] // emb_dim
     return HeadsConfig("blockwise", count, emb_dim, hidden_dim=hidden // count, **knobs)
-  kind = next(iter(shapes)).split("_")[0]
   blocks = {tuple(name.split("/")[:2]) for name in shapes}
   count = len({head for head, _ in blocks})
-  emb_dim = shapes[f"{kind}_0/layers_0/kernel"][1]
-  return HeadsConfig(kind, count, emb_dim, len(blocks) // count, **knobs)
+  emb_dim = shapes["medusa_0/layers_0/kernel"][1]
+  return HeadsConfig("medusa", count, emb_dim, len(blocks) // count, **knobs)
 
 
 def _layer_from_shapes(shapes, knobs) -> HeadsConfig:
@@ -283,5 +228,4 @@ def _layer_from_shapes(shapes, knobs) -> HeadsConfig:
 
 def _of_features(shapes) -> dict[str, tuple[int, ...]]:
   """Returns the shapes of the parameters that features depend on."""
-  prefixes = ("markov_", "hot_")
-  return {name: x for name, x in shapes.items() if not name.startswith(prefixes)}
+  return {name: x for name, x in shapes.items() if not name.startswith("hot_")}

@@ -113,6 +113,4 @@ def trimmed(
   else:
     params |= {PLACES: indices, KERNEL: {"kernel": columns}}
     settings = {"vocab_size": len(indices)}
-    if config.rank:
-      params["markov_logits"] = {"kernel": params["markov_logits"]["kernel"][:, ids]}
   return dataclasses.replace(config, hot=len(ids), **settings), params

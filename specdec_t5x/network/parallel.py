@@ -100,10 +100,10 @@ class LayerDrafter(FeatureDrafter):
     empty = jnp.zeros((rows, cfg.num_heads, num_slots, cfg.head_dim), cfg.dtype)
     return DecoderCache(jnp.zeros(rows, jnp.int32), (empty,), (empty,))
 
-  def __call__(self, *tokens, enable_dropout=False, **kwargs):
+  def __call__(self, *args, **kwargs):
     """Creates the parameters, which depend on the configuration alone."""
-    del enable_dropout, kwargs
-    self.create_token_parameters(tokens[0])
+    del args, kwargs
+    self.create_hot_parameters()
     cfg = self.config
     features = jnp.zeros((1, 1, self.taps * cfg.emb_dim))
     embedded = jnp.zeros((1, 1, cfg.emb_dim))

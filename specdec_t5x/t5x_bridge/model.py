@@ -96,12 +96,12 @@ class Decodes:
     """The optimizer that T5X's trainer and interactive model need.
 
     Raises:
-      ValueError: always; the model of `training.distillation` can be trained.
+      ValueError: always.
     """
     raise ValueError(
-      f"{type(self).__name__} decodes, and does not learn. For T5X's trainer use "
-      "configs/train/t5x_distill.gin. T5X's interactive model restores one checkpoint, "
-      "but the model has a checkpoint per network: use specdec_t5x.generate."
+      f"{type(self).__name__} decodes, and does not learn. To train a draft use python "
+      "-m specdec_t5x.train. T5X's interactive model restores one checkpoint, but the "
+      "model has a checkpoint per network: use specdec_t5x.generate."
     )
 
   @optimizer_def.setter

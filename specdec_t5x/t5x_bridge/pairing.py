@@ -11,7 +11,6 @@ from typing import Any
 
 import flax.core
 import jax
-from t5x import utils
 from t5x.train_state import InferenceState
 
 from specdec_t5x import console, same_bits, tuning
@@ -121,40 +120,6 @@ class CheckpointManager:
 
     derived = flax.core.freeze(derived)
     return {name: jax.tree.map(place, derived[name], axes[name]) for name in derived}
-
-
-class FromCheckpoints(utils.TrainStateInitializer):
-  """T5X's `train.train_state_initializer_cls` for networks from checkpoints."""
-
-  def __init__(
-    self,
-    *args: Any,
-    paths: Mapping[str, str | None],
-    decoder: Decoder,
-    **kwargs: Any,
-  ):
-    """Creates T5X's initializer.
-
-    Args:
-      *args: T5X's arguments.
-      paths: paths of checkpoints by the networks' names; None initializes a network at
-        random.
-      decoder: DECODER, which holds the networks.
-      **kwargs: T5X's arguments.
-    """
-    super().__init__(*args, **kwargs)
-    self._paths = {name: path for name, path in paths.items() if path}
-    self._networks = {name: decoder.networks[name] for name in self._paths}
-
-  def from_scratch(self, init_rng: jax.Array) -> Any:
-    """Returns the initial state of training."""
-    state = super().from_scratch(init_rng)
-    params = {}
-    for name, path in self._paths.items():
-      shapes = abstract_state(self._networks[name])
-      restored = Checkpoint.open(path).restore(shapes, self._partitioner, "float32")
-      params[name] = restored.params
-    return state.replace_params(flax.core.freeze(state.params).copy(params))
 
 
 def tune(

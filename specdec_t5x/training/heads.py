@@ -5,7 +5,7 @@ Shapes: B batch, L length, D width, V vocabulary, H heads.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
 from specdec_t5x.core.knobs import is_finite
-from specdec_t5x.network import heads as heads_lib
 from specdec_t5x.network.decoder import same_segment
 from specdec_t5x.network.functional import (
   Network,
@@ -31,18 +30,23 @@ D_PACE = "d_pace"
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadObjective(Objective):
-  """A loss of heads that draft for a target.
+class HeadDistillation(Objective):
+  """sum_i decay^i D(p_{t+i}, q_i), over the heads i = 1 .. H of each position t.
 
-  A head's loss at a position is 0 unless the head's token is of the same example.
+  D is a distance, usually KL(p || q). p_{t+i} is the frozen target's distribution i
+  tokens ahead, under teacher forcing. Medusa uses these weights of heads. The argument
+  `frozen` holds the target's parameters. A head's loss at a position is 0 unless the
+  head's token is of the same example.
 
   Attributes:
     target: the network whose features the heads read.
     decay: weight of a head relative to the head before; 'd_pace' means `losses.d_pace`.
+    loss: a name in `losses.DISTILLATION_LOSSES`.
   """
 
   target: Network
-  decay: float | str
+  decay: float | str = 0.8
+  loss: str = "forward_kl"
 
   def __post_init__(self):
     is_share = is_finite(self.decay) and 0 < self.decay <= 1
@@ -52,59 +56,6 @@ class HeadObjective(Objective):
         f"the weight of a head relative to the previous head; {D_PACE!r} derives the "
         "weights from the gain of drafts."
       )
-
-  def read(self, network: FeatureDrafter, params: Params, batch: Batch, key=None):
-    """Returns the target's features and logits under teacher forcing."""
-    features = forward(
-      self.target, params, batch, key, method="features", taps=network.taps
-    )
-    width = self.target.config.emb_dim
-    return features, logits_fn(self.target, params)(features[..., -width:])
-
-  def summed(
-    self,
-    values: Sequence[Float[Array, "B L"]],
-    of_tokens: Sequence[Float[Array, "B L"]],
-    batch: Batch,
-  ) -> Float[Array, "B L"]:
-    """Returns the weighted sum of the heads' losses.
-
-    Args:
-      values: each head's loss.
-      of_tokens: each head's cross-entropy with the tokens, which 'd_pace' uses.
-      batch: tokens and segment ids.
-    """
-    heads = range(1, len(values) + 1)
-    counts = jnp.stack([has_token(batch, i) for i in heads])
-    if self.decay == D_PACE:
-      weights = losses.d_pace(jnp.exp(-jnp.stack(of_tokens)), counts)
-    else:
-      weights = jnp.stack([self.decay**i for i in heads])[:, None, None]
-    return jnp.where(counts, weights * jnp.stack(values), 0.0).sum(axis=0)
-
-  def reader(self, network: Network) -> Network:
-    """Returns the target."""
-    return self.target
-
-
-@dataclasses.dataclass(frozen=True)
-class HeadDistillation(HeadObjective):
-  """sum_i decay^i D(p_{t+i}, q_i), over the heads i = 1 .. H of each position t.
-
-  D is a distance, usually KL(p || q). p_{t+i} is the frozen target's distribution i
-  tokens ahead, under teacher forcing. Medusa uses these weights of heads. Hydra trains
-  on distributions instead of tokens. The argument `frozen` holds the target's
-  parameters.
-
-  Attributes:
-    loss: a name in `losses.DISTILLATION_LOSSES`.
-  """
-
-  decay: float | str = 0.8
-  loss: str = "forward_kl"
-
-  def __post_init__(self):
-    super().__post_init__()
     losses.get_distillation_loss(self.loss)
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
@@ -113,7 +64,9 @@ class HeadDistillation(HeadObjective):
     `hits` is False unless the first head's token is of the same example.
     """
     del dropout_key
-    features, teacher = self.read(network, frozen, batch)
+    features = forward(self.target, frozen, batch, method="features", taps=network.taps)
+    last = features[..., -self.target.config.emb_dim :]
+    teacher = logits_fn(self.target, frozen)(last)
     distance = losses.get_distillation_loss(self.loss)
     values = []
     cross_entropies = []
@@ -125,36 +78,18 @@ class HeadDistillation(HeadObjective):
       values.append(distance(target_logits, logits))
       cross_entropies.append(losses.cross_entropy(logits, tokens))
       hits.append(logits.argmax(-1) == target_logits.argmax(-1))
-    total = self.summed(values, cross_entropies, batch)
-    return Judged(total, has_token(batch, 1) & hits[0])
+    heads = range(1, len(values) + 1)
+    counts = jnp.stack([has_token(batch, i) for i in heads])
+    if self.decay == D_PACE:
+      weights = losses.d_pace(jnp.exp(-jnp.stack(cross_entropies)), counts)
+    else:
+      weights = jnp.stack([self.decay**i for i in heads])[:, None, None]
+    total = jnp.where(counts, weights * jnp.stack(values), 0.0).sum(axis=0)
+    return Judged(total, counts[0] & hits[0])
 
-
-@dataclasses.dataclass(frozen=True)
-class JointTraining(HeadObjective):
-  """Cross-entropy of the target and of each head, trained together (Stern et al.).
-
-  Training changes the target. Decoding is exact with respect to the trained target.
-  `params` are {'target', 'heads'}, and no parameters are frozen.
-  """
-
-  decay: float | str = 1.0
-
-  def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
-    """Returns the losses of target and heads; `hits` is about the target's argmax."""
-    del frozen
-    target_params = params["target"]
-    tokens = batch["decoder_target_tokens"]
-    features, logits = self.read(network, target_params, batch, dropout_key)
-    drafts = drafted_ahead(
-      network, params["heads"], self.target, target_params, features, batch
-    )
-    cross_entropies = [
-      losses.cross_entropy(drafted, ahead(tokens, i))
-      for i, drafted in enumerate(drafts, 1)
-    ]
-    total = losses.cross_entropy(logits, tokens)
-    total += self.summed(cross_entropies, cross_entropies, batch)
-    return Judged(total, logits.argmax(-1) == tokens)
+  def reader(self, network: Network) -> Network:
+    """Returns the target."""
+    return self.target
 
 
 def drafted_ahead(
@@ -174,16 +109,9 @@ def drafted_ahead(
   def apply(*args, method):
     return network.apply({"params": params}, *args, method=method)
 
-  project = logits_fn(target, target_params)
-  tokens = batch["decoder_target_tokens"]
-  embedded = embed_fn(target, target_params)(tokens)
-  heads = range(network.config.count)
-  if network.reads_path:
-    path = jnp.stack([ahead(embedded, i) for i in heads], axis=-2)
-    for i in heads:
-      yield project(apply(features, path[..., : i + 1, :], method="after"))
-    return
   if isinstance(network, LayerDrafter):
+    tokens = batch["decoder_target_tokens"]
+    embedded = embed_fn(target, target_params)(tokens)
     cross, cross_mask = _cross_attention(network, target, target_params, batch)
     segments = batch.get("decoder_segment_ids")
     is_token = input_mask(tokens)
@@ -191,11 +119,9 @@ def drafted_ahead(
     drafted = apply(features, embedded, same, cross, cross_mask, method="everywhere")
   else:
     drafted = apply(features, method="features")
-  # Head i drafts the token after the token that is i positions ahead.
-  bias = apply(tokens, method="bias") if network.config.rank else None
-  for i in heads:
-    logits = project(drafted[..., i, :])
-    yield logits if bias is None else logits + ahead(bias, i)
+  project = logits_fn(target, target_params)
+  for i in range(network.config.count):
+    yield project(drafted[..., i, :])
 
 
 def _cross_attention(network, target, target_params, batch):
@@ -215,8 +141,7 @@ def begun(network: Network, params: Params, target: Params) -> Params:
 
   A parallel drafter and EAGLE's drafter begin as the target's last layer. A draft on
   the target's encoder begins as evenly spaced layers of the target's decoder, with the
-  last layer among them. The rows of a bias begin as random projections of the target's
-  embeddings, so that similar tokens learn similar biases.
+  last layer among them.
 
   Args:
     network: the draft.
@@ -240,12 +165,6 @@ def begun(network: Network, params: Params, target: Params) -> Params:
       for i, depth in enumerate(depths.round().astype(int))
     }
     target_parts = {**target, "decoder": {**decoder, **layers}}
-  if heads_lib.TOKENS in params:
-    rows = {**decoder, **target}["token_embedder"]["embedding"]
-    rows = rows / jnp.linalg.norm(rows, axis=-1, keepdims=True)
-    shape = (rows.shape[1], params[heads_lib.TOKENS].shape[1])
-    projection = jax.random.normal(jax.random.key(0), shape)
-    target_parts[heads_lib.TOKENS] = rows @ projection
   source = {**params, **target_parts}
 
   def initial_value(path, _):

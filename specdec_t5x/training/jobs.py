@@ -1,14 +1,14 @@
-"""The jobs of `python -m specdec_t5x.train`: train, decode, count n-grams, trim."""
+"""The jobs of `python -m specdec_t5x.train`: training, decoding, counting, trimming."""
 
 import dataclasses
 import os
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
 
-from specdec_t5x import api
-from specdec_t5x.checkpoints.parameters import JointParameters, T5XParameters
+from specdec_t5x import api, console
+from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.types import EndTokens
 from specdec_t5x.data import tasks
@@ -22,7 +22,7 @@ from specdec_t5x.t5x_bridge import preflight
 from specdec_t5x.training import batches, ngrams, outputs
 from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.checkpoints import Checkpoints, claim, new_checkpoint
-from specdec_t5x.training.heads import HeadDistillation, JointTraining, begun
+from specdec_t5x.training.heads import HeadDistillation, begun
 from specdec_t5x.training.objectives import (
   Objective,
   Supervised,
@@ -34,9 +34,8 @@ from specdec_t5x.training.state import TrainState, initial_params
 from specdec_t5x.training.trainer import Loop, Trainer
 from specdec_t5x.vocabularies.frames import end_ids_of
 
-HEAD_MODES = ("heads", "heads_and_target")
 # Modes that need TARGET_CHECKPOINT_PATH.
-_OF_TARGETS = ("distill_tokens", *HEAD_MODES)
+_OF_TARGETS = ("distill_tokens", "heads")
 MODES = ("supervised", *_OF_TARGETS)
 
 
@@ -67,9 +66,7 @@ def train(
     loop: the number of steps, and the periods of measurements and checkpoints.
     output_dir: folder for checkpoint_<step>, optimizer_<step>, metrics.jsonl and
       training.json.
-    mode: one of `MODES`: 'heads' trains heads on a frozen target; 'heads_and_target'
-      trains both, and writes the target's new parameters to `output_dir` and the heads'
-      parameters to the folder 'heads' of `output_dir`.
+    mode: one of `MODES`; 'heads' trains heads on a frozen target.
     supervised: the loss of mode 'supervised'.
     distill_loss: one of `losses.DISTILLATION_LOSSES`, for 'distill_tokens' and 'heads'.
     head_decay: weight of a head relative to the head before; or 'd_pace'.
@@ -90,8 +87,7 @@ def train(
   if loop.metric_period:
     end_ids = end_ids_of(batches.target_vocabulary(data.task))
     decode = _plain_decoder(network, GREEDY, data, end_ids, 0)
-  is_joint = mode == "heads_and_target"
-  frozen = None if target is None or is_joint else target.params
+  frozen = None if target is None else target.params
   trainer = Trainer(network, objective, optimizer, data, loop, seed, frozen, decode)
   trainer.check()
   settings = {
@@ -110,27 +106,38 @@ def train(
   if init_checkpoint is not None:
     params = store.read(init_checkpoint, "INIT_CHECKPOINT_PATH")
   else:
-    params = _drawn_params(network, target if mode in HEAD_MODES else None, seed)
-  if is_joint:
-    params = {"target": target.params.unfreeze(), "heads": params}
-    store = _joint_store(network, target.network, output_dir)
+    params = initial_params(network, seed)
+    if mode == "heads":
+      params = begun(network, params, target.params)
   checkpoints = Checkpoints(output_dir, store, keep)
   claim(output_dir, settings)
   return trainer.run(params, output_dir, checkpoints)
 
 
-def _drawn_params(network: Network, target: api.Model | None, seed: int) -> Any:
-  """Returns random parameters; heads on a target begin with parameters of its own."""
-  params = initial_params(network, seed)
-  return params if target is None else begun(network, params, target.params)
+def train_heads(
+  kinds: str | Sequence[str],
+  make: Callable[..., Network],
+  train_network: Callable[..., TrainState],
+  output_dir: str,
+) -> None:
+  """Trains each kind of draft that reads a target.
 
+  `train_network` returns at once for a kind whose training is complete, so a killed run
+  can be resumed.
 
-def _joint_store(heads: Network, target: Network, output_dir: str) -> JointParameters:
-  """Returns the store of a target, and of its heads in the folder 'heads'."""
-  return JointParameters(
-    T5XParameters(target, output_dir),
-    T5XParameters(heads, os.path.join(output_dir, "heads")),
-  )
+  Args:
+    kinds: one or several kinds of `new_heads.new_heads`.
+    make: returns the network of a kind.
+    train_network: `train`, as a function of network and output_dir.
+    output_dir: folder for one folder per kind, named by the kind.
+  """
+  kinds = [kinds] if isinstance(kinds, str) else list(kinds)
+  # All networks come first, so that an invalid kind raises an error before training.
+  networks = {kind: make(kind=kind) for kind in kinds}
+  for kind, network in networks.items():
+    directory = os.path.join(output_dir, kind)
+    console.stage(f"Heads of kind {kind!r}: {directory}.")
+    train_network(network=network, output_dir=directory)
 
 
 def decode_task(
@@ -343,22 +350,18 @@ def _check_mode(network, mode, target_checkpoint, metric_period) -> None:
       f"MODE = {mode!r} needs TARGET_CHECKPOINT_PATH, the checkpoint of the learned "
       "distributions, got None. Set TARGET_CHECKPOINT_PATH."
     )
-  modes = set(MODES) - set(HEAD_MODES)
-  if isinstance(network, FeatureDrafter):
-    modes = HEAD_MODES
-  elif lacks_encoder(network):
-    modes = ("heads",)
-  if mode not in modes:
+  needs_target = isinstance(network, FeatureDrafter) or lacks_encoder(network)
+  if needs_target != (mode == "heads"):
     raise ValueError(
-      f"MODE must be one of {HEAD_MODES} for heads, 'heads' for a draft on the "
-      "target's encoder, and a mode without heads for other drafts, got MODE = "
-      f"{mode!r} for a {type(network).__name__}. Train heads with --job=heads and "
+      "MODE must be 'heads' for heads and for a draft on the target's encoder, and "
+      f"another mode for other drafts, got MODE = {mode!r} for a "
+      f"{type(network).__name__}. Train heads with --job=heads and "
       "configs/train/heads.gin."
     )
-  if metric_period and mode in HEAD_MODES:
+  if metric_period and needs_target:
     raise ValueError(
-      f"METRIC_PERIOD must be 0 with MODE = {mode!r}: heads decode nothing without a "
-      "target."
+      "METRIC_PERIOD must be 0 with MODE = 'heads', got "
+      f"{metric_period}: heads decode nothing without a target. Set METRIC_PERIOD = 0."
     )
 
 
@@ -368,6 +371,4 @@ def _objective(network, mode, distill_loss, head_decay, target: Network) -> Obje
     check_same_vocabulary(target, network)
     return TokenDistillation(target, distill_loss)
   check_width(target, network)
-  if mode == "heads":
-    return HeadDistillation(target, head_decay, distill_loss)
-  return JointTraining(target, head_decay)
+  return HeadDistillation(target, head_decay, distill_loss)

@@ -9,22 +9,18 @@ from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import Network, Settings, network_for
 from specdec_t5x.network.heads import LAYERS, HeadsConfig
 
-_BIASED = "_markov"  # The suffix of kinds with a bias from the previous token.
-
 
 def new_heads(
-  target_path: str, kind: str, count: int, layers: int, rank: int = 64, **knobs: Any
+  target_path: str, kind: str, count: int, layers: int, **knobs: Any
 ) -> Network:
   """Returns a network that drafts from a target's features, with the target's sizes.
 
   Args:
     target_path: path of the target's checkpoint.
-    kind: 'parallel', 'eagle', one of `network.heads.KINDS`, or 'shared_encoder'; the
-      suffix '_markov' adds a bias from the previous token (`network.heads`).
+    kind: one of `network.heads.KINDS`, or 'shared_encoder'.
     count: number of heads, or of drafted positions.
     layers: number of a head's layers; for a draft on the target's encoder, number of
       decoder layers.
-    rank: rank of the bias.
     **knobs: further fields of `network.heads.HeadsConfig`, for heads only.
 
   Raises:
@@ -33,12 +29,7 @@ def new_heads(
   target = Checkpoint.open(target_path).settings()
   if kind == "shared_encoder":
     return network_for(_on_encoder(target, layers))
-  settings = {}
-  if kind.endswith(_BIASED):
-    kind = kind.removesuffix(_BIASED)
-    settings = {"rank": rank, "vocab_size": target.vocab_size}
-  if kind not in LAYERS:
-    settings |= {"layers": layers, **knobs}
+  settings = {} if kind in LAYERS else {"layers": layers, **knobs}
   return network_for(HeadsConfig.of(target, count, kind, **settings))
 
 
@@ -47,8 +38,8 @@ def _on_encoder(target: Settings, layers: int) -> T5Config:
   if getattr(target, "is_gemma", False):
     raise ValueError(
       "A draft on the target's encoder needs a T5 as target, got a T5Gemma: shapes do "
-      "not determine a T5Gemma's settings. Train 'medusa' or 'hydra' heads, or distil "
-      "a draft model."
+      "not determine a T5Gemma's settings. Train 'medusa' heads, or distil a draft "
+      "model."
     )
   most = target.num_decoder_layers if isinstance(target, T5Config) else 0
   if not is_whole(layers, 1) or layers > most:

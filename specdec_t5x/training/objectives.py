@@ -97,13 +97,6 @@ class TokenDistillation(Objective):
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
     """Computes the loss of each token; see `Objective`."""
-    values, logits = self.judged(network, params, batch, frozen, dropout_key)
-    return Judged(values, logits.argmax(-1) == batch["decoder_target_tokens"])
-
-  def judged(
-    self, network, params, batch, frozen, dropout_key=None
-  ) -> tuple[Float[Array, "B L"], Float[Array, "B L V"]]:
-    """Computes the loss of each token, and the logits, for `Objective`'s arguments."""
     distance = losses.get_distillation_loss(self.loss)
     options = {}
     if lacks_encoder(network):
@@ -116,7 +109,8 @@ class TokenDistillation(Objective):
       )
     logits = forward(network, params, batch, dropout_key, **options)
     target_logits = forward(self.target, frozen, batch, **options)
-    return distance(target_logits, logits), logits
+    values = distance(target_logits, logits)
+    return Judged(values, logits.argmax(-1) == batch["decoder_target_tokens"])
 
 
 def check_same_vocabulary(target: Network, student: Network) -> None:

@@ -30,9 +30,6 @@ from t5x.inference_files import (
 )
 from t5x.inference_progress import Progress
 from t5x.inference_safety import writing
-from t5x.tfexamples import (
-  create_task_from_tfexample_file as create_task_from_tfexample_file,
-)
 
 _STEPS = {
   "predict": "predict_batch",

@@ -103,7 +103,7 @@ def pair(files):
 def heads(tmp_path_factory):
   """Returns the checkpoints of two kinds of heads."""
   configs = {
-    "hydra": HeadsConfig("hydra", 2, TARGET.emb_dim),
+    "medusa": HeadsConfig("medusa", 2, TARGET.emb_dim),
     "parallel": HeadsConfig.of(TARGET, 2),
   }
   return {

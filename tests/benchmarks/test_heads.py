@@ -25,16 +25,16 @@ def test_acceptance_counts_only_tokens_that_a_tree_can_reach():
   np.testing.assert_allclose(tree.acceptance_of(ranks, 2), expected)
 
 
-def test_untrained_hydra_heads_have_the_ranks_of_the_target(files, heads):
-  """Untrained Hydra heads repeat the target's distribution.
+def test_untrained_medusa_heads_have_the_ranks_of_the_target(files, heads):
+  """Untrained Medusa heads repeat the target's distribution.
 
   The rank at a position is thus the rank of the next output token in the target's
   distribution.
   """
-  target, hydra = api.load_model(files["target"]), api.load_model(heads["hydra"])
+  target, medusa = api.load_model(files["target"]), api.load_model(heads["medusa"])
   texts = jnp.array([[5, 6, 1], [7, 8, 1]])
   outputs = jnp.array([[4, 9, 9, 1], [3, 1, 0, 0]])
-  ranks = np.asarray(tree.ranks_of((target, hydra), texts, outputs))
+  ranks = np.asarray(tree.ranks_of((target, medusa), texts, outputs))
   np.testing.assert_array_equal(np.isnan(ranks[0]), [[0, 0, 0, 1], [0, 1, 1, 1]])
   decoder_inputs = jnp.pad(outputs, ((0, 0), (1, 0)))[:, :-1]
   apply = functools.partial(target.network.apply, enable_dropout=False)

@@ -138,7 +138,7 @@ def test_networks_have_names_by_level():
 @pytest.mark.parametrize(
   "lower",
   [
-    HeadDraft(HashHeads(4, 5, HeadsConfig("medusa", 2, 1), False)),
+    HeadDraft(HashHeads(4, 5, HeadsConfig("medusa", 2, 1))),
     TreeDraft(LOWER, Tree((0, 0))),
     Cascade(Quantized(), DraftModel(LOWER, 2), 3),
   ],

@@ -50,7 +50,7 @@ _FEW_STEPS = (
 )
 # tests/training trains heads of every kind.
 _FEW_HEADS = (
-  *("--gin.HEADS=('parallel',)", "--gin.NUM_HEADS=4", "--gin.COMPARED=4"),
+  *("--gin.HEADS=('parallel',)", "--gin.NUM_HEADS=4"),
   "--gin.CHECKPOINT_PERIOD=2",
 )
 

@@ -70,13 +70,7 @@ def test_training_equals_drafting():
       np.testing.assert_allclose(logits[step][0, at], expected, atol=2e-4)
 
 
-@pytest.mark.parametrize(
-  ("shape", "message"),
-  [
-    (Tree((0, 0)), "drafts chains and pruned trees"),
-    (Pruned(6, 3, 3, penalty=1.0), "a penalty of 1.0"),
-  ],
-)
-def test_trees_other_than_chains_and_pruned_trees_are_refused(shape, message):
-  with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("shape", [Tree((0, 0)), Pruned(6, 3, 3)], ids=repr)
+def test_trees_other_than_chains_are_refused(shape):
+  with pytest.raises(ValueError, match="EAGLE's drafter drafts chains, got SHAPE="):
     headed(EAGLE, shape)

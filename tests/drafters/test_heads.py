@@ -12,7 +12,7 @@ import pytest
 from specdec_t5x.build import get_drafter, headed
 from specdec_t5x.contrib.heads import HeadDraft
 from specdec_t5x.contrib.pruned import Pruned
-from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling
+from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
@@ -33,13 +33,10 @@ INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [4, 4, 8, 1]])
 ROOM = 14
 COUNT = 3
 TARGETS = {"t5": tiny.TARGET, "gpt": tiny_gpt.TARGET}
-BIASED = ("parallel, biased", "blockwise, biased")
 
 
 def heads_of(kind, config):
-  kind, _, is_biased = kind.partition(", ")
-  bias = {"rank": 3, "vocab_size": config.vocab_size} if is_biased else {}
-  return network_for(HeadsConfig.of(config, COUNT, kind, hidden_dim=8, **bias))
+  return network_for(HeadsConfig.of(config, COUNT, kind, hidden_dim=8))
 
 
 def noisy(network, seed):
@@ -67,7 +64,7 @@ def decoder(kind, shape, target="t5"):
 
 def test_a_decoder_only_target_keeps_greedy_outputs():
   """tests/test_ways.py has further targets."""
-  speculative, params = decoder("hydra", Tree((0, 0, 1, 1, 2, 3)), "gpt")
+  speculative, params = decoder("medusa", Tree((0, 0, 1, 1, 2, 3)), "gpt")
   decoders = speculative, PlainDecoder(speculative.target)
   found, plain = (networks.run(x, params, INPUTS, ROOM) for x in decoders)
   np.testing.assert_array_equal(found.tokens, plain.tokens)
@@ -145,37 +142,6 @@ def test_drafts_follow_the_trained_distributions(kind, target):
         np.testing.assert_allclose(logits[row], forced_logits, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("kind", BIASED)
-def test_a_biased_chain_adds_the_bias_of_the_token_before(kind):
-  speculative, params = decoder(kind, chain(COUNT))
-  keys = row_keys(jax.random.key(0), len(INPUTS))
-
-  def prepare(params):
-    return speculative.prepare(params, INPUTS, keys, Sampling(), ROOM, -1)
-
-  draws = jax.random.uniform(jax.random.key(1), (len(INPUTS), COUNT, LEVELS))
-  started = jax.jit(lambda params: step(*prepare(params))[0])
-
-  @jax.jit
-  def drafted(draft, state):
-    spec, _ = prepare({**params, "draft": draft})
-    proposal, _ = spec.drafter.propose(spec.context, state, draws)
-    return state.last_tokens(), proposal.tokens, proposal.draft_probs
-
-  state = started(params)
-  draft = params["draft"]
-  kernel = draft["markov_logits"]["kernel"]
-  last, tokens, found = map(np.asarray, drafted(draft, state))
-  apart = {**draft, "markov_logits": {"kernel": 0 * kernel}}
-  without = np.asarray(drafted(apart, state)[-1])
-  before = np.concatenate([last[:, None], tokens[:, :-1]], axis=1)
-  bias = np.asarray(draft["markov_tokens"])[before] @ np.asarray(kernel)
-  expected = without * np.exp(bias)
-  expected /= expected.sum(axis=-1, keepdims=True)
-  np.testing.assert_allclose(found, expected, atol=1e-5)
-  assert np.abs(found - without).max() > 0.05
-
-
 def test_perfect_heads_need_at_most_m_over_k_plus_one_calls():
   """Perfect heads need m / k + 1 calls of k tokens (Stern et al., section 4).
 
@@ -222,10 +188,7 @@ def test_a_pruned_tree_has_the_best_nodes(positions, nodes):
 
   @jax.jit
   def grown(logits, known, text):
-    def read(depth, *_):
-      return logits[:, [depth]]
-
-    grown = pruned.grow(read, positions, known, lengths, text, probs_after)
+    grown = pruned.grow(logits, known, lengths, text, probs_after)
     return grown.tokens, grown.is_valid, grown.tree.parents, asked
 
   tokens, is_valid, parents, are_right = grown(logits, known, text)
@@ -265,10 +228,8 @@ def test_nan_logits_draft_an_invalid_token():
 
   @jax.jit
   def grown(logits):
-    def read(depth, *_):
-      return logits[:, [depth]]
-
-    tree = Pruned(3, 2, 2).grow(read, 2, jnp.array([[1]]), jnp.array([1]))
+    known = jnp.array([[1]])
+    tree = Pruned(3, 2, 2).grow(logits, known, jnp.array([1]), known)
     return tree.tokens, tree.is_valid
 
   tokens, is_valid = grown(logits)

@@ -9,7 +9,7 @@ import sentencepiece
 import tensorstore
 
 from tests import damage
-from tests.e2e import runs, test_tfexamples
+from tests.e2e import runs
 from tests.t5x_bridge import test_orbax_layouts, test_scanned, tiny, tiny_gpt
 
 ARRAY = "target.decoder.logits_dense.kernel"
@@ -114,10 +114,6 @@ def empty_folder(pair, here):
 def sizeless(pair, here):
   """Writes the gin file of a run without the networks' sizes."""
   (here / "sizeless.gin").write_text(pair.settings("sizeless"))
-
-
-def other_examples(pair, here):
-  test_tfexamples.written(here / "a.tfrecord", ["a text"], key="text")
 
 
 def unusual_vocabulary(pair, here):

@@ -35,7 +35,7 @@ from tests.exactness import (
 from tests.exactness.driving import Loop, assert_the_loop_is_exact
 from tests.exactness.planting import jit
 from tests.exactness.test_adaptive import TURNS
-from tests.exactness.test_heads import APART, BIASED, PATH
+from tests.exactness.test_heads import APART
 from tests.exactness.test_loop import SMALL_DRAFT, SMALL_TARGET
 from tests.exactness.test_rules import assert_exact, setting_of
 from tests.hash_model import HashModel, SparseHash, speculation
@@ -82,10 +82,7 @@ CHECKS = {
   "siblings_loop": loop(SMALL_DRAFT, "recursive", delayed(0, 3, 1), 3, "distinct"),
   # Heads draft again after an accepted draft.
   "heads_chain": loop(APART, "token", chain(2), 5),
-  "heads_tree": loop(PATH, "recursive", SECOND, 4, "distinct"),
-  # Heads that read only the token before.
-  "biased_chain": loop(BIASED, "block", chain(2), 4),
-  "biased_tree": loop(BIASED, "recursive", SECOND, 4, "distinct"),
+  "heads_tree": loop(APART, "recursive", SECOND, 4, "distinct"),
   # More tokens than a single uniform of a tree of eight branches can tell apart.
   "wide_loop": loop(WIDE_DRAFT, "token", chain(1), 3, target=WIDE_TARGET, sampling=FEW),
   # A perfect pair continues from the moved entries of a kept draft.
@@ -119,7 +116,6 @@ CHECKS = {
   # EAGLE's unrolled steps.
   "encoder_shared": partial(on_encoder, "token", "draft"),
   "trimmed_draft": partial(on_encoder, "block", "trimmed"),
-  "eagle_tree": partial(on_encoder, "traversal", "eagle tree"),
   # Two rows share a draft length and rest together.
   "shared_length": partial(
     test_shared_length.assert_both_rows_are_exact, test_shared_length.SHORT

@@ -7,7 +7,6 @@ import numpy as np
 
 from specdec_t5x.contrib import sparse
 from specdec_t5x.contrib.cascade import Cascade
-from specdec_t5x.contrib.heads import HeadDraft
 from specdec_t5x.core import distributions
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.drafters import draft_model
@@ -77,44 +76,17 @@ def heads_on_the_root_s_feature(self, context, own, verdict, features):
   return own.replace(feature=features[:, 0], is_known=jnp.ones_like(own.is_known))
 
 
-def q_without_the_bias(self, context, *args, proposal=Headed.proposal):
-  found = proposal(self, context, *args)
-  logits = self.logits(context, args[-1])
-  q = context.adjust(logits, context.sampling)
-  return found.replace(draft_probs=q[:, self.shape.depths[1:] - 1])
-
-
-def bias_reads_the_token_it_predicts(self, context, *args, proposal=Headed.proposal):
-  found = proposal(self, context, *args)
-  logits = self.logits(context, args[-1])
-  logits = logits[:, self.shape.depths[1:] - 1]
-  logits = logits + self.apply(context, "bias", found.tokens)
-  return found.replace(draft_probs=context.adjust(logits, context.sampling))
-
-
-def heads_drop_the_doubtful_token(self, *args, draft_levels=Headed.draft_levels):
+def heads_drop_the_doubtful_token(self, *args, proposal=Headed.proposal):
   """Drops improbable drawn tokens, like a policy that looks at the draw."""
-  proposal = draft_levels(self, *args)
-  sure = jnp.cumprod(proposal.drafted_probs() >= 0.5, axis=1).astype(bool)
-  return proposal.replace(is_valid=proposal.is_valid & sure)
+  drafted = proposal(self, *args)
+  sure = jnp.cumprod(drafted.drafted_probs() >= 0.5, axis=1).astype(bool)
+  return drafted.replace(is_valid=drafted.is_valid & sure)
 
 
-def bias_of_the_first_sibling(self, context, *args, apply=Headed.apply):
-  method, tokens = args
-  if method == "bias":
-    tokens = jnp.broadcast_to(tokens[:, :1], tokens.shape)
-  return apply(self, context, method, tokens)
-
-
-def heads_read_the_first_sibling(self, *args, path_reader=HeadDraft._path_reader):
-  read = path_reader(self, *args)
-
-  def first(tokens):
-    return jnp.broadcast_to(tokens[:, :1], tokens.shape)
-
-  return lambda depth, tokens, parents: read(
-    depth, tokens if tokens is None else first(tokens), parents
-  )
+def first_head_s_q_for_all(self, *args, proposal=Headed.proposal):
+  drafted = proposal(self, *args)
+  first = jnp.zeros(self.shape.size, int)
+  return drafted.replace(draft_probs=drafted.draft_probs[:, first])
 
 
 def first_sibling_s_probs_for_all(self, *args, propose=TreeDraft.propose):
@@ -214,13 +186,6 @@ def eagle_on_features_one_place_off(
   self, context, own, verdict, features, commit=EagleDraft.commit
 ):
   return commit(self, context, own, verdict, jnp.roll(features, 1, axis=1))
-
-
-def layer_s_nodes_see_cousins(self, *args, extend=EagleDrafter.extend):
-  state_args = args[:4]
-  tree_args = args[4:]
-  all_seen = (jnp.ones_like(x) if x.dtype == bool else x for x in tree_args)
-  return extend(self, *state_args, *all_seen)
 
 
 def steps_see_the_target_s_features(

@@ -62,11 +62,8 @@ TRAPS = [
   Trap(siblings, "_without", faults.sibling_s_probs_not_renormalised, "siblings_loop"),
   Trap(TreeDraft, "propose", drafts.first_sibling_s_probs_for_all, "siblings_loop"),
   Trap(HeadDraft, "commit", drafts.heads_on_the_root_s_feature, "heads_chain"),
-  Trap(Headed, "draft_levels", drafts.heads_drop_the_doubtful_token, "heads_chain"),
-  Trap(HeadDraft, "_path_reader", drafts.heads_read_the_first_sibling, "heads_tree"),
-  Trap(Headed, "proposal", drafts.q_without_the_bias, "biased_chain"),
-  Trap(Headed, "proposal", drafts.bias_reads_the_token_it_predicts, "biased_chain"),
-  Trap(Headed, "apply", drafts.bias_of_the_first_sibling, "biased_tree"),
+  Trap(Headed, "proposal", drafts.heads_drop_the_doubtful_token, "heads_chain"),
+  Trap(Headed, "proposal", drafts.first_head_s_q_for_all, "heads_tree"),
   Trap(TreeDraft, "propose", drafts.drafts_share_their_draws, "candidates_loop"),
   Trap(step, "score_tree", faults.nodes_see_cousins, "small_trees"),
   Trap(step, "score_tree", faults.positions_by_slot, "small_trees"),
@@ -108,7 +105,6 @@ TRAPS = [
   ),
   Trap(draft_model, "draw", drafts.q_of_all_tokens, "trimmed_draft"),
   Trap(EagleDraft, "commit", drafts.eagle_on_features_one_place_off, "eagle_loop"),
-  Trap(EagleDrafter, "extend", drafts.layer_s_nodes_see_cousins, "eagle_tree"),
   Trap(
     EagleDrafter, "everywhere", drafts.steps_see_the_target_s_features, "eagle_loop"
   ),

@@ -231,6 +231,12 @@ def test_unsupported_requests_are_refused(vocabulary, batch, bad, message):
     model.predict_batch_with_aux(tiny.variables(model)["params"], batch, **bad)
 
 
+def test_an_optimizer_is_refused(vocabulary):
+  """T5X's trainer and interactive model ask for the optimizer."""
+  with pytest.raises(ValueError, match=r"specdec_t5x.train\. .*specdec_t5x.generate"):
+    _ = tiny.speculative(vocabulary).optimizer_def
+
+
 def test_a_batch_without_prompts_is_refused(vocabulary, params, batches):
   model = tiny_gpt.speculative(vocabulary)
   del (batch := dict(batches["gpt"]))["decoder_causal_attention"]

@@ -18,7 +18,7 @@ import specdec_t5x
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.data import tasks
 from specdec_t5x.network.functional import initial_variables
-from specdec_t5x.training import compare, jobs, losses, objectives, state, trainer
+from specdec_t5x.training import jobs, losses, objectives, state, trainer
 from specdec_t5x.training.batches import TaskData
 from tests.t5x_bridge import tiny
 
@@ -113,7 +113,6 @@ def bound(monkeypatch):
     return trained.append(self) or types.SimpleNamespace(step=0)
 
   monkeypatch.setattr(trainer.Trainer, "run", keep)
-  monkeypatch.setattr(compare, "_measured", lambda *_: {})
 
   def trainer_of(*configs, **bindings):
     assignments = [f"{name} = {value!r}" for name, value in bindings.items()]
@@ -121,7 +120,7 @@ def bound(monkeypatch):
     gin.clear_config()
     gin.parse_config_files_and_bindings(files, assignments)
     is_heads = "heads" in configs
-    gin.get_configurable(compare.train_heads if is_heads else jobs.train)()
+    gin.get_configurable(jobs.train_heads if is_heads else jobs.train)()
     return trained[-1]
 
   return trainer_of

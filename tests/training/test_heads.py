@@ -1,7 +1,6 @@
 """Training of heads: training tokens, losses and complete runs."""
 
 import dataclasses
-import shutil
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,6 @@ from specdec_t5x.training.heads import ahead
 from specdec_t5x.training.new_heads import new_heads
 from specdec_t5x.training.objectives import forward
 from specdec_t5x.training.optimizers import Optimizer, Schedule
-from specdec_t5x.training.state import initial_params
 from specdec_t5x.training.trainer import Loop
 from tests.training.conftest import NETWORK, drafted, logged, params_of, saved
 
@@ -30,7 +28,7 @@ DEEP = network_for(dataclasses.replace(NETWORK, num_decoder_layers=2))
 STEPS = 12
 
 
-def heads(kind="hydra", **knobs):
+def heads(kind="medusa", **knobs):
   """Returns two heads of a kind; parallel and EAGLE heads follow the target's sizes."""
   if kind in ("parallel", "eagle"):
     return network_for(HeadsConfig.of(NETWORK, 2, kind=kind, **knobs))
@@ -109,7 +107,7 @@ def test_d_pace_weights_heads_by_the_gain_of_drafts():
   np.testing.assert_allclose(outputs, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["hydra", "blockwise"])
+@pytest.mark.parametrize("kind", ["medusa", "blockwise"])
 def test_the_loss_is_the_distance_to_the_target_s_distributions_ahead(kind):
   """The expected loss is computed by a loop over positions."""
   network = heads(kind)
@@ -131,40 +129,6 @@ def test_the_loss_is_the_distance_to_the_target_s_distributions_ahead(kind):
   np.testing.assert_array_equal(judged.hits, hits)
 
 
-@pytest.mark.parametrize("kind", ["medusa", "parallel"])
-def test_the_bias_depends_on_the_token_before_the_drafted_token(kind):
-  """Under teacher forcing, both tokens are in the batch."""
-  network = heads(kind, rank=3, vocab_size=NETWORK.vocab_size)
-  params = params_of(network, 1)
-  kernel = params["markov_logits"]["kernel"]
-
-  @jax.jit
-  def logits(kernel):
-    return unrolled(network, {**params, "markov_logits": {"kernel": kernel}})[1]
-
-  biases = [a - b for a, b in zip(logits(kernel), logits(0 * kernel), strict=True)]
-  token_biases = np.asarray(params["markov_tokens"]) @ np.asarray(kernel)
-  tokens = batch()["decoder_target_tokens"]
-  for head in (1, 2):
-    for row, at in zip(*np.nonzero(training.has_token(batch(), head)), strict=True):
-      expected = token_biases[tokens[row, at + head - 1]]
-      np.testing.assert_allclose(biases[head - 1][row, at], expected, atol=1e-4)
-
-
-def test_an_initial_bias_is_zero_and_keeps_the_embeddings_cosines():
-  target_params = params_of(TARGET)
-  network = heads("medusa", rank=512, vocab_size=NETWORK.vocab_size)
-  params = training.begun(network, initial_params(network, 1), target_params)
-  assert not np.any(params["markov_logits"]["kernel"])
-
-  def cosines(x):
-    return np.asarray(x @ x.T) / np.outer(*[np.linalg.norm(x, axis=1)] * 2)
-
-  target_cosines = cosines(target_params["token_embedder"]["embedding"])
-  # A random projection keeps the cosines up to about 1 / sqrt(rank).
-  np.testing.assert_allclose(cosines(params["markov_tokens"]), target_cosines, atol=0.2)
-
-
 # ---- Complete runs ----
 
 
@@ -182,33 +146,17 @@ def test_drafts_learn_and_draft_for_targets(data, copy_files, tmp_path, kind):
   assert sum(output.accepted for output in outputs) > 0
 
 
-def test_heads_and_target_learn_together_and_resume_to_the_bit(data, target, tmp_path):
-  loop = {"mode": "heads_and_target", "validation_period": 0, "checkpoint_period": 2}
-  straight = run(data, target, tmp_path, steps=4, **loop)
-  for name in ("checkpoint_4", "optimizer_4", "heads/checkpoint_4"):
-    shutil.rmtree(tmp_path / name)
-  resumed = run(data, target, tmp_path, steps=4, **loop)
-  jax.tree.map(np.testing.assert_array_equal, straight.params, resumed.params)
-  begun = specdec_t5x.load_model(target).params["decoder"]["decoder_norm"]["scale"]
-  for name, folder in (("target", tmp_path), ("heads", tmp_path / "heads")):
-    saved = specdec_t5x.load_model(str(folder / "checkpoint_4")).params
-    params = straight.params[name]
-    jax.tree.map(np.testing.assert_array_equal, params, saved.unfreeze())
-  learned = straight.params["target"]["decoder"]["decoder_norm"]["scale"]
-  assert np.abs(learned - begun).max() > 0
-
-
 def test_conflicting_settings_are_refused(data, target, tmp_path):
   for settings, message in [
-    ({"network": TARGET}, "MODE must be one of .* for heads.*a Transformer"),
-    ({"mode": "supervised", "target": None}, "MODE must be one of .* for heads"),
+    ({"network": TARGET}, "MODE must be 'heads' for heads.*a Transformer"),
+    ({"mode": "supervised", "target": None}, "MODE must be 'heads' for heads"),
     ({"metric_period": 5}, "METRIC_PERIOD must be 0 with MODE = 'heads'"),
     (
       {
         "network": new_heads(target, "shared_encoder", 4, 1),
-        "mode": "heads_and_target",
+        "mode": "distill_tokens",
       },
-      "'heads' for a draft on the target's encoder",
+      "for a draft on the target's encoder",
     ),
   ]:
     arguments = {"data": data, "target": target, "directory": tmp_path / "no"}
@@ -218,11 +166,11 @@ def test_conflicting_settings_are_refused(data, target, tmp_path):
     new_heads(target, "shared_encoder", 4, 5)
 
 
-def test_kinds_are_trained_and_compared(target, translations, tmp_path, capsys):
-  """The second run only repeats the comparison."""
+def test_several_kinds_are_trained(target, translations, tmp_path):
+  """A second run trains nothing."""
   names = {
     **translations,
-    **{"HEADS": ("medusa", "shared_encoder"), "NUM_HEADS": 2, "COMPARED": 3},
+    **{"HEADS": ("medusa", "shared_encoder"), "NUM_HEADS": 2},
     **{"BATCH_SIZE": 2, "STEPS": 2, "WARMUP_STEPS": 1},
     **{"VALIDATION_PERIOD": 0, "LOG_PERIOD": 0},
     **{"TARGET_CHECKPOINT_PATH": target, "OUTPUT_DIR": str(tmp_path / "drafts")},
@@ -230,20 +178,12 @@ def test_kinds_are_trained_and_compared(target, translations, tmp_path, capsys):
     "tasks.translation_from_files.name": "of_several",
   }
   assignments = [f"{name} = {value!r}" for name, value in names.items()]
-  tables = []
+  written = []
   for _ in range(2):
     train.run("heads", ["configs/train/heads.gin"], assignments)
-    tables.append(capsys.readouterr().out.splitlines()[-3:])
-  assert tables[0] == tables[1]
-  kinds = [line.split()[0] for line in tables[0]]
-  assert kinds == ["kind", "medusa", "shared_encoder"]
-  for line in tables[0][1:]:
-    kind, size, *calls, gin_file, path = line.split()
-    drafter = {"medusa": "heads"}.get(kind, kind)
-    assert gin_file == f"configs/drafters/{drafter}.gin"
-    assert size.endswith("M")
-    assert path.endswith("checkpoint_2")
-    assert [1 <= float(each) <= 3 for each in calls] == [True, True]
+    paths = [tmp_path / "drafts" / kind / "checkpoint_2" for kind in names["HEADS"]]
+    written.append([(path / "checkpoint").stat().st_mtime_ns for path in paths])
+  assert written[0] == written[1]
 
 
 @pytest.mark.parametrize("kind", ["parallel", "medusa"])
@@ -251,13 +191,12 @@ def test_the_configuration_trains_heads_on_files(kind, target, bound, translatio
   bound = bound(
     "heads",
     **translations,
-    **{"HEADS": f"{kind}_markov", "NUM_HEADS": 3, "HEAD_DECAY": 0.6, "MARKOV_RANK": 4},
+    **{"HEADS": kind, "NUM_HEADS": 3, "HEAD_DECAY": 0.6},
     DISTILL_LOSS="adaptive",
     TARGET_CHECKPOINT_PATH=target,
     **{"tasks.translation_from_files.name": f"of_{kind}"},
   )
   shape = bound.network.config
   assert (shape.kind, shape.count, shape.emb_dim) == (kind, 3, NETWORK.emb_dim)
-  assert (shape.rank, shape.vocab_size) == (4, NETWORK.vocab_size)
   assert bound.objective == training.HeadDistillation(TARGET, 0.6, "adaptive")
   assert bound.optimizer == Optimizer(Schedule("cosine", 0.001, 50, 20000), "adamw")
