@@ -210,7 +210,7 @@ def result_files(output_dir: str, mode: str) -> list[epath.Path]:
   files = epath.Path(output_dir).iterdir()
   files = sorted(file for file in files if fnmatch.fnmatchcase(file.name, pattern))
   sharded = {_stem(file) for file in files if not file.name.endswith(WHOLE)}
-  # After specdec_t5x.merge_shards, the folder has the shards and also the merged file.
+  # The folder may have the shards of a run and also their joined file.
   return [f for f in files if not (f.name.endswith(WHOLE) and _stem(f) in sharded)]
 
 

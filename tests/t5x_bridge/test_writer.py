@@ -9,11 +9,11 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoders import PlainDecoder
-from specdec_t5x.merge_shards import merge_shards
 from specdec_t5x.native import library
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import CostAware
 from specdec_t5x.t5x_bridge import writer
+from tests import processes
 from tests.t5x_bridge import tiny
 
 NAME = "task-predict_with_aux.jsonl-0000{}-of-00002"
@@ -136,8 +136,8 @@ def test_the_summary_describes_decoder_and_sampling(tmp_path):
 def test_joined_shards_count_once(tmp_path):
   for shard in (0, 1):
     merge(tmp_path, shard, [aux(3, 4)])
-    (tmp_path / f"{NAME.format(shard)}.COMPLETED").write_text("")
-  merge_shards(tmp_path)
+    (tmp_path / f"{NAME.format(shard)}.COMPLETED").touch()
+  processes.join_shards(tmp_path / WHOLE)
   summary = merge(tmp_path, 2, [aux(3, 4)], name=f"other-{WHOLE}")
   assert summary["statistics"]["examples"] == 3
 
