@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-MODES = ("infer", "eval", "train", "export")
+MODES = ("infer", "eval", "train")
 
 
 def main() -> None:

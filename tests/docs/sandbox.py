@@ -187,8 +187,6 @@ def run(arguments: list[str]) -> None:
     commands.infer(*flags, *_FEW_INPUTS)
   elif module == "t5x.eval":
     commands.evaluation(*flags, *_FEW_INPUTS)
-  elif module == "specdec_t5x.export":
-    commands.exporting(*flags)
   elif module == "specdec_t5x.train":
     few_steps = () if {"--job=ngrams", "--job=trim"} & {*flags} else _FEW_STEPS
     # The default output folder has the tiny networks, so the job writes elsewhere.

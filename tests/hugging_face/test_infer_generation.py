@@ -146,21 +146,3 @@ def test_the_command_applies_a_folder_s_settings_like_generate(
   if how != "plain":
     summary = runs.summary(tmp_path / "out")
     assert summary["statistics"]["alpha_by_counts"]["value"] > 0.9
-
-
-@pytest.mark.parametrize("ends", [[307, 2], [9]])
-def test_an_exported_decode_has_the_folder_s_end_tokens(ends, pair, tmp_path):
-  root, paths = pair
-  fields = {"eos_token_id": ends, "decoder_start_token_id": 5}
-  made.write_json(root / "target" / generation.GENERATION, fields)
-  run(
-    pair,
-    tmp_path / "unused",
-    SPECULATIVE,
-    module="specdec_t5x.export",
-    flags=[f"--output={tmp_path / 'out'}", "--platforms=cpu", "--batch_sizes=1"],
-    DRAFT_CHECKPOINT_PATH=paths["draft"],
-    GAMMA=3,
-  )
-  exported = json.loads((tmp_path / "out" / "export.json").read_text())
-  assert exported["end_ids"] == ends

@@ -18,7 +18,6 @@ from specdec_t5x.decoding import batching
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.hugging_face.generation import Generation
-from specdec_t5x.native import library
 from specdec_t5x.native.cuda import choice
 from specdec_t5x.native.cuda import library as of_gpu
 from specdec_t5x.network import draft_step, sizes
@@ -481,13 +480,4 @@ def test_a_gpu_s_problem_is_named(capability, count, reason, monkeypatch, tmp_pa
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
   monkeypatch.setenv("PATH", "")
   monkeypatch.delenv("NVCC", raising=False)
-  assert reason in of_gpu._problem_of_device.__wrapped__()
-
-
-def test_programs_for_other_machines_have_no_kernels(monkeypatch):
-  monkeypatch.setattr(of_gpu, "_problem_of_device", lambda: None)
-  monkeypatch.setattr(choice, "_decided", {"key": True})
-  assert choice.is_used("key")
-  with library.left_out("programs run on other machines"):
-    assert of_gpu.problem() == "programs run on other machines"
-    assert not choice.is_used("key")
+  assert reason in of_gpu.problem.__wrapped__()
