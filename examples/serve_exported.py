@@ -3,7 +3,7 @@
   python examples/serve_exported.py export FOLDER
   python examples/serve_exported.py serve FOLDER
 
-FOLDER must be new.
+Serving needs jax, flatbuffers and NumPy alone.
 """
 
 import dataclasses
@@ -50,16 +50,15 @@ def export(folder: pathlib.Path) -> np.ndarray:
   platforms = ("cpu", "cuda", "tpu")  # The platforms need not be there.
   program = jax.export.export(decode, platforms=platforms)(*arguments)
   folder.mkdir(parents=True)
-  (folder / "decode.jax_export").write_bytes(program.serialize())
+  (folder / "decode.jax").write_bytes(program.serialize())
   np.savez(folder / "params.npz", **params)
   np.save(folder / "inputs.npy", inputs)
   return np.asarray(decode(*arguments))
 
 
 def serve(folder: pathlib.Path) -> np.ndarray:
-  """Decodes the folder's inputs, without this project."""
-  data = (folder / "decode.jax_export").read_bytes()
-  program = jax.export.deserialize(bytearray(data))
+  """Decodes the folder's inputs with the folder's program."""
+  program = jax.export.deserialize(bytearray((folder / "decode.jax").read_bytes()))
   with np.load(folder / "params.npz") as file:
     params = dict(file)
   return np.asarray(program.call(params, np.load(folder / "inputs.npy"), np.uint32(0)))

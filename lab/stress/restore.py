@@ -27,6 +27,7 @@ from flax.core import unfreeze
 from t5x import partitioning
 
 from lab.stress import memory
+from specdec_t5x.bench.sizes import t5_1_1
 from specdec_t5x.checkpoints.checkpoint import Checkpoint, flat_shapes
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.checkpoints.readers import abstract_state
@@ -34,7 +35,6 @@ from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.sizes import t5_1_1
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager

@@ -21,6 +21,7 @@ from specdec_t5x.bench.command import REQUIRED, Command
 from specdec_t5x.bench.iteration import iterated
 from specdec_t5x.bench.oracle import oracle_start, random_model
 from specdec_t5x.bench.run import PLAIN, Run, Way, measure
+from specdec_t5x.bench.sizes import SIZES, VOCAB_SIZE
 from specdec_t5x.bench.study import Decode
 from specdec_t5x.bench.table import Table, render
 from specdec_t5x.bench.timed import Program
@@ -28,7 +29,6 @@ from specdec_t5x.build import together
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
-from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
 from specdec_t5x.vocabularies.opening import open_vocabulary
 
 

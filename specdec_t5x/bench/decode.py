@@ -21,11 +21,11 @@ from specdec_t5x.bench.iteration import part_programs
 from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.oracle import ROUNDED, Pair, Setup
 from specdec_t5x.bench.run import PLAIN, Run, Way, measure
+from specdec_t5x.bench.sizes import SIZES
 from specdec_t5x.bench.table import Table, listed, render
 from specdec_t5x.bench.timed import each_turn, medians, spread
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.network.config import DTYPES
-from specdec_t5x.network.sizes import SIZES
 
 _FEW = 4  # The smaller of the two counts of repetitions of a part.
 _PARTS = ("draft", "scoring", "verification")

@@ -19,13 +19,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x import api
-from specdec_t5x.analysis.trees import best_tree, tokens_per_call
 from specdec_t5x.bench import jobs
 from specdec_t5x.bench.command import Command, fastest_as_gin
 from specdec_t5x.bench.run import PLAIN
 from specdec_t5x.bench.study import Study, batches
 from specdec_t5x.bench.table import Table, render
 from specdec_t5x.bench.timed import each_turn, medians
+from specdec_t5x.bench.trees import best_tree, tokens_per_call
 from specdec_t5x.build import headed
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree, chain

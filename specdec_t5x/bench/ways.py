@@ -6,10 +6,10 @@ from typing import Any
 
 import jax
 
-from specdec_t5x.analysis.trees import best_tree
 from specdec_t5x.bench import tree
 from specdec_t5x.bench.run import Way
 from specdec_t5x.bench.study import COPY, Draft, Study
+from specdec_t5x.bench.trees import best_tree
 from specdec_t5x.build import headed
 from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.contrib.layer_skip import LayerSkip

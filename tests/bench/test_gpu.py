@@ -15,9 +15,9 @@ from specdec_t5x.analysis import theory
 from specdec_t5x.bench.__main__ import main
 from specdec_t5x.bench.gpu import checks, command
 from specdec_t5x.bench.paper import published
+from specdec_t5x.bench.sizes import t5_1_1
 from specdec_t5x.bench.timed import Timed
 from specdec_t5x.native.cuda import few, library
-from specdec_t5x.network.sizes import t5_1_1
 from specdec_t5x.network.transformer import Transformer
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from specdec_t5x import api
-from specdec_t5x.analysis.trees import best_tree
 from specdec_t5x.bench import methods, tree
 from specdec_t5x.bench.study import Job, Study, pad_inputs
+from specdec_t5x.bench.trees import best_tree
 from specdec_t5x.build import headed
 from specdec_t5x.contrib.pruned import Pruned
 from specdec_t5x.core.tree import Tree

@@ -1,9 +1,9 @@
 """A target, drafts and inputs, as arguments of programs."""
 
 from specdec_t5x import api
+from specdec_t5x.bench.sizes import random_params
 from specdec_t5x.bench.study import Job, Study, pad_inputs
 from specdec_t5x.decoding.decoders import PlainDecoder
-from specdec_t5x.network.sizes import random_params
 from specdec_t5x.network.transformer import Transformer
 from tests.t5x_bridge import tiny
 

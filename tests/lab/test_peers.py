@@ -17,9 +17,9 @@ from lab.peers import (
 from specdec_t5x import api
 from specdec_t5x.bench.measured import Setting, tokens
 from specdec_t5x.bench.run import PLAIN, compare
+from specdec_t5x.bench.sizes import random_params
 from specdec_t5x.bench.study import Job, Study, pad_inputs
 from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.sizes import random_params
 from specdec_t5x.network.transformer import Transformer
 
 SHAPE = {

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x import build, generate, tuning
+from specdec_t5x.bench import sizes
 from specdec_t5x.bench.oracle import Pair, Setup
 from specdec_t5x.contrib.beam.decoder import BeamDecoder
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -20,7 +21,7 @@ from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.native.cuda import choice
 from specdec_t5x.native.cuda import library as of_gpu
-from specdec_t5x.network import draft_step, sizes
+from specdec_t5x.network import draft_step
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.draft_step import DraftStep
 from specdec_t5x.network.functional import initial_variables, network_for

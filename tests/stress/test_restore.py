@@ -9,7 +9,7 @@ import pytest
 from etils import epath
 
 from lab.stress.restore import FORMATS, Job, Outcome, make_pair, measure
-from specdec_t5x.network.sizes import t5_1_1
+from specdec_t5x.bench.sizes import t5_1_1
 from tests.contract.conftest import runtime_only
 from tests.contract.test_checkpoints import BIG, NAME, make_state, save
 from tests.processes import on_devices

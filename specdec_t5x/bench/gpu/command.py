@@ -38,11 +38,11 @@ from specdec_t5x.bench.gpu import checks
 from specdec_t5x.bench.measured import Measured, Setting
 from specdec_t5x.bench.oracle import ROUNDED, Compiled, Pair, Setup, compiled
 from specdec_t5x.bench.paper import published
+from specdec_t5x.bench.sizes import SIZES
 from specdec_t5x.bench.table import Table, plain, render
 from specdec_t5x.bench.timed import alternate, repeated, slopes
 from specdec_t5x.native.cuda import library
 from specdec_t5x.network.config import DTYPES, WEIGHTS
-from specdec_t5x.network.sizes import SIZES
 
 # A GPU records command buffers in a program's second run.
 _WARM = 3
