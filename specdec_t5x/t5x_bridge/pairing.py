@@ -14,7 +14,7 @@ import jax
 from t5x import utils
 from t5x.train_state import InferenceState
 
-from specdec_t5x import console, same_bits, tuning
+from specdec_t5x import console, tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.core.distributions import Sampling
@@ -198,7 +198,5 @@ def tune(
     sampling=sampling,
     max_length=lengths["targets"],
   )
-  all_params = {**params, **derived}
-  same_bits.find(decoder, job.rows_at_once, all_params)
-  tuning.tuned(job, all_params)
+  tuning.tuned(job, {**params, **derived})
   return derived
