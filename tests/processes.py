@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import shlex
 import subprocess
 import sys
 
@@ -46,14 +45,8 @@ def on_devices(count, *arguments):
   return json.loads(printed(*arguments, **settings).splitlines()[-1])
 
 
-def join_shards(whole: pathlib.Path) -> None:
-  """Joins the files of two jobs by the shell lines of docs/how-to/many_devices.md.
-
-  Args:
-    whole: the file to write, `<task>-<mode>.jsonl-00000-of-00001`.
-  """
+def join_shards(folder: pathlib.Path) -> None:
+  """Joins the files of two jobs by the shell lines of docs/how-to/many_devices.md."""
   page = (ROOT / "docs/how-to/many_devices.md").read_text()
-  _, lines = page.split("```bash\nname=")[1].split("```")[0].split("\n", 1)
-  name = str(whole).removesuffix("-00000-of-00001")
-  script = f"set -euo pipefail\nname={shlex.quote(name)}\n{lines}"
-  subprocess.run(["bash", "-c", script], check=True)
+  lines = page.split("cd runs/sharded\n")[1].split("```")[0]
+  subprocess.run(["bash", "-euo", "pipefail", "-c", lines], cwd=folder, check=True)

@@ -185,9 +185,9 @@ def test_joined_shards_equal_the_file_of_one_job(checkpoint, tmp_path):
   run(checkpoint, tmp_path / "one", temperature=0.0)
   for shard in (0, 1):
     run(checkpoint, tmp_path, temperature=0.0, shard_id=shard, num_shards=2)
-  joined = result_path(tmp_path)
-  processes.join_shards(joined)
-  assert joined.read_bytes() == result_path(tmp_path / "one").read_bytes()
+  processes.join_shards(tmp_path)
+  expected = result_path(tmp_path / "one").read_bytes()
+  assert result_path(tmp_path).read_bytes() == expected
 
 
 def write(tmp_path, predictions, mode="predict", aux=None, **kwargs):

@@ -54,8 +54,7 @@ def test_coupled_samples_equal_the_baseline_s_in_any_batch(infer, pair, tmp_path
   for shard in range(2):
     words = {"flags": [f"--shard_id={shard}"], "VERIFICATION": "coupled"}
     infer(tmp_path / "spec", same, **words, **sampled, **pieces)
-  whole = "same-predict_with_aux.jsonl-00000-of-00001"
-  processes.join_shards(tmp_path / "spec" / whole)
+  processes.join_shards(tmp_path / "spec")
   tokens = runs.tokens(tmp_path / "plain")
   assert runs.tokens(tmp_path / "spec") == tokens
   assert runs.summary(tmp_path / "spec")["guarantee"] == "EXACT"

@@ -140,7 +140,7 @@ def test_joined_shards_count_once(tmp_path):
   for shard in (0, 1):
     merge(tmp_path, shard, [aux(3, 4)])
     (tmp_path / f"{NAME.format(shard)}.COMPLETED").touch()
-  processes.join_shards(tmp_path / WHOLE)
+  processes.join_shards(tmp_path)
   summary = merge(tmp_path, 2, [aux(3, 4)], name=f"other-{WHOLE}")
   assert summary["statistics"]["examples"] == 3
 
