@@ -73,7 +73,6 @@ setup(
       "chex>=0.1.90",
       "beartype>=0.19",
       "scipy>=1.13",
-      "importlib-resources>=6",
       "packaging>=24",
       "rapidfuzz>=3",
       "ruff>=0.11,<0.20",

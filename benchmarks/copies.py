@@ -21,6 +21,7 @@ from benchmarks.command import REQUIRED, Command
 from benchmarks.iteration import iterated
 from benchmarks.oracle import oracle_start, random_model
 from benchmarks.run import PLAIN, Run, Way, measure
+from benchmarks.sizes import SIZES, VOCAB_SIZE
 from benchmarks.study import Decode
 from benchmarks.table import Table, render
 from benchmarks.timed import Program
@@ -28,7 +29,6 @@ from specdec_t5x.build import together
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
-from specdec_t5x.network.sizes import SIZES, VOCAB_SIZE
 from specdec_t5x.vocabularies.opening import open_vocabulary
 
 

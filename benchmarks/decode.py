@@ -20,12 +20,12 @@ from benchmarks.iteration import part_programs
 from benchmarks.measured import Setting
 from benchmarks.oracle import ROUNDED, Pair, Setup
 from benchmarks.run import PLAIN, Run, Way, measure
+from benchmarks.sizes import SIZES
 from benchmarks.table import Table, listed, render
 from benchmarks.timed import each_turn, medians, spread
 from specdec_t5x.analysis import theory
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.network.config import DTYPES
-from specdec_t5x.network.sizes import SIZES
 
 _FEW = 4  # The smaller of the two counts of repetitions of a part.
 _PARTS = ("draft", "scoring", "verification")

@@ -281,8 +281,7 @@ def _published(task, args, cut) -> Tokens:
   except Exception as error:  # TFDS and its readers define further exceptions.
     raise ValueError(
       f"The test set of {task!r} can't be read ({type(error).__name__}: {error}). "
-      "Give --tfds-data-dir with the dataset; scripts/prepare_tfds.py makes the "
-      "dataset from your files."
+      "Give --tfds-data-dir, a directory with the dataset, prepared by TFDS."
     ) from error
   dataset = dataset.take(args.num_inputs or -1)
   ids = [example["inputs"].tolist() for example in reading.rows(dataset)]

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from benchmarks.iteration import iterated
+from benchmarks.sizes import VOCAB_SIZE, random_params, t5_1_1
 from benchmarks.study import Decode
 from benchmarks.timed import Loop, Program
 from specdec_t5x import tuning
@@ -28,7 +29,6 @@ from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDeco
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.network.functional import Network
-from specdec_t5x.network.sizes import VOCAB_SIZE, random_params, t5_1_1
 from specdec_t5x.network.transformer import Transformer
 
 FEW = 2  # The smaller of the two counts of iterations.
@@ -90,7 +90,7 @@ def random_model(size: str, dtype: str = "float32", weights: str = "float32") ->
   """Returns a network with random weights, made once per process.
 
   Args:
-    size: one of `network.sizes.SIZES`.
+    size: one of `bench.sizes.SIZES`.
     dtype: the dtype of parameters and activations.
     weights: the format of the weights; 'int8' rounds the same random weights.
   """

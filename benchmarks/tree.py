@@ -24,8 +24,8 @@ from benchmarks.run import PLAIN
 from benchmarks.study import Study, batches
 from benchmarks.table import Table, render
 from benchmarks.timed import each_turn, medians
+from benchmarks.trees import best_tree, tokens_per_call
 from specdec_t5x import api
-from specdec_t5x.analysis.trees import best_tree, tokens_per_call
 from specdec_t5x.build import headed
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree, chain

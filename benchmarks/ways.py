@@ -9,7 +9,7 @@ import jax
 from benchmarks import tree
 from benchmarks.run import Way
 from benchmarks.study import COPY, Draft, Study
-from specdec_t5x.analysis.trees import best_tree
+from benchmarks.trees import best_tree
 from specdec_t5x.build import headed
 from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.contrib.layer_skip import LayerSkip

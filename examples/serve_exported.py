@@ -1,62 +1,70 @@
-"""Decodes with the files of `python -m specdec_t5x.export`, without this project.
+"""Exports a speculative decode with jax.export, and decodes with the exported file.
 
-The program needs jax, NumPy and flatbuffers (jax reads programs with flatbuffers):
+  python examples/serve_exported.py export FOLDER
+  python examples/serve_exported.py serve FOLDER
 
-  pip install jax flatbuffers
-  python examples/serve_exported.py DIR INPUTS.npy OUTPUTS.npy --seed 0
-
-INPUTS.npy has token ids, int32 [N, E], padded with 0. SentencePiece converts texts to
-inputs (DIR/vocabulary.model; an encoder's inputs end with eos_id) and outputs to texts.
+Serving needs jax, flatbuffers and NumPy alone.
 """
 
-import argparse
-import json
+import dataclasses
 import pathlib
+import sys
 
 import jax
 import numpy as np
 
-
-def load(folder):
-  """Returns the decoding function, its batch size, and the record of the export."""
-  folder = pathlib.Path(folder)
-  about = json.loads((folder / "export.json").read_text())
-  arrays, dtypes = np.load(folder / "params.npz"), about["arguments"]["params"]
-
-  def dtype(name):
-    return jax.numpy.dtype(dtypes[name])  # NumPy has no bfloat16.
-
-  params = {x: jax.device_put(arrays[x].view(dtype(x))) for x in dtypes}
-  size, name = max((int(size), name) for size, name in about["programs"].items())
-  program = jax.export.deserialize(bytearray((folder / name).read_bytes()))
-  decode = jax.jit(program.call)
-  return (lambda inputs, keys: decode(params, inputs, keys)), size, about
+TEXT = "translate English to German: Jan says that he returned the present to Oskar."
 
 
-def keys_of(seed, task, places):
-  """Returns the keys of examples as in `t5x.infer`. Other keys work, too."""
-  key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), seed), task)
-  return jax.random.key_data(jax.vmap(lambda i: jax.random.fold_in(key, i))(places))
+def export(folder: pathlib.Path) -> np.ndarray:
+  """Writes the embedded pair's decode of one row, and returns the row's tokens."""
+  from flax.traverse_util import flatten_dict, unflatten_dict
+
+  import specdec_t5x
+  from specdec_t5x.core.distributions import GREEDY
+  from specdec_t5x.decoding.decoders import SpeculativeDecoder
+  from specdec_t5x.demo import embedded
+  from specdec_t5x.drafters.draft_model import DraftModel
+  from specdec_t5x.network.functional import network_for
+  from specdec_t5x.vocabularies.opening import open_vocabulary
+
+  def portable(model):
+    # Our kernels are compiled on the running machine. XLA's products run everywhere.
+    config = dataclasses.replace(model.network.config, products="xla", head="full")
+    return network_for(config)
+
+  target = specdec_t5x.load_model(embedded.target())
+  draft = specdec_t5x.load_model(embedded.draft())
+  vocabulary = open_vocabulary(embedded.vocabulary())
+  decoder = SpeculativeDecoder(portable(target), DraftModel(portable(draft), gamma=5))
+  params = flatten_dict({"target": target.params, "draft": draft.params}, sep="/")
+  inputs = np.array([[*vocabulary.encode(TEXT), vocabulary.eos_id]], np.int32)
+
+  @jax.jit
+  def decode(params, inputs, seed):
+    keys = jax.random.split(jax.random.key(seed), len(inputs))
+    params = unflatten_dict(params, sep="/")
+    return decoder.decode(params, inputs, keys, GREEDY, 64, vocabulary.eos_id).tokens
+
+  arguments = params, inputs, np.uint32(0)
+  platforms = ("cpu", "cuda", "tpu")  # The platforms need not be there.
+  program = jax.export.export(decode, platforms=platforms)(*arguments)
+  folder.mkdir(parents=True)
+  (folder / "decode.jax").write_bytes(program.serialize())
+  np.savez(folder / "params.npz", **params)
+  np.save(folder / "inputs.npy", inputs)
+  return np.asarray(decode(*arguments))
 
 
-def main():
-  """Decodes a file."""
-  parser = argparse.ArgumentParser(description=__doc__)
-  for name in ("folder", "inputs", "outputs"):
-    parser.add_argument(name)
-  parser.add_argument("--seed", type=int, help="default: the exported seed")
-  args = parser.parse_args()
-  decode, size, about = load(args.folder)
-  seed = about["seed"] if args.seed is None else args.seed
-  inputs, outputs = np.load(args.inputs), []
-  padded = np.zeros((len(inputs), about["arguments"]["inputs"][1]), np.int32)
-  padded[:, : inputs.shape[1]] = inputs
-  for first in range(0, len(inputs), size):
-    places = np.minimum(first + np.arange(size), len(inputs) - 1)  # Fills the batch.
-    tokens, _ = decode(padded[places], keys_of(seed, about["task"], places))
-    outputs.append(np.asarray(tokens))
-  np.save(args.outputs, np.concatenate(outputs)[: len(inputs)])
+def serve(folder: pathlib.Path) -> np.ndarray:
+  """Decodes the folder's inputs with the folder's program."""
+  program = jax.export.deserialize(bytearray((folder / "decode.jax").read_bytes()))
+  with np.load(folder / "params.npz") as file:
+    params = dict(file)
+  return np.asarray(program.call(params, np.load(folder / "inputs.npy"), np.uint32(0)))
 
 
 if __name__ == "__main__":
-  main()
+  _, mode, name = sys.argv
+  tokens = {"export": export, "serve": serve}[mode](pathlib.Path(name))
+  print(*tokens[0][tokens[0] > 0])

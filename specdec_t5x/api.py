@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from specdec_t5x import arguments, memory, same_bits, tuning
+from specdec_t5x import arguments, memory, tuning
 from specdec_t5x.build import Model as Model
 from specdec_t5x.build import check_models, together
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
@@ -411,7 +411,6 @@ def compiled(
 
   def run(params, inputs, keys, is_wanted=None, **known):
     job = tuning.Job(decoder, keys.shape[0], inputs.shape[1], sampling, max_length)
-    same_bits.find(decoder, job.rows_at_once, params)
     return decode(tuning.tuned(job, params), params, inputs, keys, is_wanted, **known)
 
   return run

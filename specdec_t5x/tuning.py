@@ -130,7 +130,8 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
 
 def _tune(job: Job, params: Mapping[str, Any]) -> Tuned:
   decoder = job.decoder
-  if not needs_times(decoder) or job.max_length == 1:
+  needs_times = isinstance(decoder.policy, CostAware) and not decoder.policy.seconds
+  if not needs_times or job.max_length == 1:
     chosen = plain_unless_drafts_pay(decoder, job.max_length)
     is_changed = job.max_length == 1 and chosen != decoder
     return Tuned(chosen, _NO_ROOM if is_changed else "")
@@ -144,11 +145,6 @@ def _tune(job: Job, params: Mapping[str, Any]) -> Tuned:
   outlook = policy.outlook(decoder.drafter.lengths)
   decoder = dataclasses.replace(decoder, policy=policy)
   return Tuned(plain_unless_drafts_pay(decoder, job.max_length), outlook, times)
-
-
-def needs_times(decoder: Decoder) -> bool:
-  """Returns whether the policy of a decoder needs times that are yet to be measured."""
-  return isinstance(decoder.policy, CostAware) and not decoder.policy.seconds
 
 
 def plain_unless_drafts_pay(decoder: Decoder, max_length: int) -> Decoder:

@@ -11,7 +11,7 @@ from t5x import eval as t5x_eval
 from t5x import gin_utils
 from t5x import infer as t5x_infer
 
-from specdec_t5x import convert, export, train
+from specdec_t5x import convert, train
 from specdec_t5x.diagnose import __main__ as diagnose
 from tests.real_data import ROOT
 
@@ -44,13 +44,6 @@ def diagnosis(*arguments: str) -> None:
 def conversion(*arguments: str) -> None:
   """Runs `python -m specdec_t5x.convert ...`."""
   sys.exit(convert.main(arguments))
-
-
-def exporting(*arguments: str) -> None:
-  """Runs `python -m specdec_t5x.export ...`."""
-  with as_main(export):
-    if code := export.main(arguments):
-      sys.exit(code)
 
 
 def script(name: str):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -42,3 +43,10 @@ def on_devices(count, *arguments):
   """Runs Python on virtual CPU devices and returns the printed JSON."""
   settings = {**environment(count), "JAX_PLATFORMS": "cpu"}
   return json.loads(printed(*arguments, **settings).splitlines()[-1])
+
+
+def join_shards(folder: pathlib.Path) -> None:
+  """Joins the files of two jobs by the shell lines of docs/how-to/many_devices.md."""
+  page = (ROOT / "docs/how-to/many_devices.md").read_text()
+  lines = page.split("cd runs/sharded\n")[1].split("```")[0]
+  subprocess.run(["bash", "-euo", "pipefail", "-c", lines], cwd=folder, check=True)

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import api, build, same_bits
+from specdec_t5x import api, build
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding import widths
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.native import library, platforms
+from specdec_t5x.native import platforms
 from specdec_t5x.network import functional
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import network_for
@@ -129,50 +129,6 @@ TREE = TreeDraft(NETWORK, build.delayed(0, 2, 2))
 def test_drafts_that_do_not_fit_the_block_are_refused(kind, settings, message):
   with pytest.raises(ValueError, match=message):
     kind(NETWORK, **settings)
-
-
-# ---- Messages, and the check of the device ----
-
-
-def answer(config, rows=2, **words):
-  target = model(config)
-  decoder, params = build.together(target, target, **words)
-  return same_bits.find(decoder, rows, params)
-
-
-@pytest.mark.parametrize("config", [T5, GPT], ids=["t5", "gpt"])
-def test_this_device_gives_the_same_bits(config):
-  found = answer(config, gamma=2, same_bits=True)
-  assert found.holds
-  assert found.line().startswith("Outputs are plain decoding's, bit for bit: every")
-
-
-def test_a_device_without_the_property_is_reported(monkeypatch, capfd):
-  def by_place(extend):
-    def extend_wide(cache, tokens):
-      logits, features, cache = widths.of_fixed_width(extend)(cache, tokens)
-      return logits + jnp.arange(tokens.shape[1])[:, None], features, cache
-
-    return extend_wide
-
-  monkeypatch.setattr(same_bits, "of_fixed_width", by_place)
-  same_bits._are_equal.cache_clear()
-  found = answer(T5, rows=3, gamma=2, same_bits=True)
-  same_bits._are_equal.cache_clear()
-  assert not found.holds
-  assert "place in a block" in found.line()
-  assert "SAME_BITS can't be kept" in "".join(capfd.readouterr())
-
-
-def test_without_a_fixed_width_the_bits_depend_on_the_products():
-  assert not answer(T5, gamma=3).holds
-  native = dataclasses.replace(T5, products="auto")
-  found = answer(native, gamma=3)
-  assert found.holds == (library.problem() is None)
-  # More rows than kernels take, in float32 and for the logits, which are float32.
-  wide = dataclasses.replace(native, dtype="float32")
-  for config in (wide, native):
-    assert not answer(config, rows=64, gamma=3).holds
 
 
 def test_generate_takes_same_bits():

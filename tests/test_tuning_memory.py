@@ -6,7 +6,6 @@ import json
 import jax
 import jax.numpy as jnp
 
-from lab.stress import memory
 from specdec_t5x import tuning
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
@@ -15,7 +14,7 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import get_policy
-from tests import processes
+from tests import memory, processes
 from tests.t5x_bridge import tiny
 
 # 200 MB of weights, mostly the vocabulary's: more than compilation takes.

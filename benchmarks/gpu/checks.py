@@ -22,6 +22,7 @@ import numpy as np
 
 from benchmarks.measured import tokens
 from benchmarks.oracle import random_model
+from benchmarks.sizes import SIZES, random_params, t5_1_1
 from benchmarks.study import Decode, decoding_groups
 from specdec_t5x.build import Model, together
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -31,7 +32,6 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native.cuda import few, layout, library
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.draft_step import DraftStep
-from specdec_t5x.network.sizes import SIZES, random_params, t5_1_1
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import get_policy
 

@@ -37,12 +37,12 @@ from benchmarks.gpu import checks
 from benchmarks.measured import Measured, Setting
 from benchmarks.oracle import ROUNDED, Compiled, Pair, Setup, compiled
 from benchmarks.paper import published
+from benchmarks.sizes import SIZES
 from benchmarks.table import Table, plain, render
 from benchmarks.timed import alternate, repeated, slopes
 from specdec_t5x.analysis import theory
 from specdec_t5x.native.cuda import library
 from specdec_t5x.network.config import DTYPES, WEIGHTS
-from specdec_t5x.network.sizes import SIZES
 
 # A GPU records command buffers in a program's second run.
 _WARM = 3

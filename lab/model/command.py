@@ -28,12 +28,12 @@ from benchmarks.cells import Cells
 from benchmarks.command import Command
 from benchmarks.environment import code, machine
 from benchmarks.oracle import ROUNDED
+from benchmarks.sizes import SIZES
 from benchmarks.table import Table
 from lab.model import devices, tables, timed
 from lab.model.pieces import Cost, Piece, compiled
+from lab.model.topologies import described
 from specdec_t5x.network.config import DTYPES
-from specdec_t5x.network.sizes import SIZES
-from specdec_t5x.t5x_bridge.topologies import described
 
 CPU = "cpu"
 REFUSED = "refused"
@@ -42,7 +42,7 @@ _CLONE = pathlib.Path(__file__).parents[2]
 READERS = (
   "lab/model/pieces.py",
   "lab/model/work.py",
-  "specdec_t5x/analysis/hlo.py",
+  "lab/model/hlo.py",
 )
 
 

@@ -15,13 +15,13 @@ from jax.sharding import SingleDeviceSharding
 
 from benchmarks.iteration import call_program, iterated
 from benchmarks.oracle import ROUNDED, paired
+from benchmarks.sizes import random_params, t5_1_1
 from benchmarks.study import Decode
 from lab.model import work
 from lab.model.devices import Device
-from specdec_t5x.analysis.hlo import Program
+from lab.model.hlo import Program
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.network.sizes import random_params, t5_1_1
 from specdec_t5x.network.transformer import Transformer
 
 
@@ -32,7 +32,7 @@ class Piece:
   Attributes:
     kind: "call": a network on `width` tokens a row; "encoder": encoding the inputs;
       "iteration": a turn of the speculative loop that drafts `width` tokens.
-    size: size of the network or of the target, from `network.sizes.SIZES`.
+    size: size of the network or of the target, from `bench.sizes.SIZES`.
     width: tokens; 0 for an encoder.
     batch: batch rows.
     draft: the draft of an iteration: a size, or a name in `ROUNDED`. For a call, a

@@ -10,11 +10,11 @@ import numpy as np
 
 from benchmarks.cells import Cells
 from benchmarks.environment import machine
+from benchmarks.sizes import t5_1_1
 from benchmarks.timed import Program, alternate, repeated, slopes
 from lab.model.devices import Device
 from lab.model.pieces import Cost, Piece, program
 from specdec_t5x.network.products import multiply
-from specdec_t5x.network.sizes import t5_1_1
 
 # The two counts of repetitions; their difference gives the time of a repetition.
 _COUNTS = 2, 10

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from specdec_t5x.analysis.hlo import Operation, Program
+from lab.model.hlo import Operation, Program
 
 _SHAPE = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^{}]*)\})?")
 _ON_CHIP = re.compile(r"S\([1-9]\d*\)")

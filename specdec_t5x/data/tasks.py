@@ -3,7 +3,6 @@
 Importing this module registers `wmt14_ende`, `wmt_t2t_ende`, `cnn_dailymail` and `xsum`
 with T5's vocabulary. The import reads no file and needs no network. TFDS reads the
 directory of --tfds_data_dir (seqio.set_tfds_data_dir_override).
-scripts/prepare_tfds.py can fill this directory without a network.
 
 Every function returns the name of the registered task, for use in gin:
 

@@ -72,18 +72,14 @@ def read_parallel(source: str, target: str | None) -> tuple[list[str], list[str]
 
 
 def read_fields(
-  path: str,
-  required: Sequence[str],
-  optional: Sequence[str] = (),
-  keep_line_ends: bool = False,
+  path: str, fields: Sequence[str], keep_line_ends: bool = False
 ) -> list[dict[str, str]]:
   """Returns the named fields of every record of a .jsonl or .csv file.
 
   Args:
     path: path of the file; the extension, before .gz, determines the format. A CSV file
       has a header line.
-    required: fields of every record.
-    optional: further fields to return, if a record has them.
+    fields: names of the fields.
     keep_line_ends: whether to keep line breaks at the end of a field, as in code.
 
   Returns:
@@ -105,7 +101,7 @@ def read_fields(
   text = "\n".join(read_lines(path))
   rows = []
   for line, record in readers[extension](path, text):
-    row = _select(f"{path}, line {line}", record, required, optional)
+    row = _select(f"{path}, line {line}", record, fields)
     if not keep_line_ends:
       row = {name: value.rstrip("\r\n") for name, value in row.items()}
     rows.append(row)
@@ -114,17 +110,15 @@ def read_fields(
   return rows
 
 
-def _select(
-  where: str, record: dict, required: Sequence[str], optional: Sequence[str]
-) -> dict[str, str]:
-  """Returns the required and optional fields of a record, after checking for text."""
-  missing = [name for name in required if name not in record]
+def _select(where: str, record: dict, fields: Sequence[str]) -> dict[str, str]:
+  """Returns the fields of a record, after checking for text."""
+  missing = [name for name in fields if name not in record]
   if missing:
     raise ValueError(
       f"{where}: no field {', '.join(map(repr, missing))}. The fields are "
       f"{', '.join(repr(name) for name in record)}."
     )
-  chosen = {n: record[n] for n in (*required, *optional) if n in record}
+  chosen = {name: record[name] for name in fields}
   for name, value in chosen.items():
     if not isinstance(value, str):
       raise ValueError(

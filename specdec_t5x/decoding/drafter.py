@@ -268,6 +268,3 @@ class Drafter(abc.ABC):
       slots: cache slots of a row.
     """
     del sampling, vocab_size, rows, input_length, slots
-
-  def check_export(self) -> None:  # noqa: B027, for most drafters can be exported
-    """Raises a ValueError if a decode with this drafter can't be exported."""

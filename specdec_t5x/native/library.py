@@ -3,7 +3,6 @@
 The code depends on the processor, so a package can't contain the compiled kernels.
 """
 
-import contextlib
 import ctypes
 import functools
 import hashlib
@@ -15,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 
@@ -33,13 +32,7 @@ TARGETS = (
 # No -ffast-math: sums keep their order, and NaN stays NaN.
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-w")
 _COMPILERS = ("c++", "g++", "clang++")
-_left_out: list[str] = []  # Reasons for tracing without kernels.
 _registered: set[tuple[str, str]] = set()  # Names and platforms of XLA's kernels.
-
-
-def why_left_out() -> str | None:
-  """Returns why kernels are disabled while tracing, or None."""
-  return _left_out[-1] if _left_out else None
 
 
 def computed_once(function: Callable) -> Callable:
@@ -59,8 +52,6 @@ def computed_once(function: Callable) -> Callable:
 @computed_once
 def problem() -> str | None:
   """Returns why there are no kernels here, or None after registering the kernels."""
-  if reason := why_left_out():
-    return reason
   if jax.default_backend() != "cpu":
     return f"the devices are {jax.default_backend()}s; native products are for CPUs"
   if jax.device_count() > 1:
@@ -88,30 +79,6 @@ def register(library: ctypes.CDLL, targets: Sequence[str], platform: str) -> Non
       handler = jax.ffi.pycapsule(getattr(library, name))
       jax.ffi.register_ffi_target(name, handler, platform=platform)
       _registered.add((name, platform))
-
-
-@contextlib.contextmanager
-def left_out(reason: str) -> Iterator[None]:
-  """Disables the native kernels while tracing programs for other machines.
-
-  JAX's caches are cleared at entry and exit, because cached traces contain kernels
-  before the context and no kernels after the context.
-
-  Args:
-    reason: result of `problem` inside the context.
-  """
-  _left_out.append(reason)
-  _forget()
-  try:
-    yield
-  finally:
-    _left_out.pop()
-    _forget()
-
-
-def _forget() -> None:
-  problem.cache_clear()
-  jax.clear_caches()
 
 
 @functools.cache

@@ -145,26 +145,6 @@ def resized_extend_fn(module: Network, extend: ExtendFn, vocab_size: int) -> Ext
   return extend_resized
 
 
-def first_layers(module: Network, params) -> tuple[Network, Any]:
-  """Returns a network of one layer per stack, and the parameters of these layers."""
-  if isinstance(module.config, GptConfig):
-    counts = {"num_layers": 1}
-  elif isinstance(module.config, T5Config):
-    encoders = min(module.config.num_encoder_layers, 1)
-    counts = {"num_encoder_layers": encoders, "num_decoder_layers": 1}
-  else:
-    return module, params
-
-  def is_kept(name):
-    return not name.startswith("layers_") or name == "layers_0"
-
-  kept = {
-    part: {name: x for name, x in params[part].items() if is_kept(name)}
-    for part in params
-  }
-  return network_for(dataclasses.replace(module.config, **counts)), kept
-
-
 def prompts_of(inputs: Int[Array, "B I"], target: Network) -> Int[Array, "B P"]:
   """Returns the decoder's prompts: all of the inputs if there is no encoder.
 

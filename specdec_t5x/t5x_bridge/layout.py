@@ -59,7 +59,9 @@ def check_layout(variables, partitioner, rows: int) -> None:
       f"(num_partitions times the 'data' axis is {jax.device_count()}, the number of "
       "devices)."
     )
-  axes = flax.core.unfreeze(mesh_axes(variables, partitioner))
+  state = jax.eval_shape(lambda: InferenceState.create(variables))
+  state = state.replace(params_axes=variables["params_axes"])
+  axes = flax.core.unfreeze(partitioner.get_mesh_axes(state).params)
   flat = flax.traverse_util.flatten_dict(axes, sep="/")
   for name, shape in flat_shapes(variables["params"]).items():
     for size, divided_by in zip(shape, flat[name] or (), strict=False):
@@ -72,13 +74,6 @@ def check_layout(variables, partitioner, rows: int) -> None:
           "'replicated' (every device holds the whole network), or change "
           "PjitPartitioner.num_partitions."
         )
-
-
-def mesh_axes(variables, partitioner):
-  """Returns each parameter's PartitionSpec on the partitioner's mesh."""
-  state = jax.eval_shape(lambda: InferenceState.create(variables))
-  state = state.replace(params_axes=variables["params_axes"])
-  return partitioner.get_mesh_axes(state).params
 
 
 def _count(mesh, axis) -> int:

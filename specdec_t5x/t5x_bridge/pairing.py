@@ -13,7 +13,7 @@ import flax.core
 import jax
 from t5x.train_state import InferenceState
 
-from specdec_t5x import console, same_bits, tuning
+from specdec_t5x import console, tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.decoding.decoders import Decoder
@@ -157,6 +157,5 @@ def tune(
     max_length=lengths["targets"],
   )
   all_params = {**params, **derived}
-  same_bits.find(decoder, job.rows_at_once, all_params)
   model.tuned[job.rows, job.max_length] = tuning.tuned(job, all_params)
   return derived

@@ -277,8 +277,8 @@ def check_split(task: Any, split: str) -> None:
   except Exception as error:  # TFDS raises a dozen types if data is not prepared.
     raise ValueError(
       f"The data of task {task.name!r} can't be found ({type(error).__name__}: "
-      f"{error}). Give --tfds_data_dir, a TFDS directory with the data; "
-      "scripts/prepare_tfds.py makes a directory from files."
+      f"{error}). Give --tfds_data_dir, a directory with the data, prepared by "
+      "TFDS; or read your own files by tasks.translation_from_files."
     ) from error
   if split in splits:
     return

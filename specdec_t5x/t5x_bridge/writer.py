@@ -17,11 +17,13 @@ from etils import epath
 from t5x import infer
 
 import specdec_t5x
-from specdec_t5x import console, same_bits, tuning
+from specdec_t5x import console, tuning
 from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.core.describe import describe
 from specdec_t5x.data.spec_bench import CATEGORY
 from specdec_t5x.decoding.checked import check_decoded
+from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.widths import FIXED_WIDTH
 from specdec_t5x.native import library
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network
@@ -119,7 +121,7 @@ def merge_and_summarize(
       **_counted(model.decoder),
       "sampling": describe(model.sampling),
       "iteration_seconds": tuning.asked_for(),
-      "same_bits_as_plain": [dataclasses.asdict(x) for x in same_bits.answers()],
+      "same_bits_as_plain": same_bits_as_plain(model.decoder),
       "derived": tuning.sizes(
         name
         for network in model.decoder.networks
@@ -137,10 +139,26 @@ def merge_and_summarize(
   pace.keep()
   for line in closing(summary["statistics"], tuning.outlooks()):
     console.say(line)
-  is_exact = model.sampling.greedy and guarantee.keeps_distribution
-  if is_exact and (summary["statistics"] or {}).get("drafted"):
-    for answer in same_bits.answers():
-      console.say(answer.line())
+
+
+def same_bits_as_plain(decoder: Decoder) -> str | None:
+  """Returns whether the logits have plain decoding's bits, as far as settings tell.
+
+  Returns None for a beam search, as plain decoding has no hypotheses to compare.
+  """
+  if isinstance(decoder, PlainDecoder):
+    return "Yes: decoding is plain."
+  if not isinstance(decoder, SpeculativeDecoder):
+    return None
+  if decoder.same_bits or (decoder.slots and decoder.is_fixed(decoder.slots)):
+    return (
+      f"Yes: every call of the target scores {FIXED_WIDTH} tokens, with and without "
+      "drafts."
+    )
+  return (
+    "Not by the settings: blocks of several tokens may be rounded differently from "
+    "single tokens. SAME_BITS=True scores blocks of one width."
+  )
 
 
 def what_decodes(target: Network) -> str:
@@ -210,7 +228,7 @@ def result_files(output_dir: str, mode: str) -> list[epath.Path]:
   files = epath.Path(output_dir).iterdir()
   files = sorted(file for file in files if fnmatch.fnmatchcase(file.name, pattern))
   sharded = {_stem(file) for file in files if not file.name.endswith(WHOLE)}
-  # After specdec_t5x.merge_shards, the folder has the shards and also the merged file.
+  # The folder may have the shards of a run and also their joined file.
   return [f for f in files if not (f.name.endswith(WHOLE) and _stem(f) in sharded)]
 
 

@@ -75,7 +75,7 @@ def load(folder: str) -> list[Example]:
     raise ValueError(
       f"{folder}: expected the INFER_OUTPUT_DIR of one finished run of t5x.infer, with "
       f"one file *.jsonl-00000-of-00001, found {len(files)} files. Join the files of "
-      "several shards with `python -m specdec_t5x.merge_shards`."
+      "several shards as in docs/how-to/many_devices.md."
     )
   lines = files[0].read_text(encoding="utf-8").splitlines()
   return [_example(line, f"{files[0]}, line {n}") for n, line in enumerate(lines, 1)]

@@ -128,7 +128,7 @@ def _of_pieces(file, folder, settings, end_ids, extra_ids) -> Vocabulary:
     begins=_begins(settings),
     ends=not _begins(settings) or bool(settings.get("add_eos_token")),
   )
-  if not tokens:  # An exported decode takes the file and the number of sentinels.
+  if not tokens:  # A task's name has the file and the number of sentinels.
     vocabulary.sentencepiece_model_file = str(file)
     vocabulary.extra_ids = count
   return vocabulary

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-MODES = ("infer", "eval", "export")
+MODES = ("infer", "eval")
 
 
 def main() -> None:

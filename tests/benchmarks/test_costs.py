@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from benchmarks import costs, study
+from benchmarks.sizes import random_params
 from specdec_t5x.analysis import theory
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.network.sizes import random_params
 from specdec_t5x.network.transformer import Transformer
 from tests.benchmarks.conftest import TARGET, steady
 from tests.t5x_bridge import tiny

@@ -13,10 +13,10 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.gpu import checks, command
+from benchmarks.sizes import t5_1_1
 from benchmarks.timed import Timed
 from specdec_t5x.analysis import theory
 from specdec_t5x.native.cuda import few
-from specdec_t5x.network.sizes import t5_1_1
 from specdec_t5x.network.transformer import Transformer
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks import tree
+from benchmarks.trees import best_tree
 from specdec_t5x import api
-from specdec_t5x.analysis.trees import best_tree
 from specdec_t5x.core.tree import Tree
 from tests.benchmarks.conftest import named, ran
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from t5x import eval as t5x_eval
 from t5x import infer, partitioning, utils
 
-from specdec_t5x.merge_shards import merge_shards
+from tests import processes
 from tests.contract.conftest import (
   EXPECTED_INPUTS,
   IS_RUNTIME,
@@ -166,13 +166,13 @@ def test_chunks_may_stay_unmerged(checkpoint, tmp_path):
   assert sum(len(records(directory / f"{name}-chunk0000{i}")) for i in range(3)) == 11
 
 
-def test_merged_shards_equal_the_file_of_one_job(checkpoint, tmp_path):
+def test_joined_shards_equal_the_file_of_one_job(checkpoint, tmp_path):
   run(checkpoint, tmp_path / "one", temperature=0.0)
   for shard in (0, 1):
     run(checkpoint, tmp_path, temperature=0.0, shard_id=shard, num_shards=2)
-  (merged,) = merge_shards(tmp_path)
-  assert merged == result_path(tmp_path)
-  assert merged.read_bytes() == result_path(tmp_path / "one").read_bytes()
+  processes.join_shards(tmp_path)
+  expected = result_path(tmp_path / "one").read_bytes()
+  assert result_path(tmp_path).read_bytes() == expected
 
 
 def write(tmp_path, predictions, mode="predict", aux=None, **kwargs):

@@ -7,7 +7,7 @@ import pytest
 import sentencepiece
 import seqio
 
-from specdec_t5x.data import language_modeling, metrics, offline_tfds, vocabularies
+from specdec_t5x.data import language_modeling, metrics, vocabularies
 from tests import real_data
 from tests.data.conftest import examples
 
@@ -162,15 +162,3 @@ def test_long_prompts(write):
     examples(register(files, language_modeling.MAX_PROMPT_WORDS))
   )
   assert (prompt.split(), continuation.split()) == (words[:200], words[200:])
-
-
-def test_lm1b_through_a_directory_made_offline(tfds_dir, write):
-  lines = offline_tfds.TextLines(write("news.txt", "One two three .\n\nShort\n"))
-  records = write("r.jsonl", '{"text": "Four five six"}\n')
-  made = offline_tfds.prepare("lm1b", tfds_dir, {"test": lines, "train": records})
-  assert made == {"test": 3, "train": 1}
-  name = language_modeling.lm1b(BYTES, prompt_words=1)
-  assert name.startswith("lm1b_p1_v")
-  assert texts(examples(name)) == [("One", " two three .")]
-  assert texts(examples(name, split="train")) == [("Four", " five six")]
-  assert language_modeling.lm1b() == "lm1b"

@@ -6,6 +6,7 @@ long commands to a few examples or steps.
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import pathlib
 import re
@@ -162,11 +163,13 @@ class Agreement:
         continue
       bindings = record["configuration"]
       job = str([bindings.get(name) for name in self._SAME])
+      files = sorted(summary.parent.glob("*.jsonl-?????-of-?????"))
+      shards = [file.read_text().splitlines() for file in files]
       outputs = [
         json.loads(line)["prediction_tokens"]
-        # For a job in shards, `merge_shards` wrote the file.
-        for file in summary.parent.glob("*.jsonl-00000-of-00001")
-        for line in file.read_text().splitlines()
+        for lines in itertools.zip_longest(*shards)  # Shards have lines in turn.
+        for line in lines
+        if line is not None
       ]
       assert outputs == self._outputs.setdefault(job, outputs), (summary, job)
 
@@ -184,8 +187,6 @@ def run(arguments: list[str]) -> None:
     commands.infer(*flags, *_FEW_INPUTS)
   elif module == "t5x.eval":
     commands.evaluation(*flags, *_FEW_INPUTS)
-  elif module == "specdec_t5x.export":
-    commands.exporting(*flags)
   elif module == "specdec_t5x.train":
     few_steps = () if {"--job=ngrams", "--job=trim"} & {*flags} else _FEW_STEPS
     # The default output folder has the tiny networks, so the job writes elsewhere.

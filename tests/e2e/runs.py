@@ -86,7 +86,6 @@ def completed(*gin_files, **settings):
   run = {
     "t5x.infer": commands.infer,
     "t5x.eval": commands.evaluation,
-    "specdec_t5x.export": commands.exporting,
   }[module]
   printed = io.StringIO()
   with contextlib.chdir(ROOT), contextlib.redirect_stdout(printed):

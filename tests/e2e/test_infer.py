@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from scripts import show_run
-from specdec_t5x.merge_shards import merge_shards
 from tests import processes
 from tests.contract.conftest import runtime_only
 from tests.e2e import runs
@@ -57,7 +56,7 @@ def test_coupled_samples_equal_the_baseline_s_in_any_batch(infer, pair, tmp_path
   for shard in range(2):
     words = {"flags": [f"--shard_id={shard}"], "VERIFICATION": "coupled"}
     infer(tmp_path / "spec", same, **words, **sampled, **pieces)
-  merge_shards(tmp_path / "spec")
+  processes.join_shards(tmp_path / "spec")
   tokens = runs.tokens(tmp_path / "plain")
   assert runs.tokens(tmp_path / "spec") == tokens
   assert runs.summary(tmp_path / "spec")["guarantee"] == "EXACT"

@@ -1,16 +1,13 @@
 """Gin files of tasks without a demo pair; settings of networks."""
 
-import os
 import pathlib
 
 import gin
 import pytest
 
-from specdec_t5x.network import sizes
+from benchmarks import sizes
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.t5x_bridge import required
-from tests import commands, processes
-from tests.docs import sandbox
 from tests.e2e import runs
 from tests.e2e.test_drafters import built
 
@@ -60,27 +57,3 @@ def test_products_are_set_for_target_and_draft(name):
     expected = {"target": target, "draft": draft}
     assert found == {network: expected[network] for network in found}
     assert ("draft" in found) == name.startswith("spec")
-
-
-def test_a_run_is_compiled_ahead(tmp_path, monkeypatch, capsys):
-  """No checkpoint exists. Several devices: tests/t5x_bridge/test_devices.py."""
-  gin_file = runs.tiny_pair(tmp_path, examples=1)
-  monkeypatch.setenv("XLA_FLAGS", "")
-  monkeypatch.chdir(runs.ROOT)
-  _, _, _, *arguments = runs.command(
-    *("configs/spec_ende.gin", gin_file),
-    flags=["--devices=2"],
-    TARGET_CHECKPOINT_PATH=None,
-    DRAFT_CHECKPOINT_PATH=None,
-    GAMMA=3,
-  )
-  with commands.own_flags(lambda: None):
-    sandbox.run_script("scripts/compile_ahead.py", *arguments)
-  mesh, params, temporary, _ = capsys.readouterr().out.splitlines()
-  assert mesh.startswith("Mesh: 1 (data) x 1 (model).")
-  assert params.startswith("parameters ")
-  assert temporary.startswith("temporary ")
-  # JAX counts devices once, so JAX is imported after the number of devices is set.
-  assert os.environ["XLA_FLAGS"].endswith("device_count=2")
-  modules = "import sys, scripts.compile_ahead; print('jax' in sys.modules)"
-  assert processes.printed("-c", modules) == "False\n"

@@ -3,8 +3,7 @@
 import pytest
 import seqio
 
-from specdec_t5x.data import offline_tfds
-from tests import real_data
+from tests import real_data, tfds_folders
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
@@ -31,26 +30,15 @@ def settings(tmp_path_factory):
   }
 
 
-# Real texts: tests/data/test_offline_tfds.py.
-TEXTS = tiny.sentences(COUNT)
-
-
-def wmt(directory):
-  path = directory / "parallel.txt"
-  path.write_text("\n".join(TEXTS) + "\n")
-  return offline_tfds.ParallelFiles(str(path), str(path))
-
-
-def cnndm(directory):
-  path = directory / "articles.csv"
-  rows = [f"{text},{text},{number}" for number, text in enumerate(TEXTS)]
-  path.write_text("\n".join(["article,highlights,id", *rows]) + "\n")
-  return str(path)
-
-
+TEXTS = tiny.sentences(COUNT)  # Real texts: tests/data/test_tfds.py.
+WMT = [{"en": text, "de": text} for text in TEXTS]
+CNNDM = [
+  {"article": text, "highlights": text, "id": str(number), "publisher": ""}
+  for number, text in enumerate(TEXTS)
+]
 CASES = {
-  "ende": ("wmt14_translate/de-en", wmt, "translate English to German: "),
-  "cnndm": ("cnn_dailymail", cnndm, "summarize: "),
+  "ende": ("wmt14_translate/de-en", WMT, "translate English to German: "),
+  "cnndm": ("cnn_dailymail", CNNDM, "summarize: "),
 }
 
 
@@ -65,9 +53,9 @@ def empty_registry(monkeypatch):
 @pytest.mark.usefixtures("empty_registry")
 @pytest.mark.parametrize("task", CASES)
 def test_speculation_decodes_the_tfds_task(task, settings, tmp_path):
-  dataset, files, prefix = CASES[task]
+  dataset, rows, prefix = CASES[task]
   tfds_dir = str(tmp_path / "tfds")
-  offline_tfds.prepare(dataset, tfds_dir, {"test": files(tmp_path)})
+  tfds_folders.write(dataset, tfds_dir, test=rows)
   gin_file, bindings = settings
   runs.completed(
     *(f"configs/spec_{task}.gin", gin_file),

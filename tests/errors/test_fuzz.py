@@ -70,7 +70,7 @@ def test_text_is_read_or_refused_by_its_path(tmp_path, data, name, packing):
   assert lines is None or "\n".join(lines).encode()[:1] != b"\0"
   assert_read_or_refused(lambda: text_files.read_parallel(str(path), str(path)), path)
   rows = assert_read_or_refused(
-    lambda: text_files.read_fields(str(path), ["en"], ["de"]), path
+    lambda: text_files.read_fields(str(path), ["en", "de"]), path
   )
   assert rows is None or all(isinstance(row["en"], str) for row in rows)
 

@@ -183,21 +183,3 @@ def test_an_evaluation_applies_the_folder_s_end_tokens(pair, tmp_path):
   (file,) = (tmp_path / "out" / "inference_eval").glob("*-0*.jsonl")
   decoded = [json.loads(line)["output"] for line in file.read_text().splitlines()]
   assert decoded == [vocabulary.decode(output.tokens) for output in outputs]
-
-
-@pytest.mark.parametrize("ends", [[307, 2], [9]])
-def test_an_exported_decode_has_the_folder_s_end_tokens(ends, pair, tmp_path):
-  root, paths = pair
-  fields = {"eos_token_id": ends, "decoder_start_token_id": 5}
-  made.write_json(root / "target" / generation.GENERATION, fields)
-  run(
-    pair,
-    tmp_path / "unused",
-    SPECULATIVE,
-    module="specdec_t5x.export",
-    flags=[f"--output={tmp_path / 'out'}", "--platforms=cpu", "--batch_sizes=1"],
-    DRAFT_CHECKPOINT_PATH=paths["draft"],
-    GAMMA=3,
-  )
-  exported = json.loads((tmp_path / "out" / "export.json").read_text())
-  assert exported["end_ids"] == ends

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.measured import Setting, tokens
 from benchmarks.run import PLAIN, compare
+from benchmarks.sizes import random_params
 from benchmarks.study import Job, Study, pad_inputs
 from lab.peers import (
   CTRANSLATE2,
@@ -19,7 +20,6 @@ from lab.peers import (
 )
 from specdec_t5x import api
 from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.sizes import random_params
 from specdec_t5x.network.transformer import Transformer
 
 SHAPE = {

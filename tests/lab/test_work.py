@@ -3,12 +3,12 @@
 import pytest
 
 from lab.model import work
+from lab.model.hlo import Program
 from lab.model.work import Work
-from specdec_t5x.analysis.hlo import Program
 from tests.real_data import ROOT
 
 # A TPU program: tiles of 8 x 128, S(1) on the chip, some estimates of cycles.
-PROGRAM = Program.read((ROOT / "tests" / "analysis" / "tpu.hlo").read_text())
+PROGRAM = Program.read((ROOT / "tests" / "lab" / "tpu.hlo").read_text())
 ROW = 8 * 256 * 2  # A row of a table in tiles of 8 rows.
 KERNEL = 256 * 128 * 2  # 100 columns lie in tiles of 128.
 LOOP = 7 * 3 * 4 * 8

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks import sizes
 from benchmarks.oracle import Pair, Setup
 from specdec_t5x import build, generate, tuning
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -18,7 +19,7 @@ from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.native.cuda import choice
 from specdec_t5x.native.cuda import library as of_gpu
-from specdec_t5x.network import draft_step, sizes
+from specdec_t5x.network import draft_step
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.draft_step import DraftStep
 from specdec_t5x.network.functional import initial_variables, network_for
@@ -416,4 +417,4 @@ def test_a_gpu_s_problem_is_named(capability, count, reason, monkeypatch, tmp_pa
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
   monkeypatch.setenv("PATH", "")
   monkeypatch.delenv("NVCC", raising=False)
-  assert reason in of_gpu._problem_of_device.__wrapped__()
+  assert reason in of_gpu.problem.__wrapped__()

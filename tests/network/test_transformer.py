@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks import sizes
 from specdec_t5x.core.tree import Tree
-from specdec_t5x.network import sizes
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import (
   blank_variables,

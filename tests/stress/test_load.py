@@ -1,65 +1,64 @@
 """A short run of `lab.stress.load` with a tiny random pair."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import seqio
 
-from lab.stress import memory
-from lab.stress.load import Load, Service
-from lab.stress.promises import Setting, broken_promises
+from lab.stress.load import Load, broken_promises
+from tests import memory
 from tests.contract.conftest import runtime_only
 from tests.t5x_bridge import tiny
 
 pytestmark = [pytest.mark.slow, runtime_only]
 
-SETTINGS = (Setting(3, 0.0, 4), Setting(2, 1.0, 1))
-EXAMPLES = 12
-LENGTH = 10
+SETTINGS = ((3, 0.0, 4), (2, 1.0, 1))
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
+def made(tmp_path_factory):
   folder = tmp_path_factory.mktemp("pair")
-  path = tiny.train_vocabulary(folder)
-  rng = np.random.default_rng(0)
-  inputs = rng.integers(3, 30, size=(EXAMPLES, LENGTH)).astype(np.int32)
+  vocabulary = seqio.SentencePieceVocabulary(tiny.train_vocabulary(folder), extra_ids=0)
+  inputs = np.random.default_rng(0).integers(3, 30, size=(12, 10)).astype(np.int32)
   inputs[::3, 4:] = 0
-  features = {
-    "encoder_input_tokens": inputs,
-    "decoder_input_tokens": np.zeros((EXAMPLES, LENGTH), np.int32),
+  pair = {
+    "target": tiny.save_t5x(folder / "target", tiny.TARGET),
+    "draft": tiny.save_t5x(folder / "draft", tiny.DRAFT, seed=1),
   }
-  return Service(
-    tiny.save_t5x(folder / "target", tiny.TARGET),
-    tiny.save_t5x(folder / "draft", tiny.DRAFT, seed=1),
-    seqio.SentencePieceVocabulary(path, extra_ids=0),
-    features,
-    SETTINGS,
-  )
+  return Load(pair, vocabulary, inputs, SETTINGS, replays=0.2)
 
 
-@pytest.fixture(scope="module")
-def load(service):
-  load = Load(service, replays=0.2)
-  load.warm_up()
-  return load
+@pytest.fixture
+def load(made, monkeypatch):
+  """Returns a load without requests and mistakes."""
+  for name, empty in (("counts", Counter()), ("mistakes", []), ("resources", [])):
+    monkeypatch.setattr(made, name, empty)
+  return made
 
 
 def test_the_load_compiles_nothing_and_finds_no_mistakes(load):
-  report = load.run(requests=20, every=0.1)
-  assert (report.compilations, report.traces) == (0, 0)
-  assert report.mistakes == []
-  assert min(report.greedy, report.sampled, report.replays) > 0
-  held = [sample.resident for sample in report.samples]
+  load.run(seconds=1.0, requests=20)
+  assert load.counts["compilations and traces"] == 0
+  assert load.mistakes == []
+  assert min(load.counts[name] for name in ("greedy", "sampled", "replays")) > 0
+  held, arrays, _ = zip(*load.resources, strict=True)
   # Loose, because in a short run allocators keep more memory than leaks would.
   assert max(held) - held[0] < 200 * memory.MIB
-  assert report.samples[-1].arrays <= report.samples[1].arrays
+  assert arrays[-1] <= arrays[1]
+
+
+def test_a_new_shape_is_counted_as_a_compilation(load, monkeypatch):
+  monkeypatch.setattr(load, "_inputs", load._inputs[:, :-1])
+  load.run(seconds=0.0, requests=1)
+  assert load.counts["compilations and traces"] > 0
 
 
 def test_a_greedy_output_unlike_the_plain_output_is_a_mistake(load, monkeypatch):
   monkeypatch.setattr(load, "_expected", load._expected + 1)
-  mistakes = load.run(requests=10).mistakes
-  assert mistakes
-  assert all("is not the plain output" in mistake for mistake in mistakes)
+  load.run(seconds=0.0, requests=10)
+  assert load.mistakes
+  assert all("is not the plain output" in mistake for mistake in load.mistakes)
 
 
 GOOD = {
@@ -98,5 +97,11 @@ ONE_MORE = "a call emits accepted tokens and one more"
 )
 def test_broken_promises_are_named(tokens, change, broken):
   aux = {name: np.array([value]) for name, value in {**GOOD, **change}.items()}
-  lines = broken_promises(Setting(3, 1.0, 1), np.array([tokens]), aux, vocab_size=10)
-  assert [line.split("broken: ")[1] for line in lines] == broken
+  assert broken_promises(3, np.array([tokens]), aux, vocab_size=10) == broken
+
+
+@pytest.mark.parametrize(("grows", "is_flat"), [(0, True), (10, True), (30, False)])
+def test_memory_is_flat_within_twenty_mebibytes(load, grows, is_flat):
+  sizes = 500 + grows * np.linspace(-1, 1, 40).round()
+  load.resources = [(int(size * memory.MIB), 0, 0) for size in sizes]
+  assert load.is_flat() == is_flat

@@ -15,12 +15,11 @@ import numpy as np
 import seqio
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from t5x import partitioning, utils
+from t5x import partitioning
 from t5x.train_state import InferenceState
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.quantized import Quantized
-from specdec_t5x.t5x_bridge.ahead import compile_ahead
 from tests import ways
 from tests.t5x_bridge import tiny
 
@@ -126,17 +125,8 @@ def _on_one_device(model, variables):
   }
 
 
-def _ahead():
-  """Compiles ahead for a mesh of 2 x 4 without weights and returns the report."""
-  lengths = {"inputs": ENCODED, "targets": ROOM}
-  dataset = utils.DatasetConfig("none", lengths, "test", ROWS, shuffle=False, seed=0)
-  partitioner = partitioning.PjitPartitioner(model_parallel_submesh=(1, 1, 1, 4))
-  model = _model("no_heads", 0.0)
-  return vars(compile_ahead(model, dataset, partitioner, "float32"))
-
-
 def main():
-  out = {"ahead": _ahead()}
+  out = {}
   for temperature, meshes in RUNS.items():
     alone = _model("full", temperature)
     variables = _variables(alone)

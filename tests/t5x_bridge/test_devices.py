@@ -53,16 +53,6 @@ def test_a_block_s_distributions_are_divided_by_vocabulary(results, run, held):
   assert results[run]["vocabularies"] == [held]
 
 
-def test_compiling_ahead_reports_the_memory_of_the_run(results):
-  ahead = results["ahead"]
-  run = results["data 2, model 4, T=0"]
-  assert ahead["mesh"] == {"data": 2, "model": 4}
-  assert ahead["params"] == run["params"]
-  assert ahead["temporary"] == pytest.approx(run["temporary"], rel=0.01)
-  # All-reduces follow self-attention, cross-attention and feed-forward of the layer.
-  assert ahead["collectives"]["iteration"]["all-reduce"] >= 3
-
-
 def check(vocabulary, rows=8, **draft):
   """Checks the layout of a pair with a target of 2 heads on a mesh of 2 x 2."""
   model = tiny.speculative(vocabulary, draft=dataclasses.replace(tiny.DRAFT, **draft))

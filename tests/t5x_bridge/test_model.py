@@ -203,7 +203,7 @@ def test_keys_can_be_passed_in_decoder_params(vocabulary, batch):
   one, _ = run(params, batch, decoder_params={"decode_rng": key})
   np.testing.assert_array_equal(one, run(params, batch, key)[0])
   examples = jnp.array([[9, place] for place in (4, 0, 1, 2, 3)])
-  # docs/how-to/export.md describes the keys.
+  # docs/t5x_commands.md describes the keys.
   task_key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 3), 9)
   keys = jax.vmap(lambda place: jax.random.fold_in(task_key, place))(examples[:, 1])
   decoder_params = {"decode_rng": jax.random.key_data(keys)}

@@ -1,4 +1,6 @@
+import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -7,12 +9,13 @@ import tensorflow as tf
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding.decoders import PlainDecoder
-from specdec_t5x.merge_shards import merge_shards
-from specdec_t5x.native import library
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.native import library, platforms
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import CostAware
 from specdec_t5x.t5x_bridge import writer
+from tests import processes
 from tests.t5x_bridge import tiny
 
 NAME = "task-predict_with_aux.jsonl-0000{}-of-00002"
@@ -134,10 +137,40 @@ def test_the_summary_describes_decoder_and_sampling(tmp_path):
 def test_joined_shards_count_once(tmp_path):
   for shard in (0, 1):
     merge(tmp_path, shard, [aux(3, 4)])
-    (tmp_path / f"{NAME.format(shard)}.COMPLETED").write_text("")
-  merge_shards(tmp_path)
+    (tmp_path / f"{NAME.format(shard)}.COMPLETED").touch()
+  processes.join_shards(tmp_path)
   summary = merge(tmp_path, 2, [aux(3, 4)], name=f"other-{WHOLE}")
   assert summary["statistics"]["examples"] == 3
+
+
+@pytest.mark.parametrize(
+  ("drafts", "same_bits", "slots", "said"),
+  [
+    (False, None, 4, "Yes: decoding is plain"),
+    (True, True, 0, "Yes: every call of the target scores 8 tokens"),
+    (True, False, 1, "Not by the settings: .* SAME_BITS=True"),
+    (True, None, 1, "Not by the settings"),  # The device is a CPU.
+  ],
+)
+def test_the_settings_tell_whether_bits_are_plain_decoding_s(
+  drafts, same_bits, slots, said
+):
+  target = Transformer(tiny.TARGET)
+  settings = {"same_bits": same_bits, "slots": slots}
+  decoder = PlainDecoder(target, **settings)
+  if drafts:
+    draft = DraftModel(Transformer(tiny.DRAFT), 3)
+    decoder = SpeculativeDecoder(target, draft, **settings)
+  assert re.match(said, writer.same_bits_as_plain(decoder))
+
+
+def test_on_an_accelerator_a_single_row_has_plain_decoding_s_bits(monkeypatch):
+  monkeypatch.setattr(platforms, "wide_blocks_cost_more", lambda: False)
+  target = Transformer(tiny.TARGET)
+  decoder = SpeculativeDecoder(target, DraftModel(target, 3), slots=1)
+  assert writer.same_bits_as_plain(decoder).startswith("Yes: every call")
+  four = dataclasses.replace(decoder, slots=4)
+  assert writer.same_bits_as_plain(four).startswith("Not by the settings")
 
 
 def test_modes_without_statistics_have_no_statistics(tmp_path):

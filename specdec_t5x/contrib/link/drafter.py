@@ -135,13 +135,6 @@ class Link(ChainDrafter):
     setup = self._setup(sampling, vocab_size, rows, input_length, slots)
     self.remote.asker.check_batch(setup)
 
-  def check_export(self) -> None:
-    """Raises a ValueError, as an exported program cannot ask another process."""
-    raise ValueError(
-      "A draft in another process can't be exported: the program would call the "
-      "process. Leave out configs/contrib/link.gin."
-    )
-
   def start(self, context: Context) -> Int[Array, "B E"]:
     """Returns the encoder's input."""
     return context.source

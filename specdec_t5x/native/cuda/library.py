@@ -23,13 +23,9 @@ ARCHITECTURE = "sm_90"
 _FLAGS = ("-std=c++20", "-O3", "-shared", "-Xcompiler=-fPIC,-w", "-w")
 
 
+@functools.cache
 def problem() -> str | None:
   """Returns why there are no kernels for this GPU, or None."""
-  return library.why_left_out() or _problem_of_device()
-
-
-@functools.cache
-def _problem_of_device() -> str | None:
   if jax.default_backend() != "gpu":
     return f"the devices are {jax.default_backend()}s; native kernels are for GPUs"
   if jax.device_count() > 1:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specdec_t5x.analysis.trees import best_tree, tokens_per_call
+from benchmarks.trees import best_tree, tokens_per_call
 from specdec_t5x.core.tree import Tree, chain
 from tests.exactness.trees import canonical
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdec_t5x.t5x_bridge.topologies import described
+from lab.model.topologies import described
 
 
 def test_a_missing_tpu_compiler_is_named():

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from specdec_t5x.analysis.hlo import Program
+from lab.model.hlo import Program
 
 PROGRAM = pathlib.Path(__file__).with_name("tpu.hlo").read_text()
 COUNT = ', backend_config={"known_trip_count":{"n":"7"}}'

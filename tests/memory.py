@@ -2,8 +2,6 @@
 
 import pathlib
 
-_STATUS = pathlib.Path("/proc/self/status")
-_CLEAR = pathlib.Path("/proc/self/clear_refs")
 MIB = 2**20
 
 
@@ -19,11 +17,9 @@ def peak() -> int:
 
 def forget_peak() -> None:
   """Resets the peak to the current resident bytes."""
-  _CLEAR.write_text("5")
+  pathlib.Path("/proc/self/clear_refs").write_text("5")
 
 
 def _read(field: str) -> int:
-  lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
-  count, unit = lines[field].split()
-  assert unit == "kB"
-  return int(count) * 1024
+  status = pathlib.Path("/proc/self/status").read_text()
+  return 1024 * int(status.split(f"{field}:")[1].split()[0])
