@@ -1,6 +1,7 @@
 """Decodes with the CUDA kernels on a CPU (`tests.native.cuda.handlers`)."""
 
 import dataclasses
+import json
 import shutil
 import types
 
@@ -17,6 +18,7 @@ from specdec_t5x.decoding import batching
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.hugging_face.generation import Generation
+from specdec_t5x.native import library
 from specdec_t5x.native.cuda import choice
 from specdec_t5x.native.cuda import library as of_gpu
 from specdec_t5x.network import draft_step
@@ -278,6 +280,21 @@ def test_a_kernel_with_a_stale_cache_is_not_used(faster, monkeypatch, capsys):
   assert "XLA's, because our kernel's results are off" in line
 
 
+@pytest.mark.parametrize("reason", ["INTERNAL: step_kernel: too large", "ABORTED\nat"])
+def test_a_kernel_that_fails_is_not_used(faster, monkeypatch, tmp_path, reason, capsys):
+  decoder, params = decoder_of()
+
+  def fail(contest):
+    raise jax.errors.JaxRuntimeError(reason)
+
+  monkeypatch.setattr(choice, "_outcome", fail)
+  (line,) = choose(decoder, params, 1, capsys)
+  first = reason.splitlines()[0]
+  assert line.endswith(f"row: XLA's, because the comparison failed: {first}")
+  assert not choice.is_used(draft_step.key_of(decoder.drafter.network, 1))
+  assert not list(tmp_path.glob("choice-*"))
+
+
 def test_an_outcome_that_cannot_be_saved_holds_in_this_process(
   faster, monkeypatch, tmp_path, capsys
 ):
@@ -297,6 +314,39 @@ def test_a_slower_kernel_is_not_used(gpu, monkeypatch, capsys):
     "Draft step of 1 row: our kernel takes 0.42 ms, XLA's 0.16 ms: XLA's is used."
   )
   assert not choice.is_used(draft_step.key_of(decoder.drafter.network, 1))
+
+
+def test_kernel_and_xla_are_timed(gpu, capsys):
+  """The measurement chooses XLA on a CPU, because the kernel's threads are emulated."""
+  decoder, params = decoder_of()
+  (line,) = choose(decoder, params, 1, capsys)
+  assert line.endswith(": XLA's is used.")
+
+
+def test_an_outcome_is_saved_and_reused(faster, monkeypatch, tmp_path, capsys):
+  decoder, params = decoder_of()
+  lines = choose(decoder, params, 1, capsys)
+  (path,) = tmp_path.glob("choice-*.json")
+
+  def forget():
+    monkeypatch.setattr(choice, "_decided", {})
+    monkeypatch.setattr(tuning, "_chosen", set())
+
+  def refuse(contest):
+    raise AssertionError("measured again")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(choice, "_outcome", refuse)
+    forget()
+    assert choose(decoder, params, 1, capsys) == lines
+    assert choose(decoder, params, 1, capsys) == []
+    # Another number of rows is measured separately.
+    with pytest.raises(AssertionError, match="measured again"):
+      choose(decoder, params, 2, capsys)
+  for damaged in ("", "{}", json.dumps({"errors": [1], "agrees": 1, "seconds": []})):
+    path.write_text(damaged)
+    forget()
+    assert choose(decoder, params, 1, capsys) == lines
 
 
 # ---- Networks and settings without the kernel, and PRODUCTS='native'. ----
@@ -347,6 +397,15 @@ def test_native_is_refused_without_kernels(gpu, monkeypatch):
     monkeypatch.setattr(of_gpu, "problem", lambda reason=reason: reason)
     with pytest.raises(ValueError, match=f"native' is not available: {reason}"):
       network(products="native")
+
+
+def test_native_uses_a_slower_kernel(gpu, monkeypatch, capsys):
+  monkeypatch.setattr(choice, "_seconds", lambda *runs: (4.2e-4, 1.6e-4))
+  decoder, params = decoder_of()
+  net = decoder.drafter.network
+  asked_for = DraftModel(net.clone(config=_asked_for(net.config)), GAMMA)
+  choose(dataclasses.replace(decoder, drafter=asked_for), params, 1, capsys)
+  assert choice.is_used(draft_step.key_of(asked_for.network, 1))
 
 
 def test_a_decoder_only_draft_uses_xla(gpu):
