@@ -8,7 +8,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from benchmarks import report, results
+from benchmarks import report
 from specdec_t5x.quiet import import_quietly
 
 # Commands in a module of the command's name.
@@ -28,7 +28,7 @@ COMMANDS = {
 _LIGHT = "decode head infer machine gpu figure2 figure3 figure4"
 # Commands that parse their flags: `report` renders pages from kept tables, `results`
 # measures all tables of the pages.
-OTHERS = {"report": report.main, "results": results.main}
+OTHERS = {"report": report.main, "results": report.measure}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

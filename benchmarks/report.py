@@ -1,30 +1,40 @@
-r"""Renders the tables of pages from the JSON that commands kept (--keep NAME).
+r"""Measures the tables of pages, and renders the pages from the kept JSON.
 
-  python -m benchmarks report          # writes the pages
-  python -m benchmarks report --check  # writes nothing; 1 where a page differs
+  python -m benchmarks report                      # writes the pages
+  python -m benchmarks report --check              # writes nothing; 1 if a page differs
+  python -m benchmarks results                     # measures; continues a stopped run
+  python -m benchmarks results --only machine base
+  python -m benchmarks results --data m30k=DIR     # and tables of that folder
 
-The lines `<!-- table NAME -->` and `<!-- end -->` in README.md, docs/results and
-docs/methods enclose the table of docs/results/data/NAME.json, with the measurement's
-environment below the table. Words after the name select columns and rows, as in
-`<!-- table NAME draft speed temperature=0 "shape=chain|tree of 8" -->`. Run this in the
-repository's root.
+A page has a table between the lines `<!-- table NAME -->` and `<!-- end -->`. The entry
+[pages.NAME] in tables.toml selects columns and rows from the JSON of a kept table in
+docs/results/data. Without an entry the page shows all of NAME.json.
+
+`results` runs the commands of results.toml in separate processes, one after the other,
+and keeps each table. A kept table of the same command, code and machine is not measured
+again. Run this in the root of a clone; all tables take hours.
 """
 
 import argparse
 import json
+import os
 import pathlib
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 
-from benchmarks.table import Column, grid
+from benchmarks.table import Column, grid, tables
 
 DATA = "docs/results/data"
 PAGES = ("README.md", "docs/results/*.md", "docs/methods/*.md")
-_MARKED = re.compile(r"(<!-- table (\w+)(.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+# The first table. The environments of other tables are compared with its environment.
+_FIRST = "machine"
+_ENVIRONMENT = ("device", "cores", "jax", "jaxlib", "code")
 
 
 def planned() -> dict[str, str]:
@@ -48,7 +58,7 @@ def rendered(page: str, root: pathlib.Path) -> str:
   if begun != ended:
     raise ValueError(
       f"A page begins {begun} tables and ends {ended}. Write <!-- end --> on its own "
-      "line below every <!-- table NAME -->."
+      "line below every <!-- table NAME -->, and queries in benchmarks/tables.toml."
     )
   return _MARKED.sub(lambda match: _table(root, *match.groups()), page)
 
@@ -67,11 +77,7 @@ def main(argv: Sequence[str], root: pathlib.Path = pathlib.Path()) -> int:
   Returns:
     The exit status: 1 if --check finds pages that differ, or if a table is missing.
   """
-  parser = argparse.ArgumentParser(
-    prog="python -m benchmarks report",
-    description=__doc__,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+  parser = _parser("report")
   parser.add_argument("--check", action="store_true", help="compare without writing")
   args = parser.parse_args(argv)
   try:
@@ -86,42 +92,174 @@ def main(argv: Sequence[str], root: pathlib.Path = pathlib.Path()) -> int:
   return int(args.check and bool(pages))
 
 
-def _table(root, begin, name, words, end) -> str:
-  """Returns a table between the markers, with the table's command."""
-  path = root / DATA / f"{name}.json"
+def measure(
+  argv: Sequence[str],
+  root: pathlib.Path = pathlib.Path(),
+  plan: Mapping[str, str] | None = None,
+) -> int:
+  """Measures the tables that were not kept, then writes the pages.
+
+  Args:
+    argv: the flags.
+    root: the repository's root.
+    plan: commands by table; None is `planned`.
+
+  Returns:
+    The exit status: 1 if a command failed, or if a page can't be rendered.
+  """
+  parser = _parser("results")
+  parser.add_argument("--only", nargs="+", default=[], help="tables (default: all)")
+  parser.add_argument(
+    "--data", nargs="+", default=[], metavar="WORD=DIR", type=_pair, help="data folders"
+  )
+  args = parser.parse_args(argv)
+  by_table = dict(commands(plan or planned(), dict(args.data)))
+  if unknown := set(args.only) - by_table.keys():
+    print(f"error: --only: expected names among {[*by_table]}, got {sorted(unknown)}.")
+    return 1
+  failed = []
+  for name, command in by_table.items():
+    if args.only and name not in (_FIRST, *args.only):
+      continue
+    if command is None:
+      print(f"{name}: not measured again. Give the table's data folder with --data.")
+    elif name != _FIRST and is_kept(root, name, command):
+      print(f"{name}: kept")
+    elif not _is_measured(name, command, root):
+      failed.append(name)
+  if failed:
+    names = ", ".join(failed)
+    print(f"Failed: {names}. Run the command again to measure the failed tables.")
+  return main([], root) or int(bool(failed))
+
+
+def commands(
+  plan: Mapping[str, str], given: Mapping[str, str]
+) -> Iterator[tuple[str, list[str] | None]]:
+  """Yields each table's name and command; the command is None if a folder is missing.
+
+  Args:
+    plan: as `planned`.
+    given: folders by the words in braces.
+  """
+  for name, command in plan.items():
+    is_complete = _folders(command) <= given.keys()
+    yield name, shlex.split(command.format_map(given)) if is_complete else None
+
+
+def is_kept(root: pathlib.Path, name: str, command: Sequence[str]) -> bool:
+  """Returns whether this command's table was kept, in the environment of `_FIRST`."""
+  try:
+    kept, first = (
+      json.loads((root / DATA / f"{table}.json").read_text(encoding="utf-8"))
+      for table in (name, _FIRST)
+    )
+  except FileNotFoundError:
+    return False
+  same = all(kept["environment"][x] == first["environment"][x] for x in _ENVIRONMENT)
+  return same and kept["command"].startswith(
+    f"python -m {shlex.join(_module(command))} "
+  )
+
+
+def _is_measured(name: str, command: Sequence[str], root: pathlib.Path) -> bool:
+  """Runs a command; returns whether the command's table was kept."""
+  print(f"{name}: measuring", flush=True)
+  # A common folder, because the paper's tables share cells.
+  folder = root / "runs" / "results"
+  folder.mkdir(parents=True, exist_ok=True)
+  path = folder / f"{name}.log"
+  environment = dict(os.environ)
+  if command[0] != "infer":  # `infer` times the start, so it compiles its programs.
+    compiled = str((folder / "compiled").absolute())
+    environment["JAX_COMPILATION_CACHE_DIR"] = compiled
+  run = [sys.executable, "-m", *_module(command), "--output", str(folder)]
+  with path.open("w", encoding="utf-8") as log:
+    process = subprocess.run(
+      [*run, "--keep", name], cwd=root, env=environment, stdout=log, stderr=log
+    )
+  if process.returncode:
+    print(f"{name}: failed; see {path}.")
+  return process.returncode == 0
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
+  return argparse.ArgumentParser(
+    prog=f"python -m benchmarks {name}",
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+
+
+def _pair(text: str) -> tuple[str, ...]:
+  match = re.fullmatch(r"(\w+)=(.+)", text)
+  if not match:
+    raise argparse.ArgumentTypeError(f"expected WORD=DIR, got {text!r}")
+  return match.groups()
+
+
+def _module(command: Sequence[str]) -> list[str]:
+  """Returns the arguments of `python -m` for a command of results.toml."""
+  return [*command] if command[0] == "lab" else ["benchmarks", *command]
+
+
+def _folders(command: str) -> set[str]:
+  return set(re.findall(r"\{(\w+)\}", command))
+
+
+def _table(root, begin, name, end) -> str:
+  """Returns a table between the markers, with the measurement's environment."""
+  query = tables()["pages"].get(name, {})
+  source = query.get("kept", name)
+  path = root / DATA / f"{source}.json"
   if not path.is_file():
     raise ValueError(
       f"A page has <!-- table {name} -->, but {path} does not exist. Make the file "
-      f"with the table's command and --keep {name}."
+      f"with the table's command and --keep {source}."
     )
   kept = json.loads(path.read_text(encoding="utf-8"))
-  text = grid(*_chosen(name, kept, shlex.split(words)))
+  text = grid(*selected(name, kept, **{"columns": [], "where": {}, **query}))
   where = "{device}, {cores} cores, {date}, code {code}".format_map(kept["environment"])
   command = kept["command"]
   plan = planned()
-  if name in plan:  # The page shows the short command of `benchmarks results`.
-    folders = dict.fromkeys(re.findall(r"\{(\w+)\}", plan[name]))
-    data = "".join(f" --data {word}=DIR" for word in folders)
-    command = f"python -m benchmarks results --only {name}{data}"
+  if source in plan:  # The page shows the short command of `benchmarks results`.
+    data = "".join(f" --data {word}=DIR" for word in sorted(_folders(plan[source])))
+    command = f"python -m benchmarks results --only {source}{data}"
   return f"{begin}\n{text}\n{where}: `{command}`\n\n{end}"
 
 
-def _chosen(name, kept, words) -> tuple[list[Column], list[dict]]:
-  """Returns the columns and rows that a marker's words choose; all without words."""
-  by_key = {fields[0]: Column(*fields) for fields in kept["columns"]}
-  conditions = dict(word.split("=", 1) for word in words if "=" in word)
-  chosen = [word for word in words if "=" not in word]
-  if unknown := {*chosen, *conditions} - by_key.keys():
+def selected(
+  name: str,
+  table: Mapping,
+  columns: Sequence[str],
+  where: Mapping[str, Sequence[str]],
+  kept: str = "",
+) -> tuple[list[Column], list[dict]]:
+  """Returns columns and rows of a kept table.
+
+  Args:
+    name: the name on the page, for messages.
+    table: the kept JSON.
+    columns: the keys of the columns; all columns if empty.
+    where: the shown values of each column that selects rows.
+    kept: the name of the kept table.
+
+  Raises:
+    ValueError: if the table lacks a column, or no row is selected.
+  """
+  by_key = {fields[0]: Column(*fields) for fields in table["columns"]}
+  if unknown := {*columns, *where} - by_key.keys():
     raise ValueError(
-      f"A page's <!-- table {name} .. --> names the columns {sorted(unknown)}, "
-      f"expected names among {[*by_key]}."
+      f"[pages.{name}] in tables.toml has the columns {sorted(unknown)}, expected "
+      f"columns of {kept or name}: {[*by_key]}."
     )
-  rows = kept["rows"]
-  for key, values in conditions.items():
-    column = by_key[key]
-    rows = [row for row in rows if column.show(row.get(key)) in values.split("|")]
+  rows = [
+    row
+    for row in table["rows"]
+    if all(by_key[key].show(row.get(key)) in values for key, values in where.items())
+  ]
   if not rows:
     raise ValueError(
-      f"A page's <!-- table {name} .. --> selects no row. Correct the selection."
+      f"[pages.{name}] in tables.toml selects no row. Correct `where`."
     )
-  return [by_key[key] for key in chosen or by_key], rows
+  return [by_key[key] for key in columns or by_key], rows

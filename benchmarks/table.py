@@ -1,11 +1,10 @@
-"""A table as Markdown, CSV and JSON."""
+"""A table as Markdown, CSV and JSON; tables.toml has the columns and texts."""
 
 import csv
 import dataclasses
 import functools
 import io
 import json
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -19,7 +18,6 @@ from specdec_t5x.analysis.acceptance import Estimate
 from specdec_t5x.tables import padded
 
 NOT_MEASURED = "not measured"
-_COLUMN = re.compile(r"(\w+)(?::(\d))?(\?\S*)?(?: (.+))?")
 
 # A number, an estimate with an interval, a median with quartiles, or a word. None is
 # shown as `Column.missing`.
@@ -32,15 +30,18 @@ class Column:
 
   Attributes:
     key: the key of the values in the rows.
-    header: the header.
+    header: the header; the key if empty.
     digits: the number of digits after the point.
     missing: the text for a missing value.
   """
 
   key: str
-  header: str
+  header: str = ""
   digits: int = 2
   missing: str = NOT_MEASURED
+
+  def __post_init__(self):
+    object.__setattr__(self, "header", self.header or self.key)
 
   def show(self, value: Value | Mapping[str, float | None]) -> str:
     """Returns a value, or a value read from JSON, as text."""
@@ -58,36 +59,28 @@ class Column:
     return f"{middle:.{self.digits}f}{ends}"
 
 
-def columns(text: str) -> tuple[Column, ...]:
-  """Returns the columns of a text, which are separated by `|`.
-
-  A column is a key, and as needed `:` with the digits, `?` with the text for a missing
-  value, and the header: "gamma | speed:1 speed-up | siblings?- | c:3?- c, ms".
-  """
-  parsed = []
-  for column in text.split("|"):
-    key, digits, missing, header = _COLUMN.fullmatch(column.strip()).groups()
-    missing = NOT_MEASURED if missing is None else missing[1:]
-    parsed.append(Column(key, header or key, int(digits or 2), missing))
-  return tuple(parsed)
-
-
 @functools.cache
-def declared(name: str, package: str = "benchmarks") -> Mapping[str, Any]:
-  """Returns the title, columns and notes of a table.
+def tables(package: str = "benchmarks") -> Mapping[str, Any]:
+  """Returns the contents of a package's tables.toml."""
+  file = resources.files(package) / "tables.toml"
+  return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def declared(name: str, package: str = "benchmarks") -> dict[str, Any]:
+  """Returns the entry of a table in tables.toml, with its columns and notes.
 
   Args:
-    name: the table's name in the package's tables.toml.
+    name: the table's name.
     package: the importable package that holds tables.toml.
   """
-  file = resources.files(package) / "tables.toml"
-  document = tomllib.loads(file.read_text(encoding="utf-8"))
-  table = document
+  entry = tables(package)
   for part in name.split("."):
-    table = table[part]
+    entry = entry[part]
+  columns = [Column(c) if isinstance(c, str) else Column(**c) for c in entry["columns"]]
   # Notes that several tables have, by name.
-  shared = document.get("notes", {})
-  return {**table, "notes": [shared.get(n, n) for n in table.get("notes", ())]}
+  shared = tables(package).get("notes", {})
+  notes = [shared.get(note, note) for note in entry.get("notes", ())]
+  return {**entry, "columns": columns, "notes": notes}
 
 
 def grid(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
@@ -145,10 +138,16 @@ class Table:
 
   def csv(self) -> str:
     """Returns the rows as CSV; the ends of an interval have separate columns."""
-    rows = [
-      {k: v for c in self.columns for k, v in _flat(c.key, row.get(c.key))}
-      for row in self.rows
-    ]
+    rows = []
+    for values in self.rows:
+      row = {}
+      for key in (column.key for column in self.columns):
+        value = plain(values.get(key))
+        for name, number in (
+          value if isinstance(value, Mapping) else {"": value}
+        ).items():
+          row[key if name in ("", "value", "median") else f"{key}_{name}"] = number
+      rows.append(row)
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -181,7 +180,7 @@ def render(
   name: str,
   rows: Sequence[Mapping[str, Value]],
   words: Mapping[str, Any] | None = None,
-  more: str = "",
+  more: Sequence[Column] = (),
   notes: Sequence[str] = (),
   *,
   package: str = "benchmarks",
@@ -198,12 +197,12 @@ def render(
     package: the package with the tables.toml.
     **fields: other fields of the table.
   """
-  spec = declared(name, package)
+  entry = declared(name, package)
   words = words or {}
-  title = spec["title"].format(**words)
-  shown = columns(spec["columns"] + more)
-  notes = (*(note.format(**words) for note in spec["notes"]), *notes)
-  return Table(name.rpartition(".")[2], title, shown, rows, notes, **fields)
+  notes = (*(note.format(**words) for note in entry["notes"]), *notes)
+  title = entry["title"].format(**words)
+  columns = (*entry["columns"], *more)
+  return Table(name.rpartition(".")[2], title, columns, rows, notes, **fields)
 
 
 def put(folder: str, name: str, text: str) -> str:
@@ -226,12 +225,3 @@ def plain(value: Any) -> Any:
   if isinstance(value, Mapping):
     return {key: plain(item) for key, item in value.items()}
   return list(map(plain, value)) if isinstance(value, list | tuple) else value
-
-
-def _flat(key, value):
-  value = plain(value)
-  if not isinstance(value, Mapping):
-    yield key, value
-    return
-  for name, number in value.items():
-    yield (key if name in ("value", "median") else f"{key}_{name}"), number
