@@ -64,7 +64,7 @@ gpu:
 
 # The checks alone, one line each.
 test-gpu:
-	$(HERE) -m benchmarks.gpu.checks $(ARGS)
+	$(HERE) -m tests.native.device $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 20 $(MARKED_$(SUITE))

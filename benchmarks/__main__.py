@@ -1,6 +1,6 @@
 """`python -m benchmarks COMMAND`: measures, prints a table and writes files.
 
-`COMMAND --help` describes a command.
+`COMMAND --help` describes a command. tables.toml has the comparisons of ways to decode.
 """
 
 import argparse
@@ -9,25 +9,23 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks import report
+from benchmarks.command import Command
+from benchmarks.table import tables
 from specdec_t5x.quiet import import_quietly
 
-# Commands in a module of the command's name.
-_SAME_NAME = "decode infer rules tree methods batches"
-# "module:attribute" of each command, in this package.
+COMPARISONS = [name for name, entry in tables().items() if "ways" in entry]
+# "module:attribute" of each command.
 COMMANDS = {
-  **{name: f"{name}:COMMAND" for name in _SAME_NAME.split()},
-  "copy": "copies:COMMAND",
-  "head": "bounds:HEAD",
-  "machine": "bounds:MACHINE",
-  "gpu": "gpu.command:COMMAND",
-  **{f"table{number}": f"paper.tables:TABLE_{number}" for number in range(1, 6)},
-  **{f"figure{number}": f"paper.curves:FIGURE_{number}" for number in (2, 3, 4)},
-  "figure5": "paper.timeline:COMMAND",
+  "decode": "gpu:DECODE",
+  "gpu": "gpu:GPU",
+  "infer": "infer:COMMAND",
+  "machine": "machine:COMMAND",
+  **{f"table{number}": "paper.tables:command" for number in range(1, 6)},
+  **{f"figure{number}": "paper.figures:command" for number in range(2, 6)},
+  **dict.fromkeys(COMPARISONS, "comparison:command"),
 }
 # Commands that never load TensorFlow, which takes seconds.
-_LIGHT = "decode head infer machine gpu figure2 figure3 figure4"
-# Commands that parse their flags: `report` renders pages from kept tables, `results`
-# measures all tables of the pages.
+_LIGHT = ("decode", "infer", "machine", "gpu", "figure2", "figure3", "figure4")
 OTHERS = {"report": report.main, "results": report.measure}
 
 
@@ -47,11 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   name = parser.parse_args(argv[:1]).command
   if name in OTHERS:
     return OTHERS[name](argv[1:])
-  if name not in _LIGHT.split():
+  if name not in _LIGHT:
     import_quietly("tensorflow")
   module, _, attribute = COMMANDS[name].partition(":")
   command = getattr(importlib.import_module(f"benchmarks.{module}"), attribute)
-  return command.main(argv[1:], f"python -m benchmarks {name}")
+  command = command if isinstance(command, Command) else command(name)
+  return command.main(argv[1:])
 
 
 if __name__ == "__main__":

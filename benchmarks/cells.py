@@ -10,13 +10,13 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.costs import measure_costs
-from benchmarks.measured import Measured, Setting
-from benchmarks.run import PLAIN, Run, Way, measure
-from benchmarks.study import Draft, Job, Study
+import jax
+
+from benchmarks.measure import PLAIN, Measured, Run, Setting, Way, measure
+from benchmarks.study import BATCH, Draft, Job, Study
 
 FILE = "cells.jsonl"
 
@@ -29,25 +29,25 @@ class Cells:
   def __init__(self, folder: str | os.PathLike):
     self.path = pathlib.Path(folder) / FILE
     self._asked: set[str] = set()
-    self._results, self._whole = self._read()
+    self._results, self._is_whole = self._read()
 
   def find(self, key: Key) -> dict[str, Any] | None:
     """Returns the result with the given key, or None."""
-    name = _canonical(key)
+    name = json.dumps(key, sort_keys=True)
     self._asked.add(name)
     return self._results.get(name)
 
   def add(self, key: Key, result: Mapping[str, Any]) -> None:
     """Adds a result, and writes it to disk before returning."""
-    name = _canonical(key)
+    name = json.dumps(key, sort_keys=True)
     line = json.dumps({"key": json.loads(name), "result": result}) + "\n"
     self.path.parent.mkdir(parents=True, exist_ok=True)
     with self.path.open("a", encoding="utf-8") as file:
       # An unfinished line of a killed run stays in the file; the new line comes below.
-      file.write(line if self._whole else f"\n{line}")
+      file.write(line if self._is_whole else f"\n{line}")
       file.flush()
       os.fsync(file.fileno())
-    self._whole = True
+    self._is_whole = True
     self._results[name] = json.loads(json.dumps(result))
 
   def get(
@@ -55,10 +55,7 @@ class Cells:
   ) -> dict[str, Any] | None:
     """Returns the result with the given key; measures and adds a missing result.
 
-    Args:
-      key: every setting that determines the result.
-      measure: a function that returns the result, or None if there is no result.
-      recorded: whether to return None for a missing result, without a measurement.
+    The result is None if it is missing and `recorded`, or if `measure` returns None.
     """
     result = self.find(key)
     if result is None and not recorded and (measured := measure()) is not None:
@@ -67,11 +64,7 @@ class Cells:
     return result
 
   def take(self, folder: str | os.PathLike) -> None:
-    """Adds the missing cells from another folder.
-
-    Raises:
-      ValueError: if the other folder has no cells.
-    """
+    """Adds the missing cells from another folder, which must have cells."""
     other = Cells(folder)
     if not other.path.exists():
       raise ValueError(
@@ -83,9 +76,7 @@ class Cells:
 
   def unasked(self) -> int:
     """Returns the number of cells without a `find` call; 0 if `find` was not called."""
-    if not self._asked:
-      return 0
-    return len(self._results.keys() - self._asked)
+    return len(self._results.keys() - self._asked) if self._asked else 0
 
   def _read(self):
     if not self.path.exists():
@@ -97,7 +88,7 @@ class Cells:
         continue
       try:
         cell = json.loads(line)
-        results[_canonical(cell["key"])] = cell["result"]
+        results[json.dumps(cell["key"], sort_keys=True)] = cell["result"]
       except (ValueError, KeyError, TypeError):
         print(
           f"{self.path}, line {number}: not a complete cell, perhaps because the run "
@@ -107,21 +98,12 @@ class Cells:
     return results, text.endswith("\n") or not text
 
 
-def _canonical(key: Key) -> str:
-  return json.dumps(key, sort_keys=True)
-
-
 def measure_all(
   args: argparse.Namespace,
-  jobs: Iterable[Job],
+  job: Job,
   settings: Callable[[Draft], Sequence[Setting]],
 ) -> list[tuple[dict[str, Any], Measured | None]]:
-  """Measures all cells of some jobs; each cell is kept at once.
-
-  Args:
-    args: the flags `output` and `recorded`.
-    jobs: the jobs.
-    settings: a function from a draft to the settings of the draft's cells.
+  """Measures the cells of a draft's settings for each draft; each cell is kept at once.
 
   Returns:
     A row with the names of each cell, and the cell; None if `recorded` and not kept.
@@ -130,20 +112,23 @@ def measure_all(
   from tqdm import tqdm
 
   cells = Cells(args.output)
+  study = job.load()
+  size = sum(leaf.size for leaf in jax.tree.leaves(study.target.params))
+  names = {"task": job.task, "target": f"ours, {size / 1e6:.1f}M parameters"}
+  pairs = [(draft, setting) for draft in study.drafts for setting in settings(draft)]
   rows = []
-  for job in jobs:
-    study = job.load()
-    pairs = [(draft, setting) for draft in study.drafts for setting in settings(draft)]
-    for draft, setting in tqdm(pairs, desc=job.task, unit="cell", file=sys.stderr):
-      row = {
-        "task": job.task,
-        "folder": job.target,
-        "draft": draft.name,
-        "temperature": setting.temperature,
-        "gamma": setting.gamma,
-        "lenience": setting.lenience,
-      }
-      rows.append((row, _cell(study, draft, setting, cells, args.recorded)))
+  for draft, setting in tqdm(pairs, desc=job.task, unit="cell", file=sys.stderr):
+    # A timed cell has the same counts as a counted cell.
+    timed = study.key(draft, dataclasses.replace(setting, timed=True))
+    result = None if setting.timed else cells.find(timed)
+    if result is None:
+
+      def run(draft=draft, setting=setting):
+        return measure_cell(study, draft, setting).to_result()
+
+      result = cells.get(study.key(draft, setting), run, args.recorded)
+    row = {**names, "draft": draft.name, **dataclasses.asdict(setting)}
+    rows.append((row, result and Measured.of(setting, result)))
   if other := cells.unasked():
     print(
       f"{cells.path} has {other} more cells, of other settings, code or machines; the "
@@ -154,31 +139,25 @@ def measure_all(
 
 
 def measure_cell(study: Study, draft: Draft, setting: Setting) -> Measured:
-  """Decodes inputs at batch 1 up to `study.job.num_tokens` tokens, and times the parts.
+  """Measures a cell.
 
-  If the setting is timed, plain decoding of every input runs in turn.
+  A timed cell decodes inputs at batch 1 up to `study.job.num_tokens` tokens, in turn
+  with plain decoding, and times the parts. Another cell counts on all inputs.
   """
   decode = study.cell(draft, setting)
-  ways = {"ours": Way(decode)}
+  batch = 1 if setting.timed else BATCH
+  ways = {"ours": Way(study.grouped(decode, batch))}
   if setting.timed:
-    ways[PLAIN] = Way(study.decode(setting.temperature))
-  num_tokens = study.job.num_tokens
-  run = Run(lambda *_: ways, study, setting=setting, num_tokens=num_tokens)
+    ways[PLAIN] = Way(study.grouped(study.decode(setting.temperature), batch))
+  run = Run(
+    lambda *_: ways,
+    study.groups,
+    batches=[batch],
+    setting=setting,
+    num_tokens=study.job.num_tokens if setting.timed else None,
+  )
   cell = next(measure(run)).cell
   if not setting.timed:
     return cell
-  costs = measure_costs(decode, setting.gamma, study.inputs[0], study.job.runs)
+  costs = study.costs({"ours": decode}, study.job.runs)["ours"]
   return dataclasses.replace(cell, costs=costs)
-
-
-def _cell(study, draft, setting, cells, recorded) -> Measured | None:
-  # A timed cell has the same counts as a counted cell.
-  timed = study.key(draft, dataclasses.replace(setting, timed=True))
-  result = None if setting.timed else cells.find(timed)
-  if result is None:
-    result = cells.get(
-      study.key(draft, setting),
-      lambda: measure_cell(study, draft, setting).to_result(),
-      recorded,
-    )
-  return result and Measured.of(setting, result)

@@ -15,7 +15,7 @@ from specdec_t5x import tuning
 PACKAGES = ("jax", "jaxlib", "flax")
 # The root of the clone.
 ROOT = pathlib.Path(__file__).parents[1]
-_TIMING = "timed", "iteration", "study", "costs", "oracle", "run"
+_TIMING = "timed", "study", "oracle", "measure"
 _DECODING = "core", "network", "decoding", "drafters", "contrib"
 # Patterns of the clone's sources that decode, or that time decodes.
 SOURCES = (

@@ -1,19 +1,18 @@
-"""Makes jobs from flags: for a pair of the user, of the demo or of the paper."""
+"""Makes jobs from flags: of the user's pair, the pair in the package, the paper's."""
 
 import argparse
 import dataclasses
 import functools
-import json
 import os
-import sys
-from collections.abc import Iterator, Sequence
+import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 from etils import epath
 
 from benchmarks.command import at_least
 from benchmarks.study import COPY, UNTRAINED, Job, Study, Tokens
-from specdec_t5x.data.hints import COMMANDS, DIRECTORY
+from specdec_t5x.demo import embedded
 from specdec_t5x.vocabularies.frames import frame_of
 from specdec_t5x.vocabularies.opening import open_vocabulary
 
@@ -21,52 +20,16 @@ DEMO = "demo"
 PAPER = "paper"
 # The most tokens of inputs and of outputs.
 _PAPER_LENGTHS = {"ende": (256, 256), "cnndm": (512, 128)}
-_PAPER = {"num_tokens": 10_000, "dtype": "bfloat16"}
-_TASKS = {DEMO: tuple(COMMANDS), PAPER: tuple(_PAPER_LENGTHS), None: ()}
 _ORDERS = {"unigram": 1, "bigram": 2, "trigram": 3}
-# The flags of commands that measure cells.
-CELLS = {
-  "num_tokens": (int, "output tokens of a cell (paper: 10000, else 2000)"),
-  "runs": (15, "number of timings of every part"),
-  "recorded": False,
-}
-# The flags of a target and of inputs; `PAIRS` adds drafts.
-TARGET = {
-  "target": ([str], "checkpoint; TASK: of a preset", {"metavar": "[TASK:]DIR"}),
-  "vocabulary": (str, "a SentencePiece model"),
-  "inputs": (str, "file with an input on every line"),
-  "prefix": ("", "text before every line of --inputs"),
-  "num_inputs": (int, "maximum number of inputs"),
-  "max_length": int,
-  "preset": (
-    str,
-    "demo: the pairs of `make demo`, the default without --target; paper: T5 1.1 XXL "
-    "in bfloat16 on WMT14 EnDe and CNN/DailyMail",
-    (DEMO, PAPER),
-  ),
-  "tasks": ([str], "tasks of a preset: ende, cnndm; demo: also lm"),
-  "task": ("yours", "name of the task of --inputs"),
-  "prompts": (False, "--inputs are prompts of decoder-only networks, without EOS"),
-  "dtype": (str, "dtype of parameters and activations (paper: bfloat16, else float32)"),
-  "tfds_data_dir": (str, "folder of the prepared TFDS datasets"),
-}
-PAIRS = {
-  **TARGET,
-  "draft": (
-    [str],
-    "checkpoint or n-gram table (DIR@2: the table's bigrams); several drafts need "
-    "different names; `copy` copies from the input, `quantized` is the target in 8 "
-    "bits. With --preset demo, in addition to the demo's drafts",
-    {"metavar": "[TASK:][NAME=]DIR", "action": "extend"},
-  ),
-}
-# The flags of commands with few inputs and short outputs.
-FEW = {"num_inputs": (100, PAIRS["num_inputs"][1]), "max_length": 64}
+# Further drafts of the pair in the package, if somebody trained them.
+_MORE = pathlib.Path("runs/demo/ende")
+_PREFIX = "translate English to German: "
+_MAX_OUTPUT = 80
 
 
 def load(args: argparse.Namespace) -> Study:
-  """Loads the first task of the flags."""
-  return from_flags(args)[0].load()
+  """Loads the pair and the inputs of the flags."""
+  return from_flags(args).load()
 
 
 def preset(args: argparse.Namespace) -> str | None:
@@ -74,102 +37,67 @@ def preset(args: argparse.Namespace) -> str | None:
   return args.preset or (None if args.target else DEMO)
 
 
-def from_flags(args: argparse.Namespace) -> list[Job]:
-  """Returns a job per task.
+def from_flags(args: argparse.Namespace) -> Job:
+  """Returns the job of the flags.
 
   Raises:
     ValueError: if flags or files are missing; the message names all of them.
   """
   chosen = preset(args)
   at_least(args, num_inputs=1, max_length=1, num_tokens=1, runs=1)
-  fixed = dict(_PAPER) if chosen == PAPER else {}
+  fixed = {"num_tokens": 10_000, "dtype": "bfloat16"} if chosen == PAPER else {}
   for name in ("max_length", "num_tokens", "dtype", "runs"):
     if vars(args).get(name) is not None:
       fixed[name] = getattr(args, name)
-  jobs = []
-  for job in _SOURCES[chosen](args):
-    drafts = {**job.drafts, **_drafts(args, job.task)}
-    jobs.append(dataclasses.replace(job, drafts=drafts, **fixed))
-  return jobs
+  job = {DEMO: _of_demo, PAPER: _of_paper, None: _of_flags}[chosen](args)
+  return dataclasses.replace(job, drafts={**job.drafts, **_drafts(args)}, **fixed)
 
 
 def known(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the preset and each task's folders of models, for a table's settings."""
-  models = {job.task: {"target": job.target, **job.drafts} for job in from_flags(args)}
-  return {"preset": preset(args), "models": models}
+  """Returns the preset and the folders of models, for a table's settings."""
+  job = from_flags(args)
+  return {"preset": preset(args), "models": {"target": job.target, **job.drafts}}
 
 
-def _of_demo(args) -> Iterator[Job]:
-  """Yields the demo's tasks from the files of `demo.making.describe`."""
-  tasks = _tasks(args)
-  paths = {task: os.path.join(DIRECTORY, task, "pair.json") for task in tasks}
-  lacking = [task for task in tasks if not os.path.isfile(paths[task])]
-  if lacking and (args.tasks or lacking == tasks):
-    commands = sorted({COMMANDS[task] for task in lacking})
+def _of_demo(args) -> Job:
+  """Returns the job of the pair in the package, with the trained drafts of `_MORE`."""
+  if args.tasks != "ende":
+    raise ValueError(f"--tasks: expected ende for --preset demo, got {args.tasks}.")
+  drafts = {"draft_small": embedded.draft()}
+  if vars(args).get("heads"):
+    for folder in ("draft_tiny", "heads/*"):
+      found = sorted(_MORE.glob(f"{folder}/checkpoint_*"))
+      drafts |= {path.parent.name: str(path) for path in found}
+  if vars(args).get("tables"):
+    for folder in _MORE.glob("ngrams/checkpoint_0"):
+      drafts |= {name: f"{folder}@{order}" for name, order in _ORDERS.items()}
+    drafts[COPY] = COPY
+  lines = (embedded.FOLDER / "test.en").read_text("utf-8").splitlines()
+  texts = [_PREFIX + line for line in lines[: args.num_inputs]]
+  vocabulary = embedded.vocabulary()
+  read = functools.partial(encoded, vocabulary, texts, prompts=False)
+  length = _MAX_OUTPUT
+  return Job("ende", embedded.target(), drafts, read, length, vocabulary=vocabulary)
+
+
+def _of_paper(args) -> Job:
+  """Returns the job of a task of the paper."""
+  if not args.target or not _drafts(args):
     raise ValueError(
-      f"--preset demo: the demo pair {', '.join(lacking)} is not there: "
-      f"{paths[lacking[0]]} is missing. Run `{'` or `'.join(commands)}` in the "
-      "repository's root first, or give your own pair with --target, --draft, "
-      "--vocabulary and --inputs."
+      f"--preset paper needs checkpoints for {args.tasks}: --target DIR, T5 1.1 XXL "
+      "fine-tuned on the task, and --draft NAME=DIR, fine-tuned T5 1.1 small, base and "
+      "large, named T5-small, T5-base and T5-large as in the paper; the test sets in "
+      "--tfds-data-dir; and T5's vocabulary, from gs:// or with --vocabulary."
     )
-  for task in tasks:
-    if task in lacking:
-      continue
-    with open(paths[task], encoding="utf-8") as file:
-      pair = json.load(file)
-    drafts = dict(pair["drafts"])
-    if vars(args).get("heads"):
-      drafts |= _made(pair, "more")
-    if vars(args).get("tables"):
-      for folder in _made(pair, "tables").values():
-        drafts |= {name: f"{folder}@{order}" for name, order in _ORDERS.items()}
-      drafts[COPY] = COPY
-    vocabulary = pair["vocabulary"]
-    cut = pair["max_input"]
-    read = functools.partial(
-      _lines, pair["inputs"], args.num_inputs, "", vocabulary, pair["prompts"], cut
-    )
-    yield Job(
-      task,
-      pair["target"],
-      drafts,
-      read,
-      pair["max_output"],
-      vocabulary=vocabulary,
-      also=pair["also"],
-      cut=cut,
-    )
+  max_input, max_output = _PAPER_LENGTHS[args.tasks]
+  read = functools.partial(_published, args.tasks, args, max_input)
+  target = _existing(args.target, "--target")
+  vocabulary = args.vocabulary or ""
+  return Job(args.tasks, target, {}, read, max_output, vocabulary=vocabulary)
 
 
-def _made(pair, kind):
-  """Returns a demo pair's existing parts of a kind; prints how to make other parts."""
-  for name, folder in pair[kind].items():
-    if not os.path.isdir(folder):
-      print(f"No {folder}: `{pair['makes'][name]}` makes it.", file=sys.stderr)
-  return {n: folder for n, folder in pair[kind].items() if os.path.isdir(folder)}
-
-
-def _of_paper(args) -> Iterator[Job]:
-  """Yields the paper's tasks."""
-  targets = {task: _of_task(args.target or [], task) for task in _tasks(args)}
-  needed = [task for task in targets if not targets[task] or not _drafts(args, task)]
-  if needed:
-    raise ValueError(
-      f"--preset paper needs checkpoints for {' and '.join(needed)}: --target "
-      "[TASK:]DIR, T5 1.1 XXL fine-tuned on the task, and --draft [TASK:]NAME=DIR, "
-      "fine-tuned T5 1.1 small, base and large, named T5-small, T5-base and T5-large "
-      "as in the paper; the test sets in --tfds-data-dir; and T5's vocabulary, from "
-      "gs:// or with --vocabulary. Select your tasks with --tasks."
-    )
-  for task, target in targets.items():
-    max_input, max_output = _PAPER_LENGTHS[task]
-    read = functools.partial(_published, task, args, max_input)
-    folder = _existing(target[-1], "--target")
-    yield Job(task, folder, {}, read, max_output, vocabulary=args.vocabulary or "")
-
-
-def _of_flags(args) -> Iterator[Job]:
-  """Yields the task of the pair in the flags."""
+def _of_flags(args) -> Job:
+  """Returns the job of the pair in the flags."""
   # A vocabulary may be a Hugging Face folder.
   for flag, is_there in (("vocabulary", os.path.exists), ("inputs", os.path.isfile)):
     path = getattr(args, flag)
@@ -178,49 +106,23 @@ def _of_flags(args) -> Iterator[Job]:
         f"--{flag}: expected a file, got {path!r}. Your own pair needs --target, "
         "--draft, --vocabulary and --inputs."
       )
-  if len(args.target) != 1:
-    raise ValueError(
-      f"--target: expected one folder, got {args.target}. Give --target once."
-    )
-  if "draft" in args and not _drafts(args, args.task):
+  if "draft" in args and not _drafts(args):
     raise ValueError(
       "--draft: expected NAME=DIR, `copy` or `quantized`, got no draft. Give at least "
       "1 draft."
     )
-  read = functools.partial(
-    _lines, args.inputs, args.num_inputs, args.prefix, args.vocabulary, args.prompts
-  )
-  folder = _existing(args.target[0], "--target")
-  yield Job(args.task, folder, {}, read, 128, vocabulary=args.vocabulary)
+
+  def read():
+    texts = lines(args.inputs, args.num_inputs, args.prefix)
+    return encoded(args.vocabulary, texts, args.prompts)
+
+  target = _existing(args.target, "--target")
+  return Job(args.task, target, {}, read, 128, vocabulary=args.vocabulary)
 
 
-_SOURCES = {DEMO: _of_demo, PAPER: _of_paper, None: _of_flags}
-
-
-def _tasks(args):
-  task_names = _TASKS[preset(args)]
-  unknown = [task for task in args.tasks or () if task not in task_names]
-  if unknown:
-    raise ValueError(f"--tasks: expected names among {task_names}, got {unknown}.")
-  return list(args.tasks or task_names)
-
-
-def _of_task(values, task):
-  """Returns the values for a task: values with the task's name, or with no name."""
-  matching = []
-  for value in values:
-    name, colon, path = value.partition(":")
-    # A colon without a task's name is part of the path, as in gs://...
-    if not colon or name not in COMMANDS:
-      matching.append(value)
-    elif name == task:
-      matching.append(path)
-  return matching
-
-
-def _drafts(args, task):
+def _drafts(args):
   drafts = {}
-  for value in _of_task(vars(args).get("draft") or [], task):
+  for value in vars(args).get("draft") or []:
     name, equals, source = value.partition("=")
     if not equals:
       name = value if value in UNTRAINED else "draft"
@@ -241,25 +143,26 @@ def _existing(path, flag):
   return path
 
 
-def encoded(
-  vocabulary: str, texts: Sequence[str], prompts: bool, cut: int | None = None
-) -> Tokens:
-  """Returns the tokens of texts, cut to `cut` tokens; prompts have no EOS."""
+def encoded(vocabulary: str, texts: Sequence[str], prompts: bool) -> Tokens:
+  """Returns the tokens of texts; prompts have no EOS."""
   opened = open_vocabulary(vocabulary)
   prefix, suffix = frame_of(opened)
   # The output continues a prompt.
   end = () if prompts else suffix
-  cut = None if cut is None else cut - len(prefix) - len(end)
-  ids = [[*prefix, *opened.encode(text)[:cut], *end] for text in texts]
+  ids = [[*prefix, *opened.encode(text), *end] for text in texts]
   return ids, opened.eos_id
 
 
-def _lines(path, count, prefix, vocabulary, prompts, cut=None) -> Tokens:
-  """Reads a file with an input per line."""
-  lines = epath.Path(path).read_text().splitlines()[:count]
-  if not lines:
+def lines(path: str, count: int | None, prefix: str) -> list[str]:
+  """Returns the first lines of a file, each with a prefix.
+
+  Raises:
+    ValueError: if the file has no line.
+  """
+  texts = epath.Path(path).read_text().splitlines()[:count]
+  if not texts:
     raise ValueError(f"--inputs: {path!r} has no line. Give an input on every line.")
-  return encoded(vocabulary, [prefix + line for line in lines], prompts, cut)
+  return [prefix + text for text in texts]
 
 
 def _published(task, args, cut) -> Tokens:

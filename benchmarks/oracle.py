@@ -15,12 +15,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Int
 
-from benchmarks.iteration import iterated
 from benchmarks.sizes import VOCAB_SIZE, random_params, t5_1_1
 from benchmarks.study import Decode
-from benchmarks.timed import Loop, Program
+from benchmarks.timed import Loop, Program, iterated
 from specdec_t5x import tuning
 from specdec_t5x.api import Model
 from specdec_t5x.core.distributions import Sampling
@@ -41,35 +40,10 @@ _MARGIN = 1e4
 MOST_TEMPERATURE = 10.0
 
 
-def forced_tokens(
-  outputs: Int[Array, "B T"],
-  alpha: float | Float[Array, "B T"],
-  vocab_size: int,
-  key: Key[Array, ""],
-) -> Int[Array, "B T"]:
-  """Returns the oracle's drafted token at each position of the output.
-
-  The drafted token is the target's token with probability alpha, independently at each
-  position, else another token. So alpha is the acceptance rate of tested tokens.
-
-  Args:
-    outputs: the target's greedy outputs.
-    alpha: the acceptance rate, for all positions or for each position.
-    vocab_size: the vocabulary size.
-    key: consumed.
-  """
-  is_right = jax.random.uniform(key, outputs.shape) < alpha
-  return jnp.where(is_right, outputs, (outputs + 1) % vocab_size)
-
-
 def oracle_extend(extend: ExtendFn, forced: Int[Array, "B T"]) -> ExtendFn:
   """Returns `extend` with all mass on forced[:, i] at output position i.
 
-  The distribution is one-hot at temperatures up to `MOST_TEMPERATURE`.
-
-  Args:
-    extend: the real network.
-    forced: tokens from `forced_tokens`; beyond T the last token is repeated.
+  The distribution is one-hot up to `MOST_TEMPERATURE`. Beyond T the last token repeats.
   """
 
   def bent(cache, tokens, *block):
@@ -87,13 +61,7 @@ def oracle_extend(extend: ExtendFn, forced: Int[Array, "B T"]) -> ExtendFn:
 
 @functools.cache
 def random_model(size: str, dtype: str = "float32", weights: str = "float32") -> Model:
-  """Returns a network with random weights, made once per process.
-
-  Args:
-    size: one of `bench.sizes.SIZES`.
-    dtype: the dtype of parameters and activations.
-    weights: the format of the weights; 'int8' rounds the same random weights.
-  """
+  """Returns a network with random weights; 'int8' rounds the same random weights."""
   config = t5_1_1(size, dtype)
   if weights == "float32":
     network = Transformer(config)
@@ -103,10 +71,7 @@ def random_model(size: str, dtype: str = "float32", weights: str = "float32") ->
 
 
 def paired(target: Network, draft: Network | str | None, gamma: int = 0) -> Decoder:
-  """Returns a decoder with a draft: a network, or the name of an entry of `ROUNDED`.
-
-  Without a draft the decoder is plain, with blocks of `gamma` tokens if gamma is set.
-  """
+  """Returns the decoder of a draft, a network or a name in `ROUNDED`; plain without."""
   if draft is None:
     return PlainDecoder(target, block=gamma or 1)
   if isinstance(draft, str):
@@ -115,10 +80,9 @@ def paired(target: Network, draft: Network | str | None, gamma: int = 0) -> Deco
 
 
 def oracle_start(decode: Decode):
-  """Returns the start of decoding with oracles.
+  """Returns a function of (forced, params, inputs, keys) that starts decoding.
 
-  The start is a function of (forced, params, inputs, keys), where forced has the tokens
-  [B, T] of the "target" and, for speculation, of the "draft".
+  `forced` has the tokens [B, T] of the "target" and, for speculation, of the "draft".
   """
 
   def start(forced, *arrays):
@@ -146,9 +110,7 @@ def oracle_start(decode: Decode):
 def replayed(kept: Bool[np.ndarray, "B T"], gamma: int) -> tuple[int, int]:
   """Returns the numbers of accepted and tested tokens in decoding a given text.
 
-  Args:
-    kept: whether the draft is right at each position.
-    gamma: the draft length in tokens.
+  `kept` says whether the draft is right at each position.
   """
   accepted = tried = 0
   for row in np.asarray(kept).tolist():
@@ -172,33 +134,20 @@ def _bent(network, forced):
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-  """The settings of a pair.
+  """The settings of a pair."""
 
-  Attributes:
-    target: the target's size.
-    draft: the draft's size, or a name in `ROUNDED`.
-    batch: the number of rows.
-    temperature: the sampling's temperature; 0 is greedy.
-    gamma: the draft length in tokens.
-    dtype: the dtype of parameters and activations.
-    input_length: the number of tokens of an input.
-    max_length: the most tokens of an output.
-    weights: the format of the target's weights, one of `network.config.WEIGHTS`.
-  """
-
-  target: str
-  draft: str
-  batch: int
-  temperature: float
-  gamma: int
-  dtype: str
-  input_length: int
-  max_length: int
+  target: str  # The target's size.
+  draft: str  # The draft's size, or a name in `ROUNDED`.
+  batch: int  # The number of rows.
+  temperature: float  # The sampling's temperature; 0 is greedy.
+  gamma: int  # The draft length in tokens.
+  dtype: str  # The dtype of parameters and activations.
+  input_length: int  # The number of tokens of an input.
+  max_length: int  # The most tokens of an output.
+  # The format of the target's weights, one of `network.config.WEIGHTS`.
   weights: str = "float32"
 
   def __post_init__(self):
-    if self.batch < 1:
-      raise ValueError(f"A batch must have at least 1 row, got {self.batch}.")
     if not 0 <= self.temperature <= MOST_TEMPERATURE:
       raise ValueError(
         f"The oracle's temperature must be from 0 to {MOST_TEMPERATURE:g}, got "
@@ -232,20 +181,9 @@ class Pair:
   """The programs of a pair, on random inputs and with a random output.
 
   On a GPU the programs call our kernels where a decode of the same models would
-  (`tuning.choose_kernels`).
-
-  Args:
-    setup: the pair.
-
-  Attributes:
-    params: the parameters of both networks.
-    start: (forced tokens, params, inputs, keys) -> the speculation and the first state.
-    forced: the forced tokens of the loops.
-    given: params, inputs and keys.
-    functions: functions to compile, with the arguments after the count, by name:
-      "iteration" is the speculative loop, "redrafted" the loop with each draft drawn
-      twice, "plain" and "block" the plain loop with 1 and gamma + 1 tokens per call.
-    programs: the compiled programs by name.
+  (`tuning.choose_kernels`). `functions` are to be compiled, with the arguments after
+  the count: "iteration" is the speculative loop, "redrafted" the loop with each draft
+  drawn twice, "plain" and "block" the plain loop with 1 and gamma + 1 tokens per call.
   """
 
   def __init__(self, setup: Setup):
@@ -269,12 +207,12 @@ class Pair:
     self._text = jax.random.randint(jax.random.key(1), shape, 2, 32_000)
     decode = Decode(pair, self.params, sampling, setup.max_length)
     self.given = decode.given(inputs)
-    self.start = oracle_start(decode)
     self.forced = self.forced_at(0.5, 7)
+    start = oracle_start(decode)
     arguments = self.forced, *self.given
     self.functions = {
-      "iteration": (iterated(self.start), arguments),
-      "redrafted": (iterated(self.start, redrafts=True), arguments),
+      "iteration": (iterated(start), arguments),
+      "redrafted": (iterated(start, redrafts=True), arguments),
     }
     for name, block in ("plain", 1), ("block", setup.gamma + 1):
       plain = PlainDecoder(target.network, block)
@@ -304,26 +242,26 @@ class Pair:
   def forced_at(self, alpha: float, seed: int) -> dict[str, Int[Array, "B T"]]:
     """Returns forced tokens: the target's text, and a draft that is right at alpha.
 
-    An output has few tested positions. So the result is the best of many draws: the
-    draw with a share of accepted tokens nearest to alpha.
+    The draft's token is the target's token with probability alpha, independently at
+    each position. An output has few tested positions. So the result is the draw, of
+    many, with a share of accepted tokens nearest to alpha.
     """
-    keys = jax.random.split(jax.random.key(seed), _DRAWS)
-    draw = functools.partial(forced_tokens, self._text, alpha, VOCAB_SIZE)
-    drawn = jax.vmap(draw)(keys)
+    shape = _DRAWS, *self._text.shape
+    is_right = jax.random.uniform(jax.random.key(seed), shape) < alpha
+    drawn = jnp.where(is_right, self._text, (self._text + 1) % VOCAB_SIZE)
 
     def distance(kept):
       accepted, tried = replayed(kept, self.setup.gamma)
       return abs(accepted - alpha * tried) / max(tried, 1)
 
-    nearest = np.argmin([distance(kept) for kept in np.asarray(drawn == self._text)])
+    nearest = np.argmin([distance(kept) for kept in np.asarray(is_right)])
     return {"target": self._text, "draft": drawn[nearest]}
 
   def loops(self) -> dict[str, Loop]:
     """Returns each compiled program as a loop with a small and a large count."""
     tokens = self.setup.max_length
-    most = {"plain": tokens, "block": tokens}
-    iterations = tokens // (self.setup.gamma + 1)
-    counts = {name: (FEW, most.get(name, iterations)) for name in self.programs}
+    counts = dict.fromkeys(self.programs, (FEW, tokens // (self.setup.gamma + 1)))
+    counts |= {"plain": (FEW, tokens), "block": (FEW, tokens)}
     return {
       name: (compiled.program, self.functions[name][1], counts[name])
       for name, compiled in self.programs.items()

@@ -3,8 +3,6 @@
 import importlib.util
 import pathlib
 
-_DPI = 150
-
 
 def require_matplotlib() -> None:
   """Raises a ValueError if matplotlib is not installed."""
@@ -31,11 +29,10 @@ def save(figure, folder: str, name: str) -> list[str]:
   """Writes NAME.png and NAME.svg and returns their paths."""
   from matplotlib import rc_context
 
-  directory = pathlib.Path(folder)
-  directory.mkdir(parents=True, exist_ok=True)
-  paths = [str(directory / f"{name}.{kind}") for kind in ("png", "svg")]
-  figure.savefig(paths[0], dpi=_DPI)
+  paths = [pathlib.Path(folder) / f"{name}.{kind}" for kind in ("png", "svg")]
+  paths[0].parent.mkdir(parents=True, exist_ok=True)
+  figure.savefig(paths[0], dpi=150)
   # Without a date and random names, equal figures give equal files.
   with rc_context({"svg.hashsalt": name}):
     figure.savefig(paths[1], metadata={"Date": None})
-  return paths
+  return list(map(str, paths))

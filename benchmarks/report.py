@@ -26,6 +26,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
+from typing import Any
 
 from benchmarks.table import Column, grid, tables
 
@@ -35,16 +36,10 @@ _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # The first table. The environments of other tables are compared with its environment.
 _FIRST = "machine"
 _ENVIRONMENT = ("device", "cores", "jax", "jaxlib", "code")
+_FOLDER = re.compile(r"\{(\w+)\}")
 
 
-def planned() -> dict[str, str]:
-  """Returns the commands of results.toml, by table."""
-  text = (resources.files("benchmarks") / "results.toml").read_text("utf-8")
-  plan = tomllib.loads(text)
-  for word, meaning in plan.pop("words").items():
-    for name, command in plan.items():
-      plan[name] = command.replace(f"{{{word}}}", meaning)
-  return plan
+# ---- Rendering ----
 
 
 def rendered(page: str, root: pathlib.Path) -> str:
@@ -92,28 +87,74 @@ def main(argv: Sequence[str], root: pathlib.Path = pathlib.Path()) -> int:
   return int(args.check and bool(pages))
 
 
+def selected(
+  name: str, table: Mapping[str, Any], query: Mapping[str, Any]
+) -> tuple[list[Column], list[dict]]:
+  """Returns columns and rows of a kept table, by the query of a table on a page.
+
+  Raises:
+    ValueError: if the table lacks a column, or no row is selected.
+  """
+  by_key = {fields[0]: Column(*fields) for fields in table["columns"]}
+  columns = query.get("columns", [*by_key])
+  where = query.get("where", {})
+  if unknown := {*columns, *where} - by_key.keys():
+    raise ValueError(
+      f"[pages.{name}] in tables.toml has the columns {sorted(unknown)}, expected "
+      f"names among {[*by_key]}."
+    )
+  rows = [
+    row
+    for row in table["rows"]
+    if all(by_key[key].show(row.get(key)) in values for key, values in where.items())
+  ]
+  if not rows:
+    raise ValueError(f"[pages.{name}] in tables.toml selects no row. Correct `where`.")
+  return [by_key[key] for key in columns], rows
+
+
+def _table(root, begin, name, end) -> str:
+  """Returns a table between the markers, with the measurement's environment."""
+  query = tables()["pages"].get(name, {})
+  source = query.get("kept", name)
+  path = root / DATA / f"{source}.json"
+  if not path.is_file():
+    raise ValueError(
+      f"A page has <!-- table {name} -->, but {path} does not exist. Make the file "
+      f"with the table's command and --keep {source}."
+    )
+  kept = json.loads(path.read_text(encoding="utf-8"))
+  text = grid(*selected(name, kept, query))
+  where = "{device}, {cores} cores, {date}, code {code}".format_map(kept["environment"])
+  command = kept["command"]
+  if planned := _planned().get(source):  # The short command of `results`.
+    folders = dict.fromkeys(_FOLDER.findall(planned))
+    data = "".join(f" --data {word}=DIR" for word in folders)
+    command = f"python -m benchmarks results --only {source}{data}"
+  return f"{begin}\n{text}\n{where}: `{command}`\n\n{end}"
+
+
+# ---- Measuring ----
+
+
 def measure(
   argv: Sequence[str],
   root: pathlib.Path = pathlib.Path(),
   plan: Mapping[str, str] | None = None,
 ) -> int:
-  """Measures the tables that were not kept, then writes the pages.
-
-  Args:
-    argv: the flags.
-    root: the repository's root.
-    plan: commands by table; None is `planned`.
+  """Measures the tables of a plan that were not kept, then writes the pages.
 
   Returns:
     The exit status: 1 if a command failed, or if a page can't be rendered.
   """
   parser = _parser("results")
   parser.add_argument("--only", nargs="+", default=[], help="tables (default: all)")
-  parser.add_argument(
-    "--data", nargs="+", default=[], metavar="WORD=DIR", type=_pair, help="data folders"
-  )
+  about = "data folders"
+  parser.add_argument("--data", nargs="+", default=[], metavar="WORD=DIR", help=about)
   args = parser.parse_args(argv)
-  by_table = dict(commands(plan or planned(), dict(args.data)))
+  if wrong := [text for text in args.data if not re.fullmatch(r"\w+=.+", text)]:
+    parser.error(f"--data: expected WORD=DIR, got {wrong[0]!r}")
+  by_table = commands(dict(text.split("=", 1) for text in args.data), plan)
   if unknown := set(args.only) - by_table.keys():
     print(f"error: --only: expected names among {[*by_table]}, got {sorted(unknown)}.")
     return 1
@@ -134,32 +175,31 @@ def measure(
 
 
 def commands(
-  plan: Mapping[str, str], given: Mapping[str, str]
-) -> Iterator[tuple[str, list[str] | None]]:
-  """Yields each table's name and command; the command is None if a folder is missing.
+  given: Mapping[str, str], plan: Mapping[str, str] | None = None
+) -> dict[str, list[str] | None]:
+  """Returns the arguments of `python -m` by table; None if a folder is not given.
 
   Args:
-    plan: as `planned`.
     given: folders by the words in braces.
+    plan: commands by table; None is results.toml.
   """
-  for name, command in plan.items():
-    is_complete = _folders(command) <= given.keys()
-    yield name, shlex.split(command.format_map(given)) if is_complete else None
+  found = {}
+  for name, command in (plan or _planned()).items():
+    is_complete = set(_FOLDER.findall(command)) <= given.keys()
+    words = shlex.split(command.format_map(given)) if is_complete else []
+    package = [] if words[:1] == ["lab"] else ["benchmarks"]
+    found[name] = [*package, *words] if is_complete else None
+  return found
 
 
 def is_kept(root: pathlib.Path, name: str, command: Sequence[str]) -> bool:
   """Returns whether this command's table was kept, in the environment of `_FIRST`."""
-  try:
-    kept, first = (
-      json.loads((root / DATA / f"{table}.json").read_text(encoding="utf-8"))
-      for table in (name, _FIRST)
-    )
-  except FileNotFoundError:
+  paths = [root / DATA / f"{table}.json" for table in (name, _FIRST)]
+  if not all(path.is_file() for path in paths):
     return False
+  kept, first = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
   same = all(kept["environment"][x] == first["environment"][x] for x in _ENVIRONMENT)
-  return same and kept["command"].startswith(
-    f"python -m {shlex.join(_module(command))} "
-  )
+  return same and kept["command"].startswith(f"python -m {shlex.join(command)} ")
 
 
 def _is_measured(name: str, command: Sequence[str], root: pathlib.Path) -> bool:
@@ -170,17 +210,24 @@ def _is_measured(name: str, command: Sequence[str], root: pathlib.Path) -> bool:
   folder.mkdir(parents=True, exist_ok=True)
   path = folder / f"{name}.log"
   environment = dict(os.environ)
-  if command[0] != "infer":  # `infer` times the start, so it compiles its programs.
+  if "infer" not in command:  # `infer` times the start, so it compiles its programs.
     compiled = str((folder / "compiled").absolute())
     environment["JAX_COMPILATION_CACHE_DIR"] = compiled
-  run = [sys.executable, "-m", *_module(command), "--output", str(folder)]
+  run = [sys.executable, "-m", *command, "--output", str(folder), "--keep", name]
   with path.open("w", encoding="utf-8") as log:
-    process = subprocess.run(
-      [*run, "--keep", name], cwd=root, env=environment, stdout=log, stderr=log
-    )
+    process = subprocess.run(run, cwd=root, env=environment, stdout=log, stderr=log)
   if process.returncode:
     print(f"{name}: failed; see {path}.")
   return process.returncode == 0
+
+
+def _planned() -> dict[str, str]:
+  """Returns the commands of results.toml, by table."""
+  text = (resources.files("benchmarks") / "results.toml").read_text("utf-8")
+  plan = tomllib.loads(text)
+  for word, meaning in plan.pop("words").items():
+    plan = {name: x.replace(f"{{{word}}}", meaning) for name, x in plan.items()}
+  return plan
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
@@ -189,77 +236,3 @@ def _parser(name: str) -> argparse.ArgumentParser:
     description=__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-
-
-def _pair(text: str) -> tuple[str, ...]:
-  match = re.fullmatch(r"(\w+)=(.+)", text)
-  if not match:
-    raise argparse.ArgumentTypeError(f"expected WORD=DIR, got {text!r}")
-  return match.groups()
-
-
-def _module(command: Sequence[str]) -> list[str]:
-  """Returns the arguments of `python -m` for a command of results.toml."""
-  return [*command] if command[0] == "lab" else ["benchmarks", *command]
-
-
-def _folders(command: str) -> set[str]:
-  return set(re.findall(r"\{(\w+)\}", command))
-
-
-def _table(root, begin, name, end) -> str:
-  """Returns a table between the markers, with the measurement's environment."""
-  query = tables()["pages"].get(name, {})
-  source = query.get("kept", name)
-  path = root / DATA / f"{source}.json"
-  if not path.is_file():
-    raise ValueError(
-      f"A page has <!-- table {name} -->, but {path} does not exist. Make the file "
-      f"with the table's command and --keep {source}."
-    )
-  kept = json.loads(path.read_text(encoding="utf-8"))
-  text = grid(*selected(name, kept, **{"columns": [], "where": {}, **query}))
-  where = "{device}, {cores} cores, {date}, code {code}".format_map(kept["environment"])
-  command = kept["command"]
-  plan = planned()
-  if source in plan:  # The page shows the short command of `benchmarks results`.
-    data = "".join(f" --data {word}=DIR" for word in sorted(_folders(plan[source])))
-    command = f"python -m benchmarks results --only {source}{data}"
-  return f"{begin}\n{text}\n{where}: `{command}`\n\n{end}"
-
-
-def selected(
-  name: str,
-  table: Mapping,
-  columns: Sequence[str],
-  where: Mapping[str, Sequence[str]],
-  kept: str = "",
-) -> tuple[list[Column], list[dict]]:
-  """Returns columns and rows of a kept table.
-
-  Args:
-    name: the name on the page, for messages.
-    table: the kept JSON.
-    columns: the keys of the columns; all columns if empty.
-    where: the shown values of each column that selects rows.
-    kept: the name of the kept table.
-
-  Raises:
-    ValueError: if the table lacks a column, or no row is selected.
-  """
-  by_key = {fields[0]: Column(*fields) for fields in table["columns"]}
-  if unknown := {*columns, *where} - by_key.keys():
-    raise ValueError(
-      f"[pages.{name}] in tables.toml has the columns {sorted(unknown)}, expected "
-      f"columns of {kept or name}: {[*by_key]}."
-    )
-  rows = [
-    row
-    for row in table["rows"]
-    if all(by_key[key].show(row.get(key)) in values for key, values in where.items())
-  ]
-  if not rows:
-    raise ValueError(
-      f"[pages.{name}] in tables.toml selects no row. Correct `where`."
-    )
-  return [by_key[key] for key in columns or by_key], rows

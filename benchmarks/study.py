@@ -3,34 +3,34 @@
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Array, Int, Key
 
 from benchmarks.environment import machine
-from benchmarks.iteration import NEVER, part_programs
-from benchmarks.timed import Loop, Program
+from benchmarks.timed import Costs, Loop, iterated, measure_costs
 from specdec_t5x import api, tuning
 from specdec_t5x.api import Model
 from specdec_t5x.build import together
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.network.ngram import NgramTable
 
 BATCH = 16  # The batch size if nothing is timed.
+NEVER = -1  # An EOS id that no token has.
 COPY = "copy"
 # Drafters without a model, and the settings that identify their cells.
 UNTRAINED = {COPY: f"match {Copy().match}", "quantized": "8 bits"}
 # The most timed repetitions of an iteration and of a plain token; the fewest are 0,
 # which gives the time of the work once per call.
 _ITERATIONS, _TOKENS = 10, 32
-_PART = (2, 10)  # The two counts of repetitions of a part.
 # The number of elements of each parameter in the fingerprint, about.
 _SAMPLE = 1024
 
@@ -38,92 +38,81 @@ _SAMPLE = 1024
 Tokens = tuple[list[list[int]], int]
 
 
+class Group(NamedTuple):
+  """Inputs that are decoded together."""
+
+  first: int  # The number of the first input.
+  inputs: Int[Array, "B E"]  # A short last group repeats its first input.
+  rows: int  # The number of inputs without repetitions.
+
+
 @dataclasses.dataclass(frozen=True)
 class Decode:
-  """A way to decode, complete except for the inputs.
+  """A way to decode, complete except for the inputs."""
 
-  Attributes:
-    decoder: the decoder, with the networks.
-    params: the networks' parameters by name, on the device.
-    sampling: the adjustment of all distributions.
-    max_length: the most tokens of an output.
-    eos_id: the EOS token.
-  """
-
-  decoder: Decoder
-  params: Any
-  sampling: Sampling
-  max_length: int
-  eos_id: int = NEVER
+  decoder: Decoder  # The decoder, with the networks.
+  params: Any  # The networks' parameters by name, on the device.
+  sampling: Sampling  # The adjustment of all distributions.
+  max_length: int  # The most tokens of an output.
+  eos_id: int = NEVER  # The EOS token.
 
   @property
-  def settings(self) -> tuple[Sampling, int, int]:
-    """The sampling, the most tokens of an output and the EOS token."""
+  def _settings(self) -> tuple[Sampling, int, int]:
     return self.sampling, self.max_length, self.eos_id
 
   def __call__(self, inputs: Int[Array, "B E"], keys: Key[Array, "B"]) -> Decoded:
     """Decodes a batch."""
-    return api.compiled(self.decoder, *self.settings)(self.params, inputs, keys)
+    return api.compiled(self.decoder, *self._settings)(self.params, inputs, keys)
 
   def start(self, *arrays: Any):
     """Returns the prepared loop and the first state, from the arrays of `given`."""
-    return self.decoder.prepare(*arrays, *self.settings)
+    return self.decoder.prepare(*arrays, *self._settings)
 
   def given(self, inputs: Int[Array, "B E"]) -> tuple[Any, ...]:
     """Returns the arguments of a program: parameters, inputs and keys."""
     return self.params, inputs, row_keys(jax.random.key(0), inputs.shape[0])
 
-  def loop(self, inputs: Int[Array, "B E"], name: str = "iteration") -> Loop:
-    """Returns a loop of a part, to be timed.
+  def loop(self, inputs: Int[Array, "B E"], redrafts: bool = False) -> Loop:
+    """Returns the loop of iterations or plain tokens; see `timed.iterated`.
 
-    Args:
-      inputs: the loop's inputs. No token ends an output.
-      name: a name of `iteration.part_programs`; plain decoding has only iterations.
+    No token ends an output, and every draft has the longest length.
     """
-    start = dataclasses.replace(self, eos_id=NEVER).start
-    counts = _PART
-    if isinstance(self.decoder, PlainDecoder):
-      counts = 0, min(_TOKENS, self.max_length)
-    elif name == "iteration":
-      fit = self.max_length // (self.decoder.drafter.tree.depth + 1)
-      counts = 0, max(1, min(_ITERATIONS, fit))
-    return part_programs(start)[name], self.given(inputs), counts
+    decoder = self.decoder
+    if isinstance(decoder, PlainDecoder):
+      most = min(_TOKENS, self.max_length)
+    else:
+      fit = self.max_length // (decoder.drafter.tree.depth + 1)
+      most = max(1, min(_ITERATIONS, fit))
+      decoder = dataclasses.replace(decoder, policy=Fixed())
+    start = dataclasses.replace(self, decoder=decoder, eos_id=NEVER).start
+    return iterated(start, redrafts), self.given(inputs), (0, most)
 
 
-def batches(
-  decode: Decode, ids: Sequence[Sequence[int]], batch: int = BATCH, seed: int = 0
-) -> Iterator[tuple[Int[Array, "B E"], Decoded, int]]:
-  """Yields each batch of inputs, the decode, and the number of rows that count."""
-  for first, texts, count in api.padded_batches(ids, batch):
-    yield texts, decode(texts, row_keys(jax.random.key(seed), batch, first)), count
-
-
-def decoding_groups(
-  decode: Decode, at_once: int
-) -> Callable[[tuple[int, Int[Array, "B E"]]], list[Decoded]]:
-  """Returns a program that decodes a group of inputs in batches of `at_once`.
+def decoding_groups(decode: Decode, rows: int) -> Callable[[Group], list[Decoded]]:
+  """Returns a program that decodes a group of inputs in batches of `rows`.
 
   Each batch starts with the policy's state after the previous batch.
   """
 
-  def decode_batch(decoder, params, inputs, keys, state):
-    return decoder.decode(params, inputs, keys, *decode.settings, **state)
+  @functools.partial(jax.jit, static_argnums=0)
+  def run(decoder, params, inputs, keys, state):
+    return decoder.decode(params, inputs, keys, *decode._settings, **state)
 
-  run = jax.jit(decode_batch, static_argnums=0)
+  @functools.cache
+  def tuned(length):
+    job = tuning.Job(decode.decoder, rows, length, decode.sampling, decode.max_length)
+    return tuning.tuned(job, decode.params)
 
   def decode_group(group):
-    first, inputs = group
+    first, inputs, _ = group
+    decoder = tuned(inputs.shape[1])
     state = {}
+    if isinstance(decoder, SpeculativeDecoder):
+      state = {"policy_state": decoder.first_policy_state(rows)}
     outputs = []
-    job = tuning.Job(
-      decode.decoder, at_once, inputs.shape[1], decode.sampling, decode.max_length
-    )
-    tuned = tuning.tuned(job, decode.params)
-    if isinstance(tuned, SpeculativeDecoder):
-      state = {"policy_state": tuned.first_policy_state(at_once)}
-    for i in range(0, len(inputs), at_once):
-      keys = row_keys(jax.random.key(0), at_once, first + i)
-      outputs.append(run(tuned, decode.params, inputs[i : i + at_once], keys, state))
+    for i in range(0, len(inputs), rows):
+      keys = row_keys(jax.random.key(0), rows, first + i)
+      outputs.append(run(decoder, decode.params, inputs[i : i + rows], keys, state))
       state = {"policy_state": outputs[-1].policy_state} if state else {}
     return outputs
 
@@ -132,59 +121,31 @@ def decoding_groups(
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-  """A way to draft.
+  """A way to draft."""
 
-  Attributes:
-    name: the name in tables.
-    source: the model's folder, or a name in `UNTRAINED`.
-    model: the network or table; None without learned parameters.
-    drafter: a name in `build.DRAFTERS`.
-    fingerprint: the fingerprint of the parameters.
-  """
-
-  name: str
-  source: str
-  model: Model | None
-  drafter: str
-  fingerprint: str
+  name: str  # The name in tables.
+  source: str  # The model's folder, or a name in `UNTRAINED`.
+  model: Model | None  # The network or table; None without learned parameters.
+  drafter: str  # A name in `build.DRAFTERS`.
+  fingerprint: str  # The fingerprint of the parameters.
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """The paths and settings of a study, before loading.
+  """The paths and settings of a study, before loading."""
 
-  Attributes:
-    task: the task's name in tables.
-    target: the target's folder.
-    drafts: folders, or names in `UNTRAINED`, by the draft's name.
-    read: a function that reads the inputs.
-    max_length: the most tokens of an output.
-    num_tokens: the number of output tokens per cell.
-    dtype: the dtype of parameters and activations.
-    runs: the number of timed runs of each part.
-    vocabulary: a SentencePiece model, or a Hugging Face folder.
-    also: files of inputs of other domains, by name.
-    cut: the most tokens of an input of other domains.
-  """
-
-  task: str
-  target: str
-  drafts: Mapping[str, str]
-  read: Callable[[], Tokens]
-  max_length: int
-  num_tokens: int = 2000
-  dtype: str = "float32"
-  runs: int = 15
-  vocabulary: str = ""
-  also: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  cut: int | None = None
+  task: str  # The task's name in tables.
+  target: str  # The target's folder.
+  drafts: Mapping[str, str]  # Folders, or names in `UNTRAINED`, by the draft's name.
+  read: Callable[[], Tokens]  # A function that reads the inputs.
+  max_length: int  # The most tokens of an output.
+  num_tokens: int = 2000  # The number of output tokens per cell.
+  dtype: str = "float32"  # The dtype of parameters and activations.
+  runs: int = 15  # The number of timed runs of each part.
+  vocabulary: str = ""  # A SentencePiece model, or a Hugging Face folder.
 
   def load(self) -> "Study":
-    """Loads the inputs and models.
-
-    Raises:
-      ValueError: if a file can't be read, or if there are no inputs.
-    """
+    """Loads the inputs and models."""
     ids, eos_id = self.read()
     if not ids:
       raise ValueError(f"{self.task}: expected at least 1 input, got no input.")
@@ -195,21 +156,14 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-  """A target with drafts and inputs.
+  """A target with drafts and inputs."""
 
-  Attributes:
-    job: the job that was loaded.
-    target: the target.
-    drafts: the ways to draft.
-    inputs: the encoder tokens of each input, padded to a common length.
-    eos_id: the EOS token.
-  """
-
-  job: Job
-  target: Model
-  drafts: tuple[Draft, ...]
+  job: Job  # The job that was loaded.
+  target: Model  # The target.
+  drafts: tuple[Draft, ...]  # The ways to draft.
+  # The encoder tokens of each input, padded to a common length.
   inputs: tuple[Int[Array, "1 E"], ...]
-  eos_id: int
+  eos_id: int  # The EOS token.
 
   @property
   def ids(self) -> list[list[int]]:
@@ -220,16 +174,27 @@ class Study:
     """Returns the first inputs as one batch."""
     return next(iter(api.padded_batches(self.ids[:size], size)))[1]
 
+  def groups(self, rows: int) -> list[Group]:
+    """Returns the inputs in groups of `rows`."""
+    return [Group(*group) for group in api.padded_batches(self.ids, rows)]
+
+  def grouped(self, decode: Decode, rows: int) -> Callable[[Group], Any]:
+    """Returns a program that decodes a group of `groups`, in batches of `rows`."""
+    return decoding_groups(decode, rows)
+
   @property
   def first_model(self) -> Draft | None:
     """The first draft model, or None."""
     models = (draft for draft in self.drafts if draft.drafter == "draft_model")
     return next(models, None)
 
-  def decode(self, temperature: float, draft: Any = None, *parts, **words) -> Decode:
-    """Returns a way to decode; see `build.together`. Without a draft it is plain."""
+  def decode(
+    self, sampling: float | Sampling, draft: Any = None, *parts, **words
+  ) -> Decode:
+    """Returns a way to decode with the other arguments of `build.together`."""
     decoder, params = together(self.target, draft, *parts, **words)
-    sampling = Sampling(temperature)
+    if not isinstance(sampling, Sampling):
+      sampling = Sampling(sampling)
     return Decode(decoder, params, sampling, self.job.max_length, self.eos_id)
 
   def cell(self, draft: Draft, setting) -> Decode:
@@ -238,21 +203,23 @@ class Study:
       setting.temperature, draft.model, draft.drafter, setting.rule, gamma=setting.gamma
     )
 
-  def program(self, decode: Decode) -> Program:
-    """Returns a compiled program that decodes the input with a given number."""
-    run = api.compiled(decode.decoder, *decode.settings)
-    return lambda number: run(decode.params, self.inputs[number], self._keys[number])
+  def costs(self, decodes: Mapping[Any, Decode], runs: int) -> dict[Any, Costs]:
+    """Returns the times of the parts of decodes, on the first input."""
+    text = self.inputs[0]
+    plain = self.decode(next(iter(decodes.values())).sampling)
+    loops = {n: (x.loop(text), x.loop(text, redrafts=True)) for n, x in decodes.items()}
+    depths = {name: x.decoder.drafter.depth for name, x in decodes.items()}
+    return measure_costs(plain.loop(text), loops, depths, runs)
 
   def key(self, draft: Draft, setting) -> dict[str, Any]:
     """Returns the key of a cell: all settings that determine the measurement."""
-    job = {n: getattr(self.job, n) for n in ("max_length", "num_tokens", "dtype")}
     return {
       "task": self.job.task,
       "target": [self.job.target, self._fingerprints[0]],
       "draft": [draft.name, draft.source, draft.fingerprint, draft.drafter],
       "inputs": self._fingerprints[1],
       "eos_id": self.eos_id,
-      **job,
+      **{n: getattr(self.job, n) for n in ("max_length", "num_tokens", "dtype")},
       "runs": self.job.runs if setting.timed else None,
       **dataclasses.asdict(setting),
       **machine(),
@@ -263,18 +230,9 @@ class Study:
   def _fingerprints(self):
     return fingerprint(self.target.params), fingerprint(list(self.inputs))
 
-  # Each input has a key, so an input's random draws don't depend on other inputs.
-  @functools.cached_property
-  def _keys(self):
-    return [row_keys(jax.random.key(n), 1) for n in range(len(self.inputs))]
-
 
 def load_draft(name: str, source: str, dtype: str) -> Draft:
-  """Loads a draft.
-
-  Raises:
-    ValueError: if the source can't be loaded.
-  """
+  """Loads a draft."""
   if source in UNTRAINED:
     return Draft(name, source, None, source, UNTRAINED[source])
   path, _, order = source.partition("@")

@@ -67,12 +67,7 @@ def tables(package: str = "benchmarks") -> Mapping[str, Any]:
 
 
 def declared(name: str, package: str = "benchmarks") -> dict[str, Any]:
-  """Returns the entry of a table in tables.toml, with its columns and notes.
-
-  Args:
-    name: the table's name.
-    package: the importable package that holds tables.toml.
-  """
+  """Returns the entry of a table in a package's tables.toml, with columns and notes."""
   entry = tables(package)
   for part in name.split("."):
     entry = entry[part]

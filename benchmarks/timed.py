@@ -1,14 +1,14 @@
-"""Times programs in turn.
+"""Times programs in turn, and the parts of a decode.
 
 Machines drift, so compared programs run in turn in one process, and results are medians
-of ratios, with quartiles. Parts run in separate loops (`iteration`): the slope between
-two counts excludes work once per call (encoding, dispatch).
+of ratios, with quartiles. Parts are differences of loops: the slope between two numbers
+of iterations excludes work once per call (encoding, dispatch), and an iteration that
+drafts twice takes a draft more.
 
-Shapes: N inputs, R runs.
+Shapes: B rows, N inputs, R runs.
 """
 
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,9 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
-# Drafting by lookups and verification may be lost in noise, with a negative time.
-_CAN_BE_FREE = ("draft", "verification")
+from specdec_t5x.analysis.theory import Numbers, expected_tokens
+from specdec_t5x.decoding import step as verbs
+from specdec_t5x.decoding.baseline import Plain
+from specdec_t5x.decoding.generate import at_most, generate, generate_plain
 
 Program = Callable[[Any], Any]
 # A compiled program (count, *arguments), the arguments, and two counts.
@@ -28,12 +31,7 @@ Loop = tuple[Callable[..., Any], Sequence[Any], tuple[int, int]]
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-  """The times and results of a program on N inputs.
-
-  Attributes:
-    seconds: the wall-clock time of each input, until the result is ready.
-    results: the result of each input.
-  """
+  """The seconds and the results of a program on N inputs."""
 
   seconds: Float[np.ndarray, "N"]
   results: tuple[Any, ...]
@@ -93,17 +91,56 @@ def spread(values: Float[np.ndarray, "N"]) -> Spread:
   return Spread(float(median), float(low), float(high))
 
 
+# ---- Parts of a decode ----
+
+
+def iterated(prepare: Callable[..., Any], redrafts: bool = False) -> Callable[..., Any]:
+  """Returns a compiled program (count, *arguments) of `count` iterations or tokens.
+
+  Args:
+    prepare: returns the speculation or plain decoding, and the first state.
+    redrafts: whether each iteration drafts twice and discards the first draft.
+  """
+
+  @jax.jit
+  def run(count, *arguments):
+    decoding, state = prepare(*arguments)
+    loop = at_most(count)
+    if isinstance(decoding, Plain):
+      return generate_plain(decoding, state, loop)
+    return generate(decoding, state, _redrafting(decoding, loop) if redrafts else loop)
+
+  return run
+
+
+def _redrafting(spec, loop):
+  def draft_twice(carry, body):
+    state = carry.state
+    uniforms = verbs.draws(spec, state)[:, : spec.drafter.decisions]
+    proposal, drafter_state = spec.drafter.propose(spec.context, state, uniforms)
+    # A zero that depends on all of the first draft, so XLA can't skip the draft.
+    leaves = jax.tree.leaves(jax.lax.optimization_barrier(proposal))
+    is_impossible = [leaf.ravel()[-1] == -12345 for leaf in leaves]
+    zero = jnp.stack(is_impossible).any().astype(jnp.int32)
+    state = state.replace(drafter_state=drafter_state, lengths=state.lengths + zero)
+    return body(carry.replace(state=state))
+
+  return lambda condition, body, carry: loop(
+    condition, lambda carry: draft_twice(carry, body), carry
+  )
+
+
 def repeated(loops: Mapping[Any, Loop]) -> dict[tuple[Any, int], Program]:
   """Returns the programs of loops for `alternate`, by (name, count)."""
+
+  def program(run, arguments, count):
+    return lambda _: run(jnp.int32(count), *arguments)
+
   return {
-    (name, count): functools.partial(_repeat, run, count, arguments)
+    (name, count): program(run, arguments, count)
     for name, (run, arguments, counts) in loops.items()
     for count in counts
   }
-
-
-def _repeat(run, count, arguments, _):
-  return run(jnp.int32(count), *arguments)
 
 
 def slopes(timed: Mapping[tuple[Any, int], Timed]) -> dict[Any, Float[np.ndarray, "R"]]:
@@ -121,22 +158,86 @@ def each_turn(loops: Mapping[Any, Loop], runs: int) -> dict[Any, Any]:
   return slopes(alternate(repeated(loops), range(runs)))
 
 
-def medians(
-  slopes: Mapping[Any, Float[np.ndarray, "R"]], gamma: int
-) -> dict[Any, float]:
-  """Returns the median seconds per repetition of each part.
+def medians(slopes: Mapping[Any, Float[np.ndarray, "R"]]) -> dict[Any, float]:
+  """Returns the median seconds per repetition of each loop.
 
   Raises:
-    ValueError: if the machine is too busy to tell a part's time from noise.
+    ValueError: if the machine is too busy to tell a loop's time from noise.
   """
   result = {name: float(np.median(seconds)) for name, seconds in slopes.items()}
-  for name in result.keys() & _CAN_BE_FREE:
-    result[name] = max(result[name], 0.0)
-  lost = [n for n, seconds in result.items() if seconds <= 0 and n not in _CAN_BE_FREE]
-  if lost:
+  if lost := [name for name, seconds in result.items() if seconds <= 0]:
     raise ValueError(
-      f"The time of {lost} is lost in noise (gamma {gamma}): many repetitions took no "
-      "longer than few repetitions. Leave the cores idle for the measurement, or raise "
-      "--runs."
+      f"The time of {lost} is lost in noise: many repetitions took no longer than few "
+      "repetitions. Leave the cores idle for the measurement, or raise --runs."
     )
   return result
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+  """The seconds of a decode's parts, medians over the runs."""
+
+  gamma: int  # Drafted tokens per iteration.
+  plain: float  # An iteration of the plain loop, that is, a token.
+  plain_start: float  # A plain call without iterations: encoding, dispatch.
+  iteration: float  # An iteration of the speculative loop.
+  start: float  # A speculative call without iterations.
+  draft: float  # Drafting of gamma tokens.
+
+  @property
+  def c(self) -> float:
+    """Draft step time / target step time (section 3.3)."""
+    return self.draft / self.gamma / self.plain
+
+  @property
+  def block(self) -> float:
+    """Seconds of an iteration without drafting: scoring, verification, bookkeeping."""
+    return self.iteration - self.draft
+
+  def plain_seconds(self, tokens: ArrayLike) -> Numbers:
+    """Returns the seconds of a plain call with the given number of tokens."""
+    return self.plain_start + np.asarray(tokens) * self.plain
+
+  def seconds(self, calls: ArrayLike) -> Numbers:
+    """Returns the seconds of a speculative call with the given number of iterations."""
+    return self.start + np.asarray(calls) * self.iteration
+
+  def loop_improvement(self, alpha: ArrayLike) -> Numbers:
+    """Returns E(alpha, gamma) plain / iteration: theorem 3.8 with a block's cost."""
+    return expected_tokens(alpha, self.gamma) * self.plain / self.iteration
+
+
+def measure_costs(
+  plain: Loop,
+  decodes: Mapping[Any, Sequence[Loop]],
+  gammas: Mapping[Any, int],
+  runs: int,
+) -> dict[Any, Costs]:
+  """Times the loops of decodes in turn with the plain loop; the fewer count is 0.
+
+  Args:
+    plain: the plain loop.
+    decodes: each decode's loop, and the loop that drafts twice.
+    gammas: the drafted tokens per iteration of each decode.
+    runs: the number of runs of every program.
+  """
+  loops = {"plain": plain}
+  loops |= {
+    (key, i): loop for key, pair in decodes.items() for i, loop in enumerate(pair)
+  }
+  timed = alternate(repeated(loops), range(runs))
+  seconds = slopes(timed)
+  middle = medians(seconds)
+  costs = {}
+  for key, gamma in gammas.items():
+    # The time of drafting by lookups may be lost in noise.
+    draft = max(float(np.median(seconds[key, 1] - seconds[key, 0])), 0.0)
+    costs[key] = Costs(
+      gamma=gamma,
+      plain=middle["plain"],
+      plain_start=float(np.median(timed["plain", 0].seconds)),
+      iteration=middle[key, 0],
+      start=float(np.median(timed[(key, 0), 0].seconds)),
+      draft=draft,
+    )
+  return costs

@@ -9,6 +9,8 @@ describes the command:
   link       the cost in alpha and bits of a draft in another process
   online     alpha while the draft learns from served requests
   methods    every drafter beside Hugging Face, CTranslate2 and upstream T5X
+  tree       the fastest tree for heads
+  head       the time of a certified head for a large vocabulary
 
 `python -m lab.stress.NAME` tests whole runs: kills, load, restore.
 """
@@ -28,9 +30,11 @@ COMMANDS = {
   "link": "lab.link.command",
   "online": "lab.online.command",
   "methods": "lab.peers.methods",
+  "tree": "lab.trees",
+  "head": "lab.head",
 }
 # Commands that need no TensorFlow.
-_LIGHT = ("model",)
+_LIGHT = ("model", "head")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if name not in _LIGHT:
     import_quietly("tensorflow")
   command = importlib.import_module(COMMANDS[name]).COMMAND
-  return command.main(argv[1:], f"python -m lab {name}")
+  return command.main(argv[1:])
 
 
 if __name__ == "__main__":

@@ -2,15 +2,14 @@
 
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 from specdec_t5x.analysis import theory
 
 OUTPUT = "runs/reproduce"  # Tables and figures share the folder, and thus cells.
-# Half a unit of the last digit that table 4 prints.
-_HALF_A_TENTH = 0.05
+_HALF_A_TENTH = 0.05  # Half a unit of the last digit that table 4 prints.
 
 Row = Mapping[str, Any]
 
@@ -36,45 +35,36 @@ def follows(row: Row) -> bool:
   return abs(theorem(row) - row["expected"]) <= _HALF_A_TENTH
 
 
-def exceptions() -> Iterator[str]:
-  """Yields a note for each expected value that the paper's alpha and c don't give."""
-  for row in numbers()["tables_2_and_4"]:
-    if not follows(row):
-      yield (
-        f"The paper's {row['task']}, {row['draft']}, T={row['temperature']}: expected "
-        f"{row['expected']} does not follow from the printed alpha {row['alpha']} and "
-        f"c {row['c']}, which give {theorem(row):.3f} (docs/math.md)."
-      )
+def exceptions() -> list[str]:
+  """Returns a note for each expected value that the paper's alpha and c don't give."""
+  return [
+    f"The paper's {row['task']}, {row['draft']}, T={row['temperature']}: expected "
+    f"{row['expected']} does not follow from the printed alpha {row['alpha']} and "
+    f"c {row['c']}, which give {theorem(row):.3f} (docs/math.md)."
+    for row in numbers()["tables_2_and_4"]
+    if not follows(row)
+  ]
 
 
-def beside(
-  ours: Sequence[Row], table: Row, *, same_models: bool
-) -> list[dict[str, Any]]:
+def beside(ours: Sequence[Row], table: Row, *, same_models: bool) -> list[dict]:
   """Returns our rows, each with the paper's row of the same models.
 
   The paper's other rows follow and are hidden, as no row of ours matches.
   """
-  by = table["by"]
   others = {}
-  for name in table["printed"]:
-    for row in numbers()[name]:
-      others[tuple(row[column] for column in by)] = row
+  for row in (row for name in table["printed"] for row in numbers()[name]):
+    named = {column: row[column] for column in table["by"]}
+    if "expected" in row:
+      verdict = "yes" if follows(row) else "NO"
+      row = {**row, "theorem": theorem(row), "follows": verdict}
+    shown = {key: row.get(column) for key, column in table["paper"].items()}
+    others[tuple(named.values())] = {**named, **shown}
   rows = []
   for row in ours:
-    key = tuple(row[column] for column in by)
-    same = others.pop(key, None) if same_models else None
-    rows.append({**(_shown(same, table) if same else {}), **row})
-  for row in others.values():
-    named = {column: row[column] for column in by}
-    rows.append({**named, **_shown(row, table), "hidden": True})
+    key = tuple(row[column] for column in table["by"])
+    rows.append({**(others.pop(key, {}) if same_models else {}), **row})
+  rows += [{**row, "hidden": True} for row in others.values()]
   for row in rows:
     for column in {"temperature", "lenience"} & row.keys():
       row[column] = f"{row[column]:g}"
   return rows
-
-
-def _shown(row, table):
-  if "expected" in row:
-    is_consistent = "yes" if follows(row) else "NO"
-    row = {**row, "theorem": theorem(row), "follows": is_consistent}
-  return {key: row.get(column) for key, column in table["paper"].items()}

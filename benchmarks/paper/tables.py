@@ -2,40 +2,29 @@
 
 import argparse
 import functools
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks import jobs
 from benchmarks.cells import measure_all
 from benchmarks.command import Command
-from benchmarks.measured import Measured, Setting
+from benchmarks.measure import Setting
 from benchmarks.paper import published
 from benchmarks.study import Draft
 from benchmarks.table import Table, declared, render
 from specdec_t5x.analysis import theory
-from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 
-# The end of each table's --help.
-_USAGE = """
-
-  %(prog)s --preset demo --output DIR
-  %(prog)s --preset paper --tasks ende --target DIR \\
-    --draft T5-small=DIR T5-base=DIR T5-large=DIR --tfds-data-dir DIR --output DIR
-  %(prog)s --target DIR --draft NAME=DIR --vocabulary FILE \\
-    --inputs FILE --prefix "translate English to German: " --output DIR
-
-Each cell is kept in DIR/cells.jsonl as soon as it is measured: a run that was stopped
-goes on where it was, and tables share their cells. Leave all cores to it.
-"""
 # Half a unit of the last digit that table 1 prints.
 _HALF_A_HUNDREDTH = 0.005
-_TEMPERATURES, _GAMMAS = [0.0, 1.0], [1, 3, 5, 7, 10]
 
-SettingsFn = Callable[[argparse.Namespace, Draft], Sequence[Setting]]
+
+def command(name: str) -> Command:
+  """Returns the command of a table, such as 'table2'."""
+  make = functools.partial(_measured, name) if name != "table1" else _theory
+  return Command(name, make, output=published.OUTPUT)
 
 
 def _theory(args: argparse.Namespace) -> Table:
-  """Returns table 1, which needs no measurement."""
+  """Returns table 1, which needs no measurement: c = c_hat = 0."""
   del args
   rows = []
   for row in published.numbers()["table1"]:
@@ -53,90 +42,46 @@ def _theory(args: argparse.Namespace) -> Table:
   return render("table1", rows, facts={"paper": published.numbers()["source"]})
 
 
-def _measured(name: str, settings: SettingsFn, args: argparse.Namespace) -> Table:
-  """Measures every cell of a table that the flags request.
-
-  Raises:
-    ValueError: if a flag is bad, or if a flag's file or folder is missing.
-  """
-  cells = measure_all(args, jobs.from_flags(args), functools.partial(settings, args))
-  sizes = {row["task"]: cell.inputs for row, cell in cells if cell}
+def _measured(name: str, args: argparse.Namespace) -> Table:
+  """Measures every cell of a table that the flags request."""
+  job = jobs.from_flags(args)
+  cells = measure_all(args, job, functools.partial(_settings, name, args))
   ours = [{**row, **(cell.row() if cell else {})} for row, cell in cells]
   if name == "table2":
-    ours = _fastest(cells)
+    ours = _fastest(ours)
   same_models = jobs.preset(args) != jobs.DEMO
-  rows = published.beside(ours, declared(name), same_models=same_models)
+  sizes = {row["task"]: cell.inputs for row, cell in cells if cell}
   return render(
     name,
-    [{"target": row.get("folder"), **row} for row in rows],
-    notes=tuple(published.exceptions()) if name == "table4" else (),
+    published.beside(ours, declared(name), same_models=same_models),
+    notes=published.exceptions() if name == "table4" else (),
     settings={**vars(args), **jobs.known(args), "inputs": sizes},
     facts={"paper": published.numbers()["source"]},
   )
 
 
-def _fastest(
-  cells: Sequence[tuple[dict[str, Any], Measured | None]],
-) -> list[dict[str, Any]]:
-  """Returns the row of the fastest gamma of each task, draft and temperature."""
+def _fastest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+  """Returns the row of the fastest gamma of each draft and temperature."""
   groups = {}
-  for row, cell in cells:
-    key = tuple(row[name] for name in ("task", "draft", "temperature"))
-    groups.setdefault(key, []).append((row, cell))
-  rows = []
+  for row in rows:
+    groups.setdefault((row["draft"], row["temperature"]), []).append(row)
+  fastest = []
   for group in groups.values():
-    first = {**group[0][0], "gamma": None}
-    measured = {row["gamma"]: cell for row, cell in group if cell}
-    if measured:
-      gamma = max(measured, key=lambda gamma: measured[gamma].speedup.median)
-      gammas = {"gamma": gamma, "gammas": " ".join(map(str, measured))}
-      first |= {**measured[gamma].row(), **gammas}
-    rows.append(first)
-  return rows
+    measured = [row for row in group if "speed" in row]
+    gammas = " ".join(str(row["gamma"]) for row in measured)
+    best = max(measured, key=lambda row: row["speed"].median, default=None)
+    fastest.append({**best, "gammas": gammas} if best else {**group[0], "gamma": None})
+  return fastest
 
 
-def _speeds(args, draft: Draft) -> list[Setting]:
-  del draft
-  return [Setting(gamma, t) for t in args.temperatures for gamma in args.gammas]
-
-
-def _alphas(args, draft: Draft) -> list[Setting]:
-  del draft
-  return [Setting(args.gamma, t, timed=False) for t in args.temperatures]
-
-
-def _leniences(args, draft: Draft) -> list[Setting]:
+def _settings(name: str, args: argparse.Namespace, draft: Draft) -> list[Setting]:
+  """Returns the settings of a draft's cells."""
+  if name in ("table2", "table4"):
+    return [Setting(gamma, t) for t in args.temperatures for gamma in args.gammas]
+  if name == "table3":
+    return [Setting(args.gamma, t, timed=False) for t in args.temperatures]
   settings = [Setting(args.gamma, 1.0, value, timed=False) for value in args.leniences]
   if draft.drafter == "draft_model":
     # The paper's greedy row has a draft model. Lenience does not speed up n-grams.
     settings += [Setting(args.greedy_gamma, 0.0, value) for value in args.leniences]
   return settings
-
-
-def _command(name, settings, flags, tables=False) -> Command:
-  return Command(
-    declared(name)["about"] + _USAGE,
-    functools.partial(_measured, name, settings),
-    {**jobs.PAIRS, **flags, **jobs.CELLS},
-    {"tables": tables},
-    published.OUTPUT,
-  )
-
-
-TABLE_1 = Command(
-  declared("table1")["about"]
-  + "\n\n  %(prog)s --output DIR\n\nMeasures nothing: c = c_hat = 0.",
-  _theory,
-  output=published.OUTPUT,
-)
-_OF_SPEEDS = {"temperatures": _TEMPERATURES, "gammas": _GAMMAS}
-_OF_ALPHAS = {"temperatures": _TEMPERATURES, "gamma": DEFAULT_GAMMA}
-_OF_LENIENCES = {
-  "leniences": [1.0, 0.5, 0.3, 0.1],
-  "gamma": (DEFAULT_GAMMA, "at T=1"),
-  "greedy_gamma": (8, "at T=0, timed"),
-}
-TABLE_2 = _command("table2", _speeds, _OF_SPEEDS)
-TABLE_3 = _command("table3", _alphas, _OF_ALPHAS, tables=True)
-TABLE_4 = _command("table4", _speeds, _OF_SPEEDS)
-TABLE_5 = _command("table5", _leniences, _OF_LENIENCES, tables=True)

@@ -1,17 +1,4 @@
-r"""Plans the best hierarchy of drafts from measured costs, and times the plans.
-
-  python -m lab hierarchy --target DIR --draft small=DIR tiny=DIR copy \
-    --vocabulary FILE --inputs FILE --prefix "translate English to German: " \
-    --output DIR
-
-Times an iteration of every (judge, draft) pair on the first input, at the shortest, a
-middle and the longest draft length. Times at lengths in between are interpolated.
-Counts the accepted tokens on all inputs. `lab.hierarchy.planner` computes the fastest
-hierarchies of 1, 2 and 3 drafts from the times and counts. Then decodes every input at
-batch 1 with the plans in turn. The table has seconds a token without the encoders, and
-the predicted and measured speed over plain decoding. A note says if a single draft, or
-no draft, is better.
-"""
+"""Plans the best hierarchy of drafts from measured costs, and times the plans."""
 
 import argparse
 import dataclasses
@@ -26,8 +13,7 @@ from jaxtyping import Array, Float
 
 from benchmarks import jobs
 from benchmarks.command import Command
-from benchmarks.measured import Measured, Setting
-from benchmarks.run import PLAIN
+from benchmarks.measure import PLAIN, Measured, Setting
 from benchmarks.study import Decode, Study
 from benchmarks.table import Table, listed, render
 from benchmarks.timed import Timed, alternate, each_turn, medians
@@ -131,14 +117,13 @@ def _seconds(study, decode, pairs, sampling, gamma):
   for pair, size in itertools.product(pairs, sizes):
     decoding = decode(*pair, size)
     loops[pair, size] = decoding.loop(text)
-    loops[pair[1], size] = decoding.loop(text, "draft")
+    loops[pair[1], size] = decoding.loop(text, redrafts=True)
   slopes = each_turn(loops, _RUNS)
   seconds = {}
   for pair, size in itertools.product(pairs, sizes):
-    part_slopes = {"iteration": slopes[pair, size], "draft": slopes[pair[1], size]}
-    part_seconds = medians(part_slopes, size)
-    seconds[pair, size] = part_seconds["iteration"]
-    seconds[pair[1], size] = part_seconds["draft"]
+    seconds[pair, size] = medians({"iteration": slopes[pair, size]})["iteration"]
+    draft = np.median(slopes[pair[1], size] - slopes[pair, size])
+    seconds[pair[1], size] = max(float(draft), 0.0)  # Copying may be lost in noise.
   every = np.arange(1, gamma + 1)
 
   def curve(key):
@@ -253,13 +238,4 @@ def _calls(drafter_state) -> tuple[jax.Array, ...]:
   return (drafter_state.calls, *_calls(drafter_state.lower))
 
 
-COMMAND = Command(
-  __doc__,
-  make,
-  {
-    **jobs.PAIRS,
-    "gamma": (8, "largest window"),
-    "levels": (3, "most drafts in a plan"),
-    "temperature": 0.0,
-  },
-)
+COMMAND = Command("hierarchy", make, package="lab")

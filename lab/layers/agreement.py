@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from benchmarks.iteration import NEVER
 from benchmarks.oracle import paired
-from benchmarks.study import Study, batches
+from benchmarks.study import NEVER, Study
+from lab.trees import batches
 from specdec_t5x.core.distributions import Sampling, acceptance_mass
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.native.distributions import adjusted_probs

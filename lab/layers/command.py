@@ -1,16 +1,4 @@
-r"""Finds the best sublayers to skip if a target drafts for itself; writes a gin file.
-
-  python -m lab layers --target DIR --vocabulary FILE --inputs FILE \
-    --prefix "translate English to German: " --output DIR
-
-Acceptance is computed on the target's outputs, without sampling. The time of every kind
-of sublayer is measured once. Acceptance and times predict the speed at the best GAMMA.
-Sublayers are skipped one by one, then together, ordered by acceptance lost per time
-saved (the knapsack). Optuna continues from there. Every measurement is written to
-cells.jsonl at once: the same command continues a stopped run, and --trials may be
-raised. Writes layers.gin, to be added after configs/contrib/layer_skip.gin. Needs the
-extra `search` (optuna).
-"""
+"""Finds the best sublayers to skip if a target drafts for itself; writes a gin file."""
 
 import argparse
 import dataclasses
@@ -22,12 +10,11 @@ import numpy as np
 
 from benchmarks import jobs
 from benchmarks.cells import Cells
-from benchmarks.command import Command, at_least, fastest_as_gin
+from benchmarks.command import Command, at_least
 from benchmarks.environment import machine
-from benchmarks.measured import Setting
-from benchmarks.run import PLAIN, compare
+from benchmarks.measure import PLAIN, Setting, compare
 from benchmarks.study import Decode, Study, fingerprint, pad_inputs
-from benchmarks.table import Table, listed, render
+from benchmarks.table import Table, listed, put, render
 from benchmarks.timed import each_turn, medians
 from lab.layers.agreement import Agreement
 from lab.layers.costs import LayerCosts
@@ -76,6 +63,10 @@ def make(args: argparse.Namespace) -> Table:
   notes = [listed({"costs": args.costs, **costs.kinds, "rest": costs.rest})]
   words = {"inputs": len(study.inputs), "sampling": Sampling(args.temperature)}
   facts = {"costs": dataclasses.asdict(costs), "folder": study.job.target}
+  best = max(rows, key=lambda row: row["speed"])
+  skip = "".join(f"{name!r}, " for name in best["skip"]).rstrip()
+  gin = _GIN.format_map({**facts, **vars(args), **best, "skip": skip})
+  put(args.output, "layers.gin", gin)
   return render("layers", rows, words, notes=notes, package="lab", facts=facts)
 
 
@@ -94,11 +85,11 @@ def _rows(search: Search, trials: int, seed: int) -> Iterator[dict[str, Any]]:
 def _timed(study: Study, rows: Sequence[Mapping[str, Any]], args) -> list[dict]:
   """Returns the rows with speed and equality, measured in turn with plain decoding."""
   study = dataclasses.replace(study, inputs=pad_inputs(study.ids[: args.timed]))
-  runs = {PLAIN: study.program(study.decode(args.temperature))}
+  runs = {PLAIN: study.grouped(study.decode(args.temperature), 1)}
   for row in rows:
     decode = skipping(study, args.temperature, row["skip"], row["gamma"])
-    runs[row["found"]] = study.program(decode)
-  cells = compare(runs, range(len(study.inputs)), Setting(0, args.temperature))
+    runs[row["found"]] = study.grouped(decode, 1)
+  cells = compare(runs, study.groups(1), Setting(0, args.temperature))
   timed_rows = []
   for row in rows:
     cell = cells[row["found"]]
@@ -181,10 +172,14 @@ def measured(
   decode = functools.partial(skipping, study, temperature)
   loops = {PLAIN: study.decode(temperature).loop(texts)}
   for name, skip in skips.items():
-    loops[name] = decode(skip, longest).loop(texts, "draft")
+    loops[name] = decode(skip, longest).loop(texts)
+    loops[f"{name}, twice"] = decode(skip, longest).loop(texts, redrafts=True)
   for gamma in range(1, longest + 1):
     loops[gamma] = decode(names, gamma).loop(texts)
-  return _costs(medians(each_turn(loops, runs), longest), skips, names, longest)
+  turns = each_turn(loops, runs)
+  # An iteration that drafts twice takes a draft more.
+  drafts = {name: turns[f"{name}, twice"] - turns.pop(name) for name in skips}
+  return _costs(medians(turns | drafts), skips, names, longest)
 
 
 def _costs(seconds, skips, names: Sequence[str], longest: int) -> LayerCosts:
@@ -205,24 +200,4 @@ def _costs(seconds, skips, names: Sequence[str], longest: int) -> LayerCosts:
   return LayerCosts(kinds, rest / plain, tuple(blocks))
 
 
-COMMAND = Command(
-  __doc__,
-  make,
-  {
-    **jobs.TARGET,
-    **jobs.FEW,
-    "temperature": 0.0,
-    "gamma": (8, "longest draft"),
-    "trials": (200, "trials of Optuna in total"),
-    "seed": (0, "seed of Optuna"),
-    "batch": (1, "rows in timed programs"),
-    "runs": (15, "repetitions of a timing"),
-    "costs": (
-      "measured",
-      "costs of sublayers: timed on this device, or by number of weights",
-      ("measured", "weights"),
-    ),
-    "timed": (0, "inputs to decode with the results and with plain decoding"),
-  },
-  write=fastest_as_gin("layers.gin", _GIN, "skip"),
-)
+COMMAND = Command("layers", make, package="lab")

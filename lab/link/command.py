@@ -1,16 +1,4 @@
-r"""Measures a draft in another process: bits, alpha and time by kept tokens K.
-
-  python -m lab link --target DIR --draft small=DIR --vocabulary FILE \
-    --inputs FILE --prefix "translate English to German: " --output DIR
-
-Alpha and tokens a call are measured on every input, with a draft in this process. The
-draft samples from the distribution that the link would send, cut to K tokens and
-rounded to 16 bits. Then the first --num-timed inputs are decoded at batch 1 over a link
-of each bandwidth and by plain decoding, in turn. The draft runs in a separate process;
-bandwidth and delay are emulated. The bits of the messages are counted. At temperature 0
-tokens are certain, and no distribution is sent. Leave every core to the measurement, or
-give --num-timed 0.
-"""
+"""Measures a draft in another process: bits, alpha and time by kept tokens K."""
 
 import argparse
 import contextlib
@@ -21,17 +9,16 @@ import jax
 
 from benchmarks import jobs
 from benchmarks.command import Command
-from benchmarks.measured import Setting
-from benchmarks.run import PLAIN, Run, Way, compare, measure
+from benchmarks.measure import PLAIN, Run, Setting, Way, compare, measure
 from benchmarks.study import Study
-from benchmarks.table import Table, listed, render
+from benchmarks.table import Column, Table, listed, render
 from benchmarks.timed import Program
 from specdec_t5x.contrib.link import process
 from specdec_t5x.contrib.link.client import Remote
 from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.contrib.truncation import probs_bits, token_bits
-from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
+from specdec_t5x.drafters.draft_model import DraftModel
 
 _UNROUNDED = "all, float32"  # The distribution of a draft in the target's process.
 
@@ -48,11 +35,12 @@ def make(args: argparse.Namespace) -> Table:
   with over if args.num_timed else contextlib.nullcontext() as address:
     rows = [row for t in args.temperatures for row in _rows(study, t, address, args)]
   words = {"task": study.job.task, "draft": study.drafts[0].name}
-  columns = ""
+  columns = []
   if args.num_timed:
-    columns = " | received:0?- counted, to the target | sent:0?- and from it"
+    columns.append(Column("received", "counted, to the target", 0, "-"))
+    columns.append(Column("sent", "and from it", 0, "-"))
     for speed in args.mbits:
-      columns += f" | {_named(speed)} speed-up at {speed:g} Mbit/s"
+      columns.append(Column(_named(speed), f"speed-up at {speed:g} Mbit/s"))
   notes = [listed({"inputs": len(study.inputs), "gamma": args.gamma})]
   words["delay"] = args.delay_ms
   return render("link", rows, words, columns, notes, package="lab")
@@ -75,16 +63,15 @@ def _rows(
   drafts = {k: SparseDraft(model.network, args.gamma, k) for k in kept}
   if temperature:
     drafts = {_UNROUNDED: DraftModel(model.network, args.gamma), **drafts}
-  ways = {
-    k: Way(study.decode(temperature, model, drafter)) for k, drafter in drafts.items()
-  }
+  ways = {}
+  for k, drafter in drafts.items():
+    decode = study.decode(temperature, model, drafter)
+    ways[k] = Way(study.grouped(decode, args.batch))
   run = Run(
     lambda *_: ways,
-    study,
+    study.groups,
     batches=[args.batch],
-    setting=setting,
-    timed=False,
-    seed=args.seed,
+    setting=dataclasses.replace(setting, timed=False),
   )
   for row in measure(run):
     k = row.key
@@ -102,13 +89,13 @@ def _rows(
 def _timed(study: Study, kept, setting: Setting, address: str, args) -> dict:
   """Returns the speed-up over each link and the counted bits, by K."""
   remotes = {speed: Remote(address, speed, args.delay_ms) for speed in args.mbits}
-  runs = {PLAIN: study.program(study.decode(setting.temperature))}
+  runs = {PLAIN: study.grouped(study.decode(setting.temperature), 1)}
   for k in kept:
     for speed, remote in remotes.items():
       link = Link(remote, args.gamma, k)
       decode = study.decode(setting.temperature, None, link)
-      runs[k, speed] = _Counted(study.program(decode), remote)
-  cells = compare(runs, range(len(study.inputs))[: args.num_timed], setting)
+      runs[k, speed] = _Counted(study.grouped(decode, 1), remote)
+  cells = compare(runs, study.groups(1)[: args.num_timed], setting)
   results = {k: {} for k in kept}
   for (k, speed), run in list(runs.items())[1:]:
     results[k] |= {_named(speed): cells[k, speed].speedup, **run.bits_a_token()}
@@ -145,18 +132,4 @@ class _Counted:
     return {"received": self.received / self.tokens, "sent": self.sent / self.tokens}
 
 
-COMMAND = Command(
-  __doc__,
-  make,
-  {
-    **jobs.PAIRS,
-    "temperatures": [0.0, 1.0],
-    "gamma": DEFAULT_GAMMA,
-    "top_k": ([1, 4, 8, 16, 32, 64, 0], "K; 0 keeps every token"),
-    "mbits": ([1.0, 10.0, 100.0], "Mbit/s"),
-    "delay_ms": (1.0, "delay of the link, each way"),
-    "num_timed": (16, "inputs to decode over the link; may be 0"),
-    "batch": (16, "batch size of untimed decodes"),
-    "seed": 0,
-  },
-)
+COMMAND = Command("link", make, package="lab")

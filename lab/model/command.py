@@ -1,19 +1,4 @@
-r"""Models the times of a pair on an absent device, from compiled programs.
-
-  python -m lab model --topology v4:1x1x1 --output runs/model_v4
-  python -m lab model --topology cpu --target base --drafts small \
-    --widths 1 2 4 8 --batches 1 --output runs/model_cpu
-  python -m lab model --topology v5e:1x1 --target xl \
-    --drafts int8 int4 int4/32 --widths 1 2 8 --batches 1 --output runs/model_xl
-
-Nothing runs on the device. The TPU compiler (`pip install libtpu`, in the version of
-jax's extra `tpu`; no TPU is needed) compiles single tokens, blocks, encoders and whole
-iterations. The text of a compiled program gives the bytes moved, the operations and the
-compiler's estimate of cycles. The published bandwidth, peak and clock of the device
-turn the counts into seconds. The seconds give c, table 2 of the paper and the best
-gamma. `cpu` models the CPU of this machine and also times the pieces. Every cell is
-written to DIR/cells.jsonl after compilation, so a stopped run can continue.
-"""
+"""Models the times of a pair on an absent device, from compiled programs."""
 
 import argparse
 import dataclasses
@@ -28,12 +13,10 @@ from benchmarks.cells import Cells
 from benchmarks.command import Command
 from benchmarks.environment import code, machine
 from benchmarks.oracle import ROUNDED
-from benchmarks.sizes import SIZES
 from benchmarks.table import Table
 from lab.model import devices, tables, timed
 from lab.model.pieces import Cost, Piece, compiled
 from lab.model.topologies import described
-from specdec_t5x.network.config import DTYPES
 
 CPU = "cpu"
 REFUSED = "refused"
@@ -134,24 +117,4 @@ def _device(topology, cells):
   return devices.Device(**cells.get({"device": machine()}, measured))
 
 
-COMMAND = Command(
-  __doc__,
-  make,
-  {
-    "topology": ("v4:1x1x1", "topology of a single device, or cpu"),
-    "target": ("xxl", "", SIZES),
-    "drafts": (
-      ["small", "base", "large"],
-      "sizes, or the target's own weights rounded",
-      (*SIZES, *ROUNDED),
-    ),
-    "widths": ([1, 2, 4, 6, 8, 16], "widths of blocks"),
-    "batches": [1, 4, 16, 64],
-    "gamma": (7, "draft length of whole iterations"),
-    "input_length": (128, "tokens"),
-    "output_length": (128, "tokens"),
-    "dtype": (str, "(bfloat16; cpu: float32)", DTYPES),
-    "runs": (9, "repetitions of a timed piece"),
-    "recorded": False,
-  },
-)
+COMMAND = Command("model", make, package="lab")

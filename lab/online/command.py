@@ -1,15 +1,4 @@
-r"""Measures alpha over requests while the draft learns and the domain changes.
-
-  python -m lab online --target DIR --draft DIR --vocabulary FILE \
-    --domain captions=FILE --domain short=FILE --domain news=FILE \
-    --prefix "translate English to German: " --output DIR
-
-Serves the first requests of every file, an input a line, domain after domain. A draft
-learns by each loss; the control does not learn. Alpha, accepted tokens over tried
-tokens, is measured before the draft learns from a request. The counts of a loss are
-saved after the last request. Seconds are of a whole domain and depend on the load of
-this machine; leave every core to the measurement if seconds matter.
-"""
+"""Measures alpha over requests while the draft learns and the domain changes."""
 
 import argparse
 import dataclasses
@@ -25,18 +14,16 @@ from tqdm import tqdm
 
 from benchmarks import jobs, plotting
 from benchmarks.cells import Cells
-from benchmarks.command import REQUIRED, Command
+from benchmarks.command import Command
 from benchmarks.environment import machine
-from benchmarks.measured import COUNTED, Measured, Setting
+from benchmarks.measure import COUNTED, Measured, Setting
 from benchmarks.study import fingerprint
 from benchmarks.table import Table, listed, render
 from specdec_t5x import api
 from specdec_t5x.contrib.online import serving
 from specdec_t5x.contrib.online.learner import Learner, Online
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
-from specdec_t5x.training import losses
-from specdec_t5x.training.optimizers import OPTIMIZERS, Optimizer, Schedule
+from specdec_t5x.training.optimizers import Optimizer, Schedule
 
 CONTROL = "none: the control"
 _OF_STEPS = "optimizer", "learning_rate"
@@ -44,8 +31,13 @@ _OF_STEPS = "optimizer", "learning_rate"
 
 def make(args: argparse.Namespace) -> Table:
   """Serves every domain without learning, then with each loss."""
+  if not (args.target and args.vocabulary and len(args.draft or ()) == 1):
+    raise ValueError(
+      "Expected one checkpoint of --target and of --draft, and --vocabulary, got "
+      f"{args.target}, {args.draft} and {args.vocabulary}. Give all three flags."
+    )
   domains, eos_id = _read(args)
-  models = [api.load_model(path) for path in (args.target, args.draft)]
+  models = [api.load_model(path) for path in (args.target, *args.draft)]
   cells = Cells(args.output)
   results = {}
   for loss in (None, *args.losses):
@@ -198,32 +190,4 @@ def draw(table: Table) -> Any:
   return figure
 
 
-_LOSSES = [*losses.DISTILLATION_LOSSES]
-COMMAND = Command(
-  __doc__,
-  make,
-  {
-    "target": (str, "checkpoint", REQUIRED),
-    "draft": (str, "checkpoint", REQUIRED),
-    "vocabulary": (str, "a SentencePiece model", REQUIRED),
-    "prefix": ("", "before each line"),
-    "domain": (
-      [str],
-      "texts in the order of serving, an input a line; may be repeated",
-      REQUIRED,
-      {"action": "extend", "metavar": "NAME=FILE"},
-    ),
-    "requests": (2000, "requests per domain"),
-    "losses": (_LOSSES[:2], "losses to compare", _LOSSES),
-    "interval": (Online.interval, "requests per step"),
-    "kept": (Online.kept, "kept tokens of a distribution"),
-    "optimizer": ("adamw", "", OPTIMIZERS),
-    "learning_rate": (1e-3, "constant"),
-    "gamma": DEFAULT_GAMMA,
-    "temperature": 0.0,
-    "input_length": (64, "longer lines are skipped"),
-    "max_length": 64,
-    "window": (500, "requests per row"),
-  },
-  draw=draw,
-)
+COMMAND = Command("online", make, package="lab", draw=draw)

@@ -1,25 +1,16 @@
-r"""Compares every way to speculate with other libraries, with the same weights.
-
-  python -m lab methods --output DIR          # the demo pair, all drafts
-  python -m lab methods --target DIR --draft small=DIR --vocabulary FILE --inputs FILE \
-    --prefix "translate English to German: " --output DIR
-
-Takes the flags of `python -m benchmarks methods` and decodes with the same
-methods. At temperature 0 the installed peers decode in turn with our methods: Hugging
-Face and CTranslate2 (the extra `peers`), and upstream T5X (in place of t5x_runtime,
-requirements/t5x-upstream.txt). Leave every core to the measurement: torch's threads
-wait for each other, so a busy core slows torch down far more than XLA.
-"""
+"""Compares every way to speculate with other libraries, with the same weights."""
 
 import argparse
 import dataclasses
 from typing import Any
 
-from benchmarks import methods
+from benchmarks import comparison
+from benchmarks.command import Command
 from benchmarks.environment import PACKAGES, environment
-from benchmarks.run import Way
+from benchmarks.measure import Way
 from benchmarks.study import Study
 from benchmarks.table import Table, declared, listed
+from lab import trees
 from lab.peers import PACKAGES as PEERS
 from lab.peers import programs
 from specdec_t5x.network.functional import is_decoder_only
@@ -31,7 +22,7 @@ _WITH_A_DRAFT = (programs.HF_GAMMA, programs.HF_DEFAULT, programs.HF_NO_MASK)
 
 def make(args: argparse.Namespace) -> Table:
   """Decodes every input with every method and with the installed peers."""
-  table = methods.make(args, installed)
+  table = comparison.make("methods", args, more)
   notes = list(declared("methods", "lab")["notes"])
   if 0.0 in args.temperatures:
     ran = {row["draft"] for row in table.rows}
@@ -41,6 +32,14 @@ def make(args: argparse.Namespace) -> Table:
   return dataclasses.replace(table, notes=(*table.notes, *notes), made=packages)
 
 
+def more(study: Study, args: argparse.Namespace, temperature: float) -> dict[str, Way]:
+  """Returns the best trees of heads and, at temperature 0, the installed peers."""
+  found = {}
+  for draft in filter(trees.can_draft, study.drafts):
+    found |= trees.ways(study, draft, temperature, args.sizes)
+  return found if temperature else found | installed(study, args)
+
+
 def installed(study: Study, args: argparse.Namespace) -> dict[str, Way]:
   """Returns the installed peers by name; {} without a draft model or an encoder."""
   draft = study.first_model
@@ -48,7 +47,11 @@ def installed(study: Study, args: argparse.Namespace) -> dict[str, Way]:
     return {}
   decoders = programs.programs(study, draft.model, args.gamma)
   return {
-    name: Way(program=program, columns=_columns(name), shown=_SHOWN)
+    name: Way(
+      lambda group, program=program: program(group.first),
+      columns=_columns(name),
+      shown=_SHOWN,
+    )
     for name, program in decoders.items()
   }
 
@@ -65,4 +68,4 @@ def _columns(name: str) -> dict[str, Any]:
   }
 
 
-COMMAND = dataclasses.replace(methods.COMMAND, about=__doc__, make=make)
+COMMAND = Command("methods", make, package="lab")

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.measured import COUNTED
+from benchmarks.measure import COUNTED
 from benchmarks.study import Study
 from benchmarks.timed import Program
 from lab import peers

@@ -18,7 +18,7 @@ from t5x import infer
 
 import specdec_t5x
 from specdec_t5x import console, tuning
-from specdec_t5x.analysis.acceptance import ratio
+from specdec_t5x.analysis.acceptance import rate, ratio
 from specdec_t5x.core.describe import describe
 from specdec_t5x.data.spec_bench import CATEGORY
 from specdec_t5x.decoding.checked import check_decoded
@@ -281,8 +281,8 @@ def rates(aux: Mapping[str, Sequence[float]], alpha_is_mass: bool) -> dict[str, 
   column = {name: np.array(aux[name]) for name in COUNTS}
   tried = column["acceptance_positions"]
   estimates = {
-    "alpha_by_counts": ratio(column["accepted"], tried),
-    "alpha_by_mass": ratio(column["acceptance_mass"], tried) if alpha_is_mass else None,
+    "alpha_by_counts": rate(column["accepted"], tried),
+    "alpha_by_mass": rate(column["acceptance_mass"], tried) if alpha_is_mass else None,
     "tokens_per_target_call": ratio(column["tokens"], column["target_calls"]),
   }
   return {

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import costs, timed
+from benchmarks import timed
 from benchmarks.__main__ import main
 from benchmarks.timed import Timed
 from specdec_t5x.network.functional import network_for
@@ -17,19 +17,9 @@ from tests.training.conftest import saved
 
 TARGET = tiny.config(1, 16)
 SHORT = ("--num-tokens=6", "--runs=3", "--max-length=12", "--num-inputs=3")
-# Tables with a file name different from the command's name.
-FILES = {"decode": "bench"}
-
-
-# The seconds per repetition and the fixed seconds per call on a steady clock.
-STEADY = {
-  "plain": (5.0, 20.0),
-  "iteration": (12.0, 23.0),
-  "draft": (2.0, 23.0),
-  "token": (5.0, 23.0),
-  "encoder": (0.0, 19.0),
-  "draft_encoder": (0.0, 3.0),
-}
+# The seconds per repetition and the fixed seconds per call on a steady clock: of the
+# plain loop, of iterations, and of iterations that draft twice.
+STEADY = {"plain": (5.0, 20.0), 0: (12.0, 23.0), 1: (14.0, 23.0)}
 
 
 def named(files, **more):
@@ -40,26 +30,25 @@ def named(files, **more):
 def ran(command, folder, *flags, main=main):
   """Runs a command and returns the JSON of the table."""
   assert main([command, *flags, f"--output={folder}"]) == 0
-  return json.loads((folder / f"{FILES.get(command, command)}.json").read_text())
+  return json.loads((folder / f"{command}.json").read_text())
 
 
 def steady(programs, inputs, warm=1):
   """Stands in for `alternate` if parts are timed: noise hides the times of a tiny pair.
 
-  The programs run in tests/benchmarks/test_costs.py.
+  The programs run in tests/benchmarks/test_timed.py.
   """
   seconds = {}
-  for key in programs:
-    name, count = key
-    each, once = STEADY[name]
-    seconds[key] = Timed(np.full(len(inputs), once + each * count), ())
+  for name, count in programs:
+    each, once = STEADY[name if name == "plain" else name[1]]
+    seconds[name, count] = Timed(np.full(len(inputs), once + each * count), ())
   return seconds
 
 
 @pytest.fixture(scope="module")
 def steady_parts():
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(costs, "alternate", steady)
+    patch.setattr(timed, "alternate", steady)
     yield
 
 
@@ -123,7 +112,7 @@ def recorded(pair_flags, tmp_path_factory):
   folder = tmp_path_factory.mktemp("recorded")
   flags = ["--gammas", "1", "3", "--temperatures=0"]
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(costs, "alternate", steady)
+    patch.setattr(timed, "alternate", steady)
     ran("table4", folder, *pair_flags, *flags)
   return folder
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from benchmarks.measured import Setting
+from benchmarks.measure import Setting
 from benchmarks.study import Draft, Job, Study, load_draft, pad_inputs
 from specdec_t5x.analysis import theory
 from specdec_t5x.demo import comparison, recipe

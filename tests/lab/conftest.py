@@ -13,6 +13,7 @@ from tests.benchmarks import conftest as bench
 from tests.t5x_bridge import tiny
 
 files = bench.files
+heads = bench.heads
 pair = bench.pair
 ran = functools.partial(bench.ran, main=main)
 

@@ -7,8 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.measured import Setting, tokens
-from benchmarks.run import PLAIN, compare
+from benchmarks.measure import PLAIN, Setting, compare, tokens
 from benchmarks.sizes import random_params
 from benchmarks.study import Job, Study, pad_inputs
 from lab.peers import (
@@ -48,7 +47,8 @@ def study(request):
   # Beyond a distance of 128, every distance shares a bucket.
   inputs = pad_inputs(np.random.default_rng(0).integers(2, 40, (3, 150)).tolist())
   endless = Study(Job("task", "t", {}, None, LENGTH), target, (), inputs, -1)
-  output = endless.program(endless.decode(0.0))(0).tokens[0].tolist()
+  decoded = endless.grouped(endless.decode(0.0), 1)(endless.groups(1)[0])
+  output = decoded[0].tokens[0].tolist()
   return dataclasses.replace(endless, eos_id=max({*output}, key=output.index))
 
 
@@ -68,7 +68,8 @@ def test_installed_peers_give_our_plain_outputs(study):
   if importable(CTRANSLATE2):
     expected |= {*programs.CT2.values()}
   assert theirs.keys() == expected <= {*programs.PROGRAMS}
-  runs = {PLAIN: study.program(study.decode(0.0)), **theirs}
+  runs = {PLAIN: study.grouped(study.decode(0.0), 1)}
+  runs |= {n: lambda group, run=run: run(group.first) for n, run in theirs.items()}
   cells = compare(runs, range(3), Setting(GAMMA, 0.0))
   assert 2 < (tokens(runs[PLAIN](0)) > 0).sum() < LENGTH
   cells.pop(programs.CT2["int8"], None)  # The int8 network is a slightly different one.

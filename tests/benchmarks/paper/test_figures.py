@@ -5,21 +5,18 @@ import json
 
 import pytest
 
-from benchmarks.paper import curves, timeline
+from benchmarks.__main__ import main
+from benchmarks.paper import figures
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("steady_parts")]
 
-FIGURES = {
-  "figure2": curves.FIGURE_2,
-  "figure3": curves.FIGURE_3,
-  "figure4": curves.FIGURE_4,
-}
+CURVES = ("figure2", "figure3", "figure4")
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", CURVES)
 def test_curves_with_points(name, measured, tmp_path, capsys):
   flags = [f"--points={measured / 'table4.json'}", "--output", str(tmp_path)]
-  assert FIGURES[name].main(flags) == 0
+  assert main([name, *flags]) == 0
   for kind in ("json", "csv", "md", "png", "svg"):
     assert (tmp_path / f"{name}.{kind}").stat().st_size > 500
   rows = json.loads((tmp_path / f"{name}.json").read_text())["rows"]
@@ -33,20 +30,20 @@ def test_curves_with_points(name, measured, tmp_path, capsys):
 
 def test_a_figure_is_deterministic(tmp_path):
   for name in ("a", "b"):
-    assert curves.FIGURE_2.main(["--output", str(tmp_path / name)]) == 0
+    assert main(["figure2", "--output", str(tmp_path / name)]) == 0
   one, other = ((tmp_path / name / "figure2.svg").read_bytes() for name in ("a", "b"))
   assert one == other
 
 
 def test_figure_5_draws_every_call(measured, pair_flags):
   flags = ["--gammas", "3", "1", "--input", "1", "--output", str(measured)]
-  assert timeline.COMMAND.main([*pair_flags, *flags]) == 0
+  assert main(["figure5", *pair_flags, *flags]) == 0
   rows = json.loads((measured / "figure5.json").read_text())["rows"]
   assert [row["decoding"] for row in rows] == ["gamma = 3", "gamma = 1", "plain"]
   three, _, plain = rows
   assert three["draft_steps"] == 3 * three["calls"]
   assert plain["calls"] == plain["tokens"] == three["tokens"] >= three["calls"]
-  boxes = list(timeline.boxes(three))
+  boxes = list(figures.boxes(three))
   kinds = [kind for _, _, kind in boxes]
   assert kinds[:3] == ["target encoder", "draft encoder", "draft"]
   assert kinds.count("target") == three["calls"]
@@ -56,13 +53,13 @@ def test_figure_5_draws_every_call(measured, pair_flags):
 
 def test_a_number_beyond_the_inputs_is_refused(measured, pair_flags, capsys):
   flags = ["--gammas", "3", "1", "--input", "99", "--output", str(measured)]
-  assert timeline.COMMAND.main([*pair_flags, *flags]) == 1
+  assert main(["figure5", *pair_flags, *flags]) == 1
   assert "number of decoded inputs (3)" in capsys.readouterr().err
 
 
 def test_without_matplotlib_nothing_is_done(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-  for command in (*FIGURES.values(), timeline.COMMAND):
-    assert command.main(["--output", str(tmp_path / "out")]) == 1
+  for name in (*CURVES, "figure5"):
+    assert main([name, "--output", str(tmp_path / "out")]) == 1
     assert "pip install 'specdec_t5x[reproduce]'" in capsys.readouterr().err
   assert not (tmp_path / "out").exists()

@@ -100,7 +100,11 @@ def test_table_3_counts_without_a_clock(pair_flags, tmp_path):
     result = json.loads(line)["result"]
     assert result["costs"] is None
     assert "seconds" not in result["columns"]
+  # Our rows have our target, and the paper's target has its own column.
+  assert greedy["target"].startswith("ours, 0.0")
+  assert "paper_target" not in greedy
   dialog = [row for row in rows if row["task"] == "dialog"]
+  assert {row["paper_target"] for row in dialog} == {"LaMDA (137B)"}
   assert len(dialog) == 6
   assert all("alpha" not in row for row in dialog)
 

@@ -1,6 +1,6 @@
 """Checks the outputs of this device, and our kernels for GPUs against XLA.
 
-  python -m benchmarks.gpu.checks
+  python -m tests.native.device
 
 Prints one line per check. The exit status is 1 if a check fails. Needs JAX, Flax,
 jaxtyping, and NumPy.
@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.measured import tokens
+from benchmarks.measure import tokens
 from benchmarks.oracle import random_model
 from benchmarks.sizes import SIZES, random_params, t5_1_1
 from benchmarks.study import Decode, decoding_groups
@@ -313,7 +313,7 @@ def _tried(name: str, check: CheckFn) -> Check:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Prints the checks and returns the exit status: 1 if one failed."""
-  parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.checks")
+  parser = argparse.ArgumentParser(prog="python -m tests.native.device")
   parser.add_argument("--size", default="small", choices=SIZES)
   failed = False
   for check in checks(parser.parse_args(argv).size):

@@ -1,0 +1,248 @@
+"""Measures pairs of random networks: the commands `gpu` and `decode`."""
+
+import argparse
+import dataclasses
+import functools
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent import futures
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.cells import Cells
+from benchmarks.command import Command, at_least
+from benchmarks.environment import ROOT, environment, machine
+from benchmarks.measure import Measured, Setting
+from benchmarks.oracle import Pair, Setup, compiled
+from benchmarks.paper import published
+from benchmarks.table import Table, render
+from benchmarks.timed import alternate, repeated, slopes
+from specdec_t5x.analysis import theory
+from specdec_t5x.native.cuda import library
+from specdec_t5x.network.config import WEIGHTS
+
+_WARM = 3  # A GPU records command buffers in a program's second run.
+_CHECK_SECONDS = 150
+# Acceptance rates that the target's rounded weights may reach, not from the paper.
+_ALPHAS = {"int8": [0.99], "int4": [0.88], "int4/32": [0.95]}
+_PARTS = "plain", "width", "iteration", "draft_step", "block", "rest", "c", "memory"
+
+
+def make(name: str, args: argparse.Namespace) -> Table:
+  """Measures cells until the time is up, and returns the tables of a command."""
+  at_least(args, batches=1, gamma=1, runs=1, input_length=1)
+  if not args.minutes >= 0:
+    raise ValueError(f"--minutes must be a number of at least 0, got {args.minutes}.")
+  if not all(0 <= alpha <= 1 for alpha in args.alphas):
+    raise ValueError(f"--alphas must be numbers from 0 to 1, got {args.alphas}.")
+  pairs = list(_setups(args))
+  cells = Cells(args.output)
+  if args.resume:
+    cells.take(args.resume)
+  reason = library.problem()
+  kernels = f"not there: {reason}" if reason else "there"
+  print(f"Native kernels: {kernels}.", file=sys.stderr, flush=True)
+  end = time.monotonic() + 60 * args.minutes
+  fixed = {"runs": args.runs, **machine()}
+  checked = None
+  if name == "gpu":
+    is_late = time.monotonic() >= end
+    checked = cells.get({"checks": True, **fixed}, _checked, is_late)
+  keys = {
+    setup: {"pair": dataclasses.asdict(setup), "alphas": _alphas(setup, args), **fixed}
+    for setup in pairs
+  }
+
+  def table():
+    rows = [row for setup in keys for row in _rows(setup, cells.find(keys[setup]))]
+    before = []
+    if name == "decode":
+      rows = [{**row, "alpha": row.get("came")} for row in rows]
+    else:
+      checks = checked["rows"] if checked else [{"check": "all"}]
+      before = [render("gpu.checks", checks)]
+    words = {"device": environment()["device"], "kernels": kernels}
+    settings = {n: x for n, x in vars(args).items() if n != "resume"}
+    return render(name, rows, words, settings=settings, before=before)
+
+  programs = {}
+  slowest = 0.0
+  for setup, key in keys.items():
+    begin = time.monotonic()
+    if cells.find(key) is None and begin + slowest < end:
+      cells.add(key, _measured(setup, key["alphas"], args.runs, programs))
+      slowest = max(slowest, time.monotonic() - begin)
+      # The tables are written after each pair, as the process may be killed.
+      for part in (table(), *table().before):
+        part.write(args.output)
+  return table()
+
+
+def _alphas(setup: Setup, args: argparse.Namespace) -> list[float]:
+  """Returns the acceptance rates to prescribe: given, the paper's, or T5-base's."""
+  if args.alphas or setup.draft in _ALPHAS:
+    return args.alphas or _ALPHAS[setup.draft]
+  rows = published.numbers()["tables_2_and_4"]
+  name = f"T5-{setup.draft}"
+  if name not in {row["draft"] for row in rows}:
+    name = "T5-base"
+  key = name, int(setup.temperature > 0)
+  rates = {row["alpha"] for row in rows if (row["draft"], row["temperature"]) == key}
+  return sorted(rates, reverse=True)
+
+
+def _setups(args: argparse.Namespace) -> Iterator[Setup]:
+  """Yields the pairs, the most informative pairs first."""
+  first, *batches = args.batches
+  names = (*args.drafts, *args.rounded)
+  given = args.target, names[0], first, args.temperatures[0], args.gamma, args.dtype
+  base = Setup(*given, args.input_length, args.output_length)
+  for temperature, draft in itertools.product(args.temperatures, args.drafts):
+    yield dataclasses.replace(base, temperature=temperature, draft=draft)
+  for batch, draft in itertools.product(batches, args.drafts):
+    yield dataclasses.replace(base, batch=batch, draft=draft)
+  for name in args.rounded:
+    yield dataclasses.replace(base, draft=name)
+    if name in WEIGHTS and args.drafts:
+      yield dataclasses.replace(base, weights=name)
+
+
+def _measured(setup: Setup, alphas, runs: int, programs: dict) -> dict[str, Any]:
+  """Returns a pair's result, or the device's error; adds new programs to `programs`."""
+  print(setup, file=sys.stderr, flush=True)
+  try:
+    pair = Pair(setup)
+    jax.block_until_ready(pair.given)
+    # Pairs share programs that do not depend on the draft.
+    other = dataclasses.replace(setup, draft="")
+    keys = {name: (name, setup) for name in pair.functions}
+    keys |= {"block": other, "plain": dataclasses.replace(other, gamma=0)}
+    # Nothing else may run: XLA times products on the device during compilation.
+    with futures.ThreadPoolExecutor() as pool:
+      jobs = {
+        keys[name]: pool.submit(compiled, function, np.int32(1), *arguments)
+        for name, (function, arguments) in pair.functions.items()
+        if keys[name] not in programs
+      }
+      programs |= {key: job.result() for key, job in jobs.items()}
+    pair.programs |= {name: programs[key] for name, key in keys.items()}
+    return measured(pair, alphas, runs)
+  except jax.errors.JaxRuntimeError as error:
+    message = str(error).splitlines()[0][:200]
+    print(f"  failed: {message}", file=sys.stderr, flush=True)
+    return {"error": message}
+
+
+def measured(pair: Pair, alphas: list[float], runs: int) -> dict[str, Any]:
+  """Times a pair's programs in turn.
+
+  Returns:
+    Milliseconds of a "plain" token in the faster of two loops, an "iteration", a
+    "draft_step", a "block" and the "rest" of an iteration; "width", the faster loop's
+    tokens per call; "c"; seconds of each "compile"; "memory", the most bytes of this
+    process on the device; and "calls", a row for each prescribed acceptance rate.
+  """
+  setup = pair.setup
+  calls = {alpha: pair.calls(alpha, runs) for alpha in alphas}
+  timed = alternate({**repeated(pair.loops()), **calls}, range(runs), _WARM)
+  loops = {key: result for key, result in timed.items() if isinstance(key, tuple)}
+  ms = {name: 1e3 * float(np.median(times)) for name, times in slopes(loops).items()}
+  if lost := [name for name, median in ms.items() if median <= 0]:
+    return {"error": f"the time of {lost} is lost in noise: raise --runs"}
+  fastest = min(("plain", "block"), key=ms.get)
+  # The time of a small draft may be lost in noise.
+  draft = max(ms["redrafted"] - ms["iteration"], 0.0) / setup.gamma
+  c = draft / ms[fastest]
+  rows = []
+  for alpha in calls:
+    cell = Measured.timed(
+      Setting(setup.gamma, setup.temperature),
+      timed[alpha],
+      timed[fastest, setup.max_length],
+    )
+    came = cell.alpha.value
+    tokens = float(theory.expected_tokens(came, setup.gamma))
+    row = {
+      "alpha": alpha,
+      "came": came,
+      "tokens_per_call": cell.tokens_per_call.value,
+      "speed": dataclasses.asdict(cell.speedup),
+      "theorem": float(theory.walltime_improvement(came, setup.gamma, c)),
+      "with_block": tokens * ms[fastest] / ms["iteration"],
+      "identical": f"{int(cell.columns['identical'].sum())}/{runs * setup.batch}",
+    }
+    rows.append(row)
+  memory = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+  return {
+    **{name: ms[name] for name in ("iteration", "block")},
+    "plain": ms[fastest],
+    "width": 1 if fastest == "plain" else setup.gamma + 1,
+    "draft_step": draft,
+    "rest": ms["iteration"] - setup.gamma * draft - ms["block"],
+    "c": c,
+    "compile": {name: program.seconds for name, program in pair.programs.items()},
+    "memory": memory and memory / 1e9,
+    "calls": rows,
+  }
+
+
+def _checked() -> dict[str, list[dict[str, str]]]:
+  """Returns the rows of the checks.
+
+  A failing kernel may disable a process's device, so another process checks kernels.
+  """
+  variables = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+  try:
+    process = subprocess.run(
+      [sys.executable, "-m", "tests.native.device"],
+      timeout=_CHECK_SECONDS,
+      stdout=subprocess.PIPE,
+      env=variables,
+      cwd=ROOT,
+    )
+    output = process.stdout
+    ending = f"the exit status is {process.returncode}"
+  except subprocess.TimeoutExpired as error:
+    output = error.stdout or b""
+    ending = f"no answer in {_CHECK_SECONDS} s"
+  lines = [line.split(": ", 2) for line in output.decode().splitlines()]
+  # A killed process may leave half a line.
+  rows = [line for line in lines if len(line) > 2] + [["ended", "all", ending]]
+  return {
+    "rows": [dict(zip(("verdict", "check", "found"), x, strict=True)) for x in rows]
+  }
+
+
+def _rows(setup: Setup, result: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
+  row = {name: getattr(setup, name) for name in ("target", "draft", "batch", "gamma")}
+  row["temperature"] = f"{setup.temperature:g}"
+  row["weights"] = setup.dtype if setup.weights == "float32" else setup.weights
+  if result is None or "error" in result:
+    yield {**row, **(result or {})}
+    return
+  row |= {name: result[name] for name in _PARTS}
+  row |= {f"compile_{name}": value for name, value in result["compile"].items()}
+  for call in result["calls"]:
+    yield {**row, **_paper(setup, call["alpha"]), **call, "wanted": call["alpha"]}
+
+
+def _paper(setup: Setup, alpha: float) -> dict[str, Any]:
+  """Returns the paper's numbers for the same models at this acceptance rate."""
+  if (setup.target, setup.weights, setup.batch) != ("xxl", "float32", 1):
+    return {}
+  key = "T5-" + setup.draft, setup.temperature, alpha
+  shown = {"paper": "measured", "paper_gamma": "gamma", "paper_c": "c"}
+  for row in published.numbers()["tables_2_and_4"]:
+    if (row["draft"], row["temperature"], row["alpha"]) == key:
+      return {name: row[column] for name, column in shown.items()}
+  return {}
+
+
+GPU = Command("gpu", functools.partial(make, "gpu"))
+DECODE = Command("decode", functools.partial(make, "decode"))

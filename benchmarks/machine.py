@@ -1,0 +1,40 @@
+"""Bounds of the speed-up by any way to decode on this machine."""
+
+import argparse
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.command import Command, at_least
+from benchmarks.table import Table, render
+from benchmarks.timed import alternate, median_ratio, spread
+from specdec_t5x.network import products
+
+
+def make(args: argparse.Namespace) -> Table:
+  """Times one row and many rows with the same matrix, and one row twice."""
+  at_least(args, megabytes=1, rows=1, runs=1)
+  size = int((args.megabytes * 1e6 / 4) ** 0.5)
+  weights = jax.random.normal(jax.random.key(0), (size, size))
+  product = jax.jit(lambda x: products.multiply("auto", x, weights)[0])
+  one = jnp.ones((1, size))
+  many = jnp.ones((args.rows, size))
+  programs = {
+    "once": lambda _: product(one),
+    "again": lambda _: product(one),
+    "many": lambda _: product(many),
+  }
+  timed = alternate(programs, range(args.runs))
+  seconds = {name: result.seconds for name, result in timed.items()}
+  values = {
+    "weights read for one row, GB/s": spread(weights.nbytes / 1e9 / seconds["once"]),
+    f"{args.rows} rows multiplied, GFLOP/s": spread(
+      2 * args.rows * size**2 / 1e9 / seconds["many"]
+    ),
+    "one program over itself": median_ratio(seconds["once"], seconds["again"]),
+  }
+  rows = [{"of": name, "value": value} for name, value in values.items()]
+  return render("machine", rows, {"megabytes": args.megabytes})
+
+
+COMMAND = Command("machine", make)

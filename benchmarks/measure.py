@@ -1,0 +1,314 @@
+"""Measures ways to decode: the same inputs by all ways, in turn in one process.
+
+A run is a description: ways by batch and temperature, and inputs. `measure` yields a
+row for each way, compared with plain decoding input by input: seconds per token, and
+equal outputs. `table.render` makes a table of rows.
+"""
+
+import dataclasses
+import itertools
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.timed import Costs, Program, Spread, Timed, alternate, median_ratio
+from specdec_t5x.analysis import theory
+from specdec_t5x.analysis.acceptance import Estimate, rate, ratio
+from specdec_t5x.core.lenient import Lenient
+from specdec_t5x.core.token import Token
+from specdec_t5x.core.types import Rule
+
+COUNTED = (
+  *("emitted", "target_calls", "drafted"),
+  *("accepted", "acceptance_positions", "acceptance_mass"),
+)
+PLAIN = "plain"
+# The number of inputs between two counts of the tokens. The number is even, so that
+# each of two programs comes first equally often (`timed.alternate`).
+_CHUNK = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """The settings of a cell, timed in turn with the plain loop or only counted."""
+
+  gamma: int
+  temperature: float
+  lenience: float = 1.0
+  timed: bool = True
+
+  @property
+  def rule(self) -> Rule:
+    """The verification rule."""
+    return Token() if self.lenience == 1.0 else Lenient(self.lenience)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+  """A cell: the measurement of a way to decode on some inputs."""
+
+  setting: Setting
+  # A number per input, by name: those of `COUNTED`, and if timed also seconds,
+  # plain_seconds, plain_emitted, and the outputs and identical outputs of the input.
+  columns: Mapping[str, np.ndarray]
+  costs: Costs | None = None  # The times of the parts, if known.
+
+  @classmethod
+  def timed(
+    cls, setting: Setting, ours: Timed, plain: Timed | None = None, costs=None
+  ) -> "Measured":
+    """Returns the cell of a program's results, compared with plain results if given.
+
+    Without plain results a row of an input is an input of the cell.
+    """
+    columns = {}
+    for name in COUNTED:
+      counts = [np.asarray(getattr(x.statistics, name)) for x in ours.results]
+      columns[name] = (
+        np.array([n.sum() for n in counts]) if plain else np.hstack(counts)
+      )
+    if plain is not None:
+      same = []
+      for x, y in zip(ours.results, plain.results, strict=True):
+        same.append((tokens(x) == tokens(y)).all(axis=1))
+      emitted = [np.sum(result.statistics.emitted) for result in plain.results]
+      columns |= {
+        "seconds": ours.seconds,
+        "plain_seconds": plain.seconds,
+        "plain_emitted": np.array(emitted),
+        "identical": np.array([rows.sum() for rows in same]),
+        "outputs": np.array([rows.size for rows in same]),
+      }
+    return cls(setting, columns, costs)
+
+  @classmethod
+  def of(cls, setting: Setting, result: Mapping[str, Any]) -> "Measured":
+    """Returns the cell of a result of `to_result`."""
+    columns = {name: np.array(values) for name, values in result["columns"].items()}
+    return cls(setting, columns, result["costs"] and Costs(**result["costs"]))
+
+  def to_result(self) -> dict[str, Any]:
+    """Returns the cell without the setting, for JSON."""
+    columns = {name: values.tolist() for name, values in self.columns.items()}
+    return {"columns": columns, "costs": self.costs and dataclasses.asdict(self.costs)}
+
+  @property
+  def inputs(self) -> int:
+    """The number of inputs."""
+    return self.columns["emitted"].size
+
+  @property
+  def tokens(self) -> int:
+    """The number of output tokens."""
+    return int(self.columns["emitted"].sum())
+
+  @property
+  def alpha(self) -> Estimate:
+    """Acceptance by counts: accepted tokens over tested tokens."""
+    return rate(self.columns["accepted"], self.columns["acceptance_positions"])
+
+  @property
+  def alpha_by_mass(self) -> Estimate | None:
+    """Acceptance as the mean of sum_x min(p, q); None for rules with another alpha."""
+    if not self.setting.rule.alpha_is_mass:
+      return None
+    return rate(self.columns["acceptance_mass"], self.columns["acceptance_positions"])
+
+  @property
+  def tokens_per_call(self) -> Estimate:
+    """Output tokens per call of the target."""
+    return ratio(self.columns["emitted"], self.columns["target_calls"])
+
+  def over(self, other: "Measured") -> Spread:
+    """Returns the other cell's seconds per token over ours, the median over inputs."""
+    theirs = other.columns["seconds"] / other.columns["emitted"]
+    return median_ratio(theirs, self.columns["seconds"] / self.columns["emitted"])
+
+  @property
+  def speedup(self) -> Spread:
+    """Plain seconds per token over ours, for calls; median over inputs, quartiles."""
+    columns = {name: self.columns[f"plain_{name}"] for name in ("seconds", "emitted")}
+    return self.over(Measured(self.setting, columns))
+
+  @property
+  def pace(self) -> float:
+    """Seconds per token of all inputs together, so long outputs weigh more."""
+    return float(self.columns["seconds"].sum() / self.columns["emitted"].sum())
+
+  @property
+  def speedup_in_all(self) -> float:
+    """Plain seconds per token over ours, of all inputs together."""
+    plain = self.columns["plain_seconds"].sum() / self.columns["plain_emitted"].sum()
+    return float(plain) / self.pace
+
+  @property
+  def predicted(self) -> Spread:
+    """The prediction of `speedup` from the parts' times and the counted calls."""
+    columns = self.columns
+    plain = self.costs.plain_seconds(columns["plain_emitted"])
+    ours = self.costs.seconds(columns["target_calls"])
+    return median_ratio(plain / columns["plain_emitted"], ours / columns["emitted"])
+
+  @property
+  def equal(self) -> str:
+    """The number of outputs equal to plain outputs; "sampled" if not greedy."""
+    if self.setting.temperature or self.setting.lenience != 1.0:
+      return "sampled"
+    return f"{self.columns['identical'].sum()}/{self.columns['outputs'].sum()}"
+
+  def row(self) -> dict[str, Any]:
+    """Returns the cell's values for tables, by column."""
+    row = {
+      "alpha": self.alpha_by_mass,
+      "alpha_by_counts": self.alpha,
+      "tokens_per_call": self.tokens_per_call,
+      "tokens": self.tokens,
+      "drafted": int(self.columns["drafted"].sum()),
+      "runs": self.inputs,
+    }
+    if "seconds" not in self.columns:
+      return {**row, "speed": "not timed"}
+    row |= {
+      "milliseconds": 1e3 * self.pace,
+      "speed": self.speedup,
+      "in_all": self.speedup_in_all,
+      "identical": self.equal,
+    }
+    costs = self.costs
+    if costs is None:
+      return row
+    row |= {
+      "c": costs.c,
+      "block": costs.block / costs.plain,
+      "predicted": self.predicted,
+      "ratio": self.speedup.median / self.predicted.median,
+    }
+    # Alpha is the estimate with less noise; None if no drafted token was tested.
+    alpha = (self.alpha_by_mass or self.alpha).value
+    if alpha is not None:
+      # Theorem 3.8: a block is as fast as a token, and encoders take no time.
+      theorem = theory.walltime_improvement(alpha, costs.gamma, costs.c)
+      row |= {"theorem": float(theorem)}
+      row |= {"with_block": float(costs.loop_improvement(alpha))}
+    return row
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+  """A way to decode."""
+
+  program: Program  # Decodes an input of the run.
+  columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # Of the rows.
+  decode: Any = None  # The decode whose parts may be timed.
+  costs: Costs | None = None  # The times of the parts, if known.
+  shown: Sequence[str] | None = None  # The measured columns of the rows; None is all.
+
+
+# Ways by key. All ways are compared with the way `PLAIN`.
+Ways = Mapping[Any, Way]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A measurement."""
+
+  ways: Callable[[float, int], Ways]  # The ways for a temperature and a batch size.
+  inputs: Callable[[int], Sequence[Any]]  # The programs' inputs for a batch size.
+  temperatures: Sequence[float] = ()  # None are the setting's temperature.
+  batches: Sequence[int] = (1,)
+  domains: Sequence[str] = ()  # Of each input; none for a single domain.
+  # Whether ways are compared with plain decoding in turn, or only counted.
+  setting: Setting = Setting(0, 0.0)
+  num_tokens: int | None = None  # A way's tokens to stop at; None decodes all inputs.
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """The measurement of a way on the inputs of a domain."""
+
+  key: Any
+  way: Way
+  batch: int
+  domain: str
+  cell: Measured
+  results: tuple[Any, ...] = ()  # The program's results.
+
+  @property
+  def values(self) -> dict[str, Any]:
+    """The row's values by column."""
+    measured = self.cell.row()
+    if self.way.shown is not None:
+      measured = {name: measured[name] for name in self.way.shown}
+    temperature = f"{self.cell.setting.temperature:g}"
+    names = {"temperature": temperature, "batch": self.batch, "domain": self.domain}
+    return {**names, **measured, **self.way.columns}
+
+
+def measure(run: Run) -> Iterator[Row]:
+  """Yields a row for each way at each temperature, batch size and domain."""
+  temperatures = run.temperatures or [run.setting.temperature]
+  for temperature, batch in itertools.product(temperatures, run.batches):
+    setting = dataclasses.replace(run.setting, temperature=temperature)
+    ways = run.ways(temperature, batch)
+    timed = _timed(run, ways, run.inputs(batch))
+    for domain in dict.fromkeys(run.domains) or [""]:
+      if domain:
+        numbers = [i for i, name in enumerate(run.domains) if name == domain]
+        parts = {key: _part(whole, numbers) for key, whole in timed.items()}
+      else:
+        parts = timed
+      plain = parts.get(PLAIN) if setting.timed else None
+      for key, way in ways.items():
+        cell = Measured.timed(setting, parts[key], plain, way.costs)
+        yield Row(key, way, batch, domain, cell, parts[key].results)
+
+
+def compare(
+  programs: Mapping[Any, Program], inputs: Sequence[Any], setting: Setting
+) -> dict[Any, Measured]:
+  """Returns the measurements of programs that run in turn, with `PLAIN` among them."""
+  ways = {key: Way(program) for key, program in programs.items()}
+  run = Run(lambda *_: ways, lambda batch: inputs, setting=setting)
+  return {row.key: row.cell for row in measure(run)}
+
+
+def tokens(result: Any) -> np.ndarray:
+  """Returns the output tokens of one or several decodes, a row per output."""
+  decodes = result if isinstance(result, list) else [result]
+  return np.concatenate([np.asarray(decoded.tokens) for decoded in decodes])
+
+
+def _timed(run: Run, ways: Ways, inputs: Sequence[Any]) -> dict[Any, Timed]:
+  """Times all ways in turn, on all inputs or on enough inputs for `num_tokens`."""
+  programs = {key: way.program for key, way in ways.items()}
+  timed = {key: Timed(np.zeros(0), ()) for key in ways}
+  step = len(inputs) if run.num_tokens is None else _CHUNK
+  for first in range(0, len(inputs), step):
+    chunk = inputs[first : first + step]
+    for key, part in alternate(programs, chunk, int(run.setting.timed)).items():
+      results = map(_wanted, part.results, chunk)
+      seconds = np.concatenate([timed[key].seconds, part.seconds])
+      timed[key] = Timed(seconds, (*timed[key].results, *results))
+    ours = next(key for key in ways if key != PLAIN or len(ways) == 1)
+    emitted = sum(int(x.statistics.emitted.sum()) for x in timed[ours].results)
+    if run.num_tokens is not None and emitted >= run.num_tokens:
+      break
+  return timed
+
+
+def _wanted(result: Any, value: Any) -> Any:
+  """Returns tokens and counts on the host, without the rows that pad a group."""
+  decodes = result if isinstance(result, list) else [result]
+  rows = getattr(value, "rows", None)
+  counts = {
+    name: np.hstack([getattr(decoded.statistics, name) for decoded in decodes])[:rows]
+    for name in COUNTED
+  }
+  statistics = types.SimpleNamespace(**counts)
+  return types.SimpleNamespace(tokens=tokens(result)[:rows], statistics=statistics)
+
+
+def _part(timed: Timed, numbers: Sequence[int]) -> Timed:
+  return Timed(timed.seconds[numbers], tuple(timed.results[i] for i in numbers))

@@ -1,0 +1,145 @@
+"""Comparisons of ways to decode on a tiny pair: the contents of the rows."""
+
+import json
+
+import pytest
+
+from benchmarks import comparison
+from benchmarks.__main__ import COMPARISONS
+from benchmarks.table import tables
+from tests.benchmarks.conftest import named, ran
+from tests.t5x_bridge import tiny
+
+pytestmark = pytest.mark.slow
+
+SHORT = ("--max-length=10", "--num-inputs=3", "--gamma=3")
+
+
+def test_every_batch_gives_the_plain_outputs(pair, tmp_path, capsys):
+  (tmp_path / "lines.txt").write_text("\n".join(tiny.sentences(5, seed=4)))
+  inputs = f"--inputs={tmp_path / 'lines.txt'}"
+  flags = "--gamma 2 --gammas 2 --max-length 8 --batches 2 --queue 2"
+  flags += " --policies fixed"
+  rows = ran("batches", tmp_path, *pair, inputs, *flags.split())["rows"]
+  names = ("plain", "gamma 2", "fixed")
+  settings = [f"{name}{suffix}" for name in names for suffix in ("", ", SLOTS")]
+  assert [row["setting"] for row in rows] == settings
+  assert {row["identical"] for row in rows} == {"5/5"}
+  assert rows[0]["speed"]["median"] == 1
+  assert rows[2]["over_best"]["median"] == 1
+  assert rows[0]["drafted"] == 0 < rows[2]["drafted"] == rows[3]["drafted"]
+  printed = capsys.readouterr().out
+  assert "5 inputs" in printed
+  assert "Fastest fixed length: gamma 2 at batch 2." in printed
+
+
+def test_a_target_drafts_for_itself(files, tmp_path):
+  pair_flags = named(files, draft="quantized")
+  flags = "--gamma 3 --gammas 2 --max-length 8 --batches 2 --policies fixed"
+  rows = ran("batches", tmp_path, *pair_flags, *flags.split())["rows"]
+  assert [row["setting"] for row in rows] == ["plain", "gamma 2", "fixed"]
+  assert {row["identical"] for row in rows} == {"3/3"}
+  assert rows[0]["drafted"] == 0 < rows[1]["drafted"]
+  assert rows[1]["tokens_per_call"]["value"] > 2
+  assert rows[2]["tokens_per_call"]["value"] > rows[1]["tokens_per_call"]["value"]
+
+
+def test_an_output_that_repeats_its_input_is_copied(files, tmp_path, capsys):
+  path = tmp_path / "texts.jsonl"
+  sentences = tiny.sentences(3, seed=4)
+  lines = [json.dumps({"article": text, "highlights": text}) for text in sentences]
+  path.write_text("\n".join(lines))
+  flags = "--size=tiny --gamma=3 --matches 1 --input-length=48 --max-length=48"
+  flags = [*named({"texts": path}, vocabulary=files["vocabulary"]), *flags.split()]
+  (row,) = ran("copy", tmp_path, *flags)["rows"]
+  assert (row["copy_match"], row["equal"]) == (1, "3/3")
+  assert row["tokens_per_call"]["value"] > 2
+  assert row["alpha"]["value"] > 0.7
+  assert "| 3/3   |" in capsys.readouterr().out
+  # The first sentences of the input are copied as well.
+  path.write_text('{"article": "the old dog. a cat. the man"}\n')
+  (row,) = ran("copy", tmp_path, *flags, "--lead=1")["rows"]
+  assert row["equal"] == "1/1"
+  assert row["alpha"]["value"] > 0.5
+
+
+RULES = {
+  None: {"token", "block"},
+  "independent": {"recursive", "kseq", "traversal"},
+  "distinct": {"recursive", "traversal"},
+}
+
+
+def test_every_rule_of_a_shape_has_a_column(pair, tmp_path, capsys, monkeypatch):
+  shapes = [way for way in tables()["rules"]["ways"] if way["shape"] != "chain"]
+  chain = {"of": ["first"], "shape": "chain", "gamma": 1, "rules": ["token", "block"]}
+  monkeypatch.setitem(tables()["rules"], "ways", [chain, *shapes[3:6]])
+  flags = "--batches=2 --max-length=12 --num-inputs=3"
+  rows = ran("rules", tmp_path, *pair, *flags.split())["rows"]
+  greedy, sampled = ([r for r in rows if r["temperature"] == t] for t in "01")
+  assert len(greedy) == 2
+  assert len(sampled) == 1 + 2
+  for row in rows:
+    numbers = {name: x for name, x in row.items() if isinstance(x, dict)}
+    expected = RULES[row["siblings"]] if row["temperature"] == "1" else {"greedy"}
+    assert set(numbers) == expected
+    for found in numbers.values():
+      assert 1 <= found["value"] <= row["depth"] + 1
+      assert found["low"] <= found["value"] <= found["high"]
+  assert "| T |" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def rows(pair, tmp_path_factory):
+  """Returns the rows of every shape at temperature 0 on two domains."""
+  root = tmp_path_factory.mktemp("methods")
+  (root / "others.txt").write_text("a red house\nthe old dog sees\n")
+  flags = ["--draft=copy", f"--also=others={root / 'others.txt'}"]
+  flags += ["--temperatures=0", "--rules=0"]
+  return ran("methods", root, *pair, *flags, *SHORT)["rows"]
+
+
+def test_every_domain_has_the_same_ways(rows):
+  found = {}
+  for row in rows:
+    way = tuple(row[name] for name in ("draft", "shape", "rule"))
+    found.setdefault(row["domain"], []).append(way)
+  assert list(found) == ["yours", "others"]
+  assert found["yours"] == found["others"]
+  assert len(set(found["yours"])) == len(found["yours"])
+
+
+def test_exact_ways_give_the_target_s_outputs(rows):
+  all_of_them = {"yours": "3/3", "others": "2/2"}
+  for row in rows:
+    if row["guarantee"] in ("EXACT", "GREEDY_EXACT"):
+      assert row["identical"] == all_of_them[row["domain"]], row
+
+
+def test_rows_have_parameters_training_and_costs(rows):
+  by = {(row["draft"], row["shape"]): row for row in rows}
+  assert by["copy", "chain"]["parameters"] == "0.00M"
+  assert by["copy", "chain"]["training"] == "none"
+  assert by["small", "chain"]["training"] == "a draft model"
+  assert by["target", "rounded to 8 bits"]["training"] == "none"
+  assert all(row["c"] >= 0 for row in rows)
+  assert by["small", "chain"]["tokens_per_call"]["value"] >= 1
+  assert all(row["milliseconds"] > 0 for row in rows)
+
+
+def test_a_comparison_is_an_entry_of_data(pair, tmp_path, monkeypatch):
+  way = {"of": ["first"], "shape": "{gammas} tokens", "each": "gammas"}
+  entry = {
+    "about": "Draft lengths.",
+    "title": "Draft lengths, {task}",
+    "columns": ["shape", {"key": "tokens_per_call", "digits": 1}],
+    "flags": ["pair", "gammas"],
+    "ways": [{**way, "gamma": "$gammas", "rules": ["token"]}],
+  }
+  monkeypatch.setitem(tables(), "lengths", entry)
+  args = ["--gammas", "1", "2", *SHORT[:2], f"--output={tmp_path}"]
+  assert comparison.command("lengths").main([*pair, *args]) == 0
+  table = json.loads((tmp_path / "lengths.json").read_text())
+  assert [row["shape"] for row in table["rows"]] == ["1 tokens", "2 tokens"]
+  assert {row["identical"] for row in table["rows"]} == {"3/3"}
+  assert set(COMPARISONS) == {"batches", "copy", "rules", "methods"}
