@@ -10,8 +10,7 @@ from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import blank_variables
 from specdec_t5x.network.transformer import Transformer
 
-# Rows beyond the 32,100 pieces are padding.
-VOCAB_SIZE = 32_128
+VOCAB_SIZE = 32_128  # Rows beyond the 32,100 pieces are padding.
 # emb_dim, num_heads, layers of each stack, head_dim, mlp_dim. Source: T5X,
 # examples/t5/t5_1_1/*.gin. "tiny" is not in T5X: one layer, for a draft of almost no
 # cost.
@@ -27,11 +26,7 @@ SIZES = tuple(_SHAPES)
 
 
 def t5_1_1(size: str, dtype: str = "float32") -> T5Config:
-  """Returns the configuration of T5 1.1 in one of `SIZES`.
-
-  Raises:
-    ValueError: if `size` is unknown.
-  """
+  """Returns the configuration of T5 1.1 in one of `SIZES`, else a ValueError."""
   if size not in _SHAPES:
     raise ValueError(f"Unknown size {size!r}; expected one of {SIZES}.")
   emb_dim, num_heads, num_layers, head_dim, mlp_dim = _SHAPES[size]
@@ -62,15 +57,11 @@ def random_params(module: Transformer, seed: int):
   dtype = jnp.dtype(module.config.dtype)
   arrays = []
   for key, (path, leaf) in zip(keys, leaves, strict=True):
+    if len(leaf.shape) == 1:
+      arrays.append(jnp.ones(leaf.shape, dtype))
+      continue
     is_query = "query" in jax.tree_util.keystr(path)
     head_dim = module.config.head_dim if is_query else 1
-    variance = 1 / leaf.shape[0] / head_dim
-    arrays.append(_random(key, leaf.shape, dtype, variance))
+    bound = (3 / leaf.shape[0] / head_dim) ** 0.5
+    arrays.append(jax.random.uniform(key, leaf.shape, dtype, -bound, bound))
   return jax.tree.unflatten(tree, arrays)
-
-
-def _random(key, shape, dtype, variance):
-  if len(shape) == 1:
-    return jnp.ones(shape, dtype)
-  bound = (3 * variance) ** 0.5
-  return jax.random.uniform(key, shape, dtype, -bound, bound)
