@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import report
 from benchmarks.__main__ import main
+from benchmarks.table import tables
 from tests.real_data import ROOT
 
 
@@ -51,19 +52,25 @@ def test_a_table_without_an_end_is_refused(copy, capsys):
   assert re.search(r"begins \d tables and ends 0", capsys.readouterr().err)
 
 
-def test_a_page_may_show_some_columns_of_some_rows(copy):
-  def page(words):
-    return f"<!-- table table1 {words} -->\n<!-- end -->\n"
+def test_a_page_may_show_some_columns_of_some_rows(copy, monkeypatch):
+  def shown_by(**query):
+    monkeypatch.setitem(tables()["pages"], "fast", {"kept": "table1", **query})
+    return report.rendered("<!-- table fast -->\n<!-- end -->\n", copy)
 
-  shown = report.rendered(page("speed gamma gamma=5 'alpha=0.7|0.8'"), copy)
+  where = {"gamma": ["5"], "alpha": ["0.7", "0.8"]}
+  shown = shown_by(columns=["speed", "gamma"], where=where)
   assert [line for line in shown.splitlines() if line.startswith("|")] == [
     "| ours   | gamma |",
     "| ------ | ----- |",
     "| 3.6893 | 5     |",
   ]
-  for words, message in (("c", r"columns \['c'\], expected"), ("gamma=4", "no row")):
-    with pytest.raises(ValueError, match=message):
-      report.rendered(page(words), copy)
+  with pytest.raises(ValueError, match=r"columns \['c'\], expected"):
+    shown_by(columns=["c"])
+  with pytest.raises(ValueError, match="no row"):
+    shown_by(where={"gamma": ["4"]})
+  # A marker has a name, and no query.
+  with pytest.raises(ValueError, match=r"queries in benchmarks/tables\.toml"):
+    report.rendered("<!-- table table1 speed -->\n<!-- end -->\n", copy)
 
 
 def test_a_command_keeps_the_measured_table(tmp_path, monkeypatch):

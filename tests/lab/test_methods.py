@@ -7,7 +7,7 @@ from lab.peers import CTRANSLATE2, HUGGING_FACE, UPSTREAM, importable, methods, 
 
 pytestmark = pytest.mark.slow
 
-FLAGS = "--no-rules --max-length=10 --num-inputs=2 --gamma=3"
+FLAGS = "--rules=0 --max-length=10 --num-inputs=2 --gamma=3"
 
 
 @pytest.mark.parametrize(
