@@ -84,7 +84,7 @@ def _to_t5x(args) -> str:
   """Checks the flags, then writes a checkpoint and gin files."""
   from specdec_t5x.checkpoints.checkpoint import HuggingFace
   from specdec_t5x.checkpoints.parameters import T5XParameters
-  from specdec_t5x.data.hints import how_to_make
+  from specdec_t5x.data.hints import about_hub
   from specdec_t5x.hugging_face import generation
   from specdec_t5x.hugging_face.export import all_or_nothing
   from specdec_t5x.hugging_face.folder import is_folder, lacking
@@ -93,7 +93,7 @@ def _to_t5x(args) -> str:
     raise ValueError(
       f"{args.source} is not a Hugging Face folder: config.json is missing. Give a "
       "Hugging Face folder, or add --to-hugging-face to convert in the other "
-      f"direction.{lacking(args.source)}{how_to_make(args.source)}"
+      f"direction.{lacking(args.source)}{about_hub(args.source)}"
     )
   to = pathlib.Path(args.to).absolute()
   vocabulary_files, vocabulary_macros = _vocabulary(args.source, to)

@@ -31,9 +31,9 @@ from lab.stress import memory
 from lab.stress.promises import Setting, broken_promises
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.data import vocabularies
+from specdec_t5x.data import tasks, vocabularies
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.demo import tasks
+from specdec_t5x.demo import embedded
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager
@@ -303,7 +303,7 @@ def _say(report: Report) -> None:
 
 
 def demo_service(folder: pathlib.Path) -> Service:
-  """Returns the service of the pair that `make demo` wrote to `folder`.
+  """Returns the service of the pair that `make demo-train` wrote to `folder`.
 
   Raises:
     ValueError: if the folder lacks a part of the pair.
@@ -313,11 +313,13 @@ def demo_service(folder: pathlib.Path) -> Service:
   vocabulary = vocabularies.sentencepiece_vocabulary(
     str(folder / "vocabulary.model"), extra_ids=0
   )
-  name = tasks.demo_ende(vocabulary)
+  name = tasks.translation_from_files(
+    "demo_synthetic_ende", embedded.files(), vocabulary=vocabulary
+  )
   cfg = utils.DatasetConfig(name, _LENGTHS, "test", 1, shuffle=False, seed=0)
   converter = seqio.EncDecFeatureConverter(pack=False)
   ((_, features),) = ChunkedExamples(cfg, converter, seqio.ShardInfo(0, 1)).chunks(
-    seqio.get_mixture_or_task(name), tasks.ENDE_SIZES["test"]
+    seqio.get_mixture_or_task(name), len(embedded.examples()[0])
   )
   rows = list(features.as_numpy_iterator())
   columns = {name: np.stack([row[name] for row in rows]) for name in rows[0]}

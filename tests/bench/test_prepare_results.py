@@ -50,7 +50,6 @@ def test_every_file_of_the_plan_is_made(tmp_path):
   assert len(needed) > 20
   assert needed <= made
   assert (folder / "news.en").read_text() == "A short one.\n"
-  assert (folder / "grammar" / "test.en").read_text().strip()
 
 
 def test_missing_data_end_the_script_at_once(tmp_path):

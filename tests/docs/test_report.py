@@ -87,7 +87,6 @@ def test_a_planned_table_names_the_command_and_the_data():
 
   assert "results --only m30k_infer --data m30k=DIR`" in shown("m30k_infer")
   assert "results --only demo_infer`" in shown("demo_infer")
-  assert "`make demo`" in shown("demo")
 
 
 def test_a_command_keeps_the_measured_table(tmp_path, monkeypatch):

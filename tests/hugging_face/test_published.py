@@ -196,7 +196,7 @@ HUB_NAMES += ["https://huggingface.co/google/mt5-base", "hf://google/ul2"]
 def test_a_name_on_a_hub_is_recognized(name):
   with pytest.raises(ValueError, match=r"name of a model on a hub\. Nothing is downl"):
     specdec_t5x.load_model(name)
-  assert "name of a model on a hub" in hints.how_to_make(name)
+  assert "name of a model on a hub" in hints.about_hub(name)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_name_on_a_hub_is_recognized(name):
 )
 def test_a_local_path_is_not_mistaken_for_a_hub_name(name, monkeypatch):
   monkeypatch.chdir(runs.ROOT)
-  assert hints.how_to_make(name) == ""
+  assert hints.about_hub(name) == ""
   with pytest.raises(ValueError, match=r"Hugging Face folder \(with config.json\)\.$"):
     specdec_t5x.load_model(name)
 

@@ -19,7 +19,7 @@ FREE = {
 }
 GIN_FILES = {
   "beam": ["configs/spec_ende.gin", "configs/contrib/beam.gin"],
-  "decoder-only": ["configs/spec_lm.gin"],
+  "decoder-only": ["configs/spec_lm.gin", "configs/pairs/gpt_97m_6m.gin"],
 }
 
 
