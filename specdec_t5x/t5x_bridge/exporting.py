@@ -6,12 +6,14 @@ for the named platforms. Lowering does not need the platforms themselves.
 Shapes: B batch, E input length, T output length, N decodes per input.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
+import os
 import pathlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import flax
@@ -26,7 +28,6 @@ from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.describe import describe
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.decoding.decoders import Decoder
-from specdec_t5x.hugging_face.export import all_or_nothing
 from specdec_t5x.native import library
 from specdec_t5x.t5x_bridge import preflight
 from specdec_t5x.t5x_bridge.examples import number_of
@@ -262,3 +263,40 @@ def _vocabulary(
     return None
   shutil.copyfile(path, folder / VOCABULARY)
   return {"file": VOCABULARY, "extra_ids": vocabulary.extra_ids}
+
+
+@contextlib.contextmanager
+def all_or_nothing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields a temporary folder, and moves the files to `folder` at the end.
+
+  After an error `folder` is as before, and the temporary folder is removed.
+
+  Raises:
+    ValueError: if `folder` has a file of the same name as a new file.
+  """
+  is_new = not folder.exists()
+  partial = folder / f".partial-{os.getpid()}"
+  partial.mkdir(parents=True)
+  moved: list[pathlib.Path] = []
+  try:
+    yield partial
+    names = sorted(path.name for path in partial.iterdir())
+    if taken := [name for name in names if (folder / name).exists()]:
+      raise ValueError(f"{folder} already holds {taken}. Give another folder.")
+    for name in names:
+      moved.append((partial / name).replace(folder / name))
+    partial.rmdir()
+  except BaseException:
+    if is_new:
+      shutil.rmtree(folder)
+    else:
+      for path in (partial, *moved):
+        _remove(path)
+    raise
+
+
+def _remove(path: pathlib.Path) -> None:
+  if path.is_dir():
+    shutil.rmtree(path)
+  else:
+    path.unlink()

@@ -16,6 +16,6 @@ def pair(config: str, example: str) -> NoReturn:
   raise ValueError(
     f"{config} needs a target and a draft: add --gin_file={example} or another file of "
     "configs/pairs/ with --gin.TARGET_CHECKPOINT_PATH and --gin.DRAFT_CHECKPOINT_PATH, "
-    "or a gin file of your own with the two paths, VOCABULARY_PATH and the sizes of the "
-    "networks."
+    "or a gin file of your own with the two paths, VOCABULARY_PATH and the sizes of "
+    "the networks."
   )

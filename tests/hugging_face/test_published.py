@@ -14,14 +14,14 @@ import pytest
 import safetensors.numpy
 
 import specdec_t5x
-from specdec_t5x import convert
+from lab.peers import hf_folder
 from specdec_t5x.checkpoints import readers
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.data import hints, text_files, vocabularies
-from specdec_t5x.hugging_face import export, names
+from specdec_t5x.hugging_face import names
 from specdec_t5x.hugging_face.folder import Folder
 from specdec_t5x.network.functional import network_for
-from tests import damage
+from tests import commands, damage
 from tests.e2e import runs
 from tests.errors import folders
 from tests.errors.test_fuzz import assert_read_or_refused
@@ -35,7 +35,7 @@ EMBEDDING = "shared.weight"
 def sharded(folder, config=tiny.TARGET):
   """Writes a folder of several files and returns the network's parameters."""
   params = tiny.drawn(config)
-  export.write(str(folder), config, params, shard_bytes=9000)
+  hf_folder.write(str(folder), config, params, shard_bytes=9000)
   return params
 
 
@@ -132,13 +132,13 @@ def test_a_pointer_in_a_folder_is_named(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
-def test_a_pointer_in_a_converted_folder_is_named(name, tmp_path, capsys):
+def test_a_pointer_among_valid_files_is_named(name, tmp_path):
   theirs = folders.write(tmp_path / "theirs")
   (theirs / name).touch()
   damage.make_pointer(theirs / name)
-  assert convert.main([f"--from={theirs}", f"--to={tmp_path / 'ours'}"]) == 1
-  message = f"{theirs / name} is a pointer of Git LFS"
-  assert message in capsys.readouterr().err
+  with pytest.raises(SystemExit, match="is a pointer of Git LFS") as exit_:
+    commands.loading(str(theirs))
+  assert str(theirs / name) in exit_.value.code
 
 
 def test_an_unused_pointer_is_ignored(tmp_path):
@@ -268,7 +268,7 @@ def test_flax_s_format_is_read(dtype, shard_bytes, chunk_bytes, tmp_path, monkey
     tiny.TARGET, relpos_per_layer=shard_bytes < 2**30, mlp_activations=("relu",)
   )
   params = tiny.drawn(config)
-  export.write(str(tmp_path), config, params, shard_bytes=shard_bytes)
+  hf_folder.write(str(tmp_path), config, params, shard_bytes=shard_bytes)
   as_flax(tmp_path, dtype)
   loaded = specdec_t5x.load_model(str(tmp_path))
   assert loaded.network.config == config

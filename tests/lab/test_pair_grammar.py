@@ -26,7 +26,8 @@ DECLINED = {
   ),
   "bare car s": "alte Autos, alte Autos, alten Autos, alter Autos",
   "some man s": (
-    "einige alte Männer, einige alte Männer, einigen alten Männern, einiger alter Männer"
+    "einige alte Männer, einige alte Männer, einigen alten Männern, "
+    "einiger alter Männer"
   ),
   "all woman s": (
     "alle alten Frauen, alle alten Frauen, allen alten Frauen, aller alten Frauen"
