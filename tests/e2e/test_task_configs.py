@@ -15,7 +15,7 @@ from tests.docs import sandbox
 from tests.e2e import runs
 from tests.e2e.test_drafters import built
 
-CONFIGS = tuple(
+CONFIGS = (
   *(f"configs/spec_{name}.gin" for name in ("xsum", "humaneval", "instructions")),
   *(
     f"configs/{kind}_{task}.gin"
