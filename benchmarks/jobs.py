@@ -3,8 +3,8 @@
 import argparse
 import dataclasses
 import functools
-import json
 import os
+import pathlib
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from etils import epath
 
 from benchmarks.command import at_least
 from benchmarks.study import COPY, UNTRAINED, Job, Study, Tokens
-from specdec_t5x.data.hints import COMMANDS, DIRECTORY
+from specdec_t5x.demo import embedded
 from specdec_t5x.vocabularies.frames import frame_of
 from specdec_t5x.vocabularies.opening import open_vocabulary
 
@@ -22,7 +22,9 @@ PAPER = "paper"
 # The most tokens of inputs and of outputs.
 _PAPER_LENGTHS = {"ende": (256, 256), "cnndm": (512, 128)}
 _PAPER = {"num_tokens": 10_000, "dtype": "bfloat16"}
-_TASKS = {DEMO: tuple(COMMANDS), PAPER: tuple(_PAPER_LENGTHS), None: ()}
+_TASKS = {DEMO: ("ende",), PAPER: tuple(_PAPER_LENGTHS), None: ()}
+# The folder of the drafts that `python -m lab pair --more` trains.
+_MORE = pathlib.Path("runs/demo/ende")
 _ORDERS = {"unigram": 1, "bigram": 2, "trigram": 3}
 # The flags of commands that measure cells.
 CELLS = {
@@ -40,11 +42,11 @@ TARGET = {
   "max_length": int,
   "preset": (
     str,
-    "demo: the pairs of `make demo`, the default without --target; paper: T5 1.1 XXL "
+    "demo: the pair in the package, the default without --target; paper: T5 1.1 XXL "
     "in bfloat16 on WMT14 EnDe and CNN/DailyMail",
     (DEMO, PAPER),
   ),
-  "tasks": ([str], "tasks of a preset: ende, cnndm; demo: also lm"),
+  "tasks": ([str], "tasks of a preset: demo: ende; paper: ende, cnndm"),
   "task": ("yours", "name of the task of --inputs"),
   "prompts": (False, "--inputs are prompts of decoder-only networks, without EOS"),
   "dtype": (str, "dtype of parameters and activations (paper: bfloat16, else float32)"),
@@ -100,53 +102,24 @@ def known(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _of_demo(args) -> Iterator[Job]:
-  """Yields the demo's tasks from the files of `demo.making.describe`."""
-  tasks = _tasks(args)
-  paths = {task: os.path.join(DIRECTORY, task, "pair.json") for task in tasks}
-  lacking = [task for task in tasks if not os.path.isfile(paths[task])]
-  if lacking and (args.tasks or lacking == tasks):
-    commands = sorted({COMMANDS[task] for task in lacking})
-    raise ValueError(
-      f"--preset demo: the demo pair {', '.join(lacking)} is not there: "
-      f"{paths[lacking[0]]} is missing. Run `{'` or `'.join(commands)}` in the "
-      "repository's root first, or give your own pair with --target, --draft, "
-      "--vocabulary and --inputs."
-    )
-  for task in tasks:
-    if task in lacking:
-      continue
-    with open(paths[task], encoding="utf-8") as file:
-      pair = json.load(file)
-    drafts = dict(pair["drafts"])
-    if vars(args).get("heads"):
-      drafts |= _made(pair, "more")
-    if vars(args).get("tables"):
-      for folder in _made(pair, "tables").values():
-        drafts |= {name: f"{folder}@{order}" for name, order in _ORDERS.items()}
-      drafts[COPY] = COPY
-    vocabulary = pair["vocabulary"]
-    cut = pair["max_input"]
-    read = functools.partial(
-      _lines, pair["inputs"], args.num_inputs, "", vocabulary, pair["prompts"], cut
-    )
-    yield Job(
-      task,
-      pair["target"],
-      drafts,
-      read,
-      pair["max_output"],
-      vocabulary=vocabulary,
-      also=pair["also"],
-      cut=cut,
-    )
-
-
-def _made(pair, kind):
-  """Returns a demo pair's existing parts of a kind; prints how to make other parts."""
-  for name, folder in pair[kind].items():
-    if not os.path.isdir(folder):
-      print(f"No {folder}: `{pair['makes'][name]}` makes it.", file=sys.stderr)
-  return {n: folder for n, folder in pair[kind].items() if os.path.isdir(folder)}
+  """Yields the task of the pair in the package, with the drafts in `_MORE`."""
+  _tasks(args)
+  drafts = {"draft_small": embedded.draft()}
+  is_more = vars(args).get("heads") or vars(args).get("tables")
+  if is_more and not _MORE.is_dir():
+    print("`python -m lab pair --more` trains more drafts.", file=sys.stderr)
+  if vars(args).get("heads"):
+    for folder in ("draft_tiny", "heads/*"):
+      found = sorted(_MORE.glob(f"{folder}/checkpoint_*"))
+      drafts |= {path.parent.name: str(path) for path in found}
+  if vars(args).get("tables"):
+    for folder in _MORE.glob("ngrams/checkpoint_0"):
+      drafts |= {name: f"{folder}@{order}" for name, order in _ORDERS.items()}
+    drafts[COPY] = COPY
+  vocabulary = embedded.vocabulary()
+  texts, _ = embedded.examples(args.num_inputs)
+  read = functools.partial(encoded, vocabulary, texts, prompts=False)
+  yield Job("ende", embedded.target(), drafts, read, 80, vocabulary=vocabulary)
 
 
 def _of_paper(args) -> Iterator[Job]:
@@ -211,7 +184,7 @@ def _of_task(values, task):
   for value in values:
     name, colon, path = value.partition(":")
     # A colon without a task's name is part of the path, as in gs://...
-    if not colon or name not in COMMANDS:
+    if not colon or name not in _PAPER_LENGTHS:
       matching.append(value)
     elif name == task:
       matching.append(path)
@@ -241,25 +214,22 @@ def _existing(path, flag):
   return path
 
 
-def encoded(
-  vocabulary: str, texts: Sequence[str], prompts: bool, cut: int | None = None
-) -> Tokens:
-  """Returns the tokens of texts, cut to `cut` tokens; prompts have no EOS."""
+def encoded(vocabulary: str, texts: Sequence[str], prompts: bool) -> Tokens:
+  """Returns the tokens of texts; prompts have no EOS."""
   opened = open_vocabulary(vocabulary)
   prefix, suffix = frame_of(opened)
   # The output continues a prompt.
   end = () if prompts else suffix
-  cut = None if cut is None else cut - len(prefix) - len(end)
-  ids = [[*prefix, *opened.encode(text)[:cut], *end] for text in texts]
+  ids = [[*prefix, *opened.encode(text), *end] for text in texts]
   return ids, opened.eos_id
 
 
-def _lines(path, count, prefix, vocabulary, prompts, cut=None) -> Tokens:
+def _lines(path, count, prefix, vocabulary, prompts) -> Tokens:
   """Reads a file with an input per line."""
   lines = epath.Path(path).read_text().splitlines()[:count]
   if not lines:
     raise ValueError(f"--inputs: {path!r} has no line. Give an input on every line.")
-  return encoded(vocabulary, [prefix + line for line in lines], prompts, cut)
+  return encoded(vocabulary, [prefix + line for line in lines], prompts)
 
 
 def _published(task, args, cut) -> Tokens:

@@ -82,23 +82,16 @@ def make(args: argparse.Namespace, peers: PeersFn | None = None) -> Table:
 
 
 def _with_domains(study: Study, args) -> tuple[Study, list[str]]:
-  """Returns the study with further inputs, and the domain of each input.
-
-  A demo pair may have texts of another domain, which are used if no flag names inputs.
-  """
+  """Returns the study with further inputs, and the domain of each input."""
   tokens = study.ids
   labels = [study.job.task] * len(tokens)
-  files = []
   for value in args.also:
     name, equals, path = value.partition("=")
     if not equals:
       raise ValueError(f"--also: expected NAME=FILE, got {value!r}.")
-    files.append((name, path))
-  cut = None if files else study.job.cut
-  prefix = args.prefix if files else ""
-  for name, path in files or study.job.also.items():
-    texts = [prefix + line for line in text_files.read_lines(path)[: args.num_inputs]]
-    ids, _ = jobs.encoded(study.job.vocabulary, texts, args.prompts, cut)
+    lines = text_files.read_lines(path)[: args.num_inputs]
+    texts = [args.prefix + line for line in lines]
+    ids, _ = jobs.encoded(study.job.vocabulary, texts, args.prompts)
     tokens = tokens + ids
     labels = labels + [name] * len(ids)
   return dataclasses.replace(study, inputs=pad_inputs(tokens)), labels

@@ -163,8 +163,6 @@ class Job:
     dtype: the dtype of parameters and activations.
     runs: the number of timed runs of each part.
     vocabulary: a SentencePiece model, or a Hugging Face folder.
-    also: files of inputs of other domains, by name.
-    cut: the most tokens of an input of other domains.
   """
 
   task: str
@@ -176,8 +174,6 @@ class Job:
   dtype: str = "float32"
   runs: int = 15
   vocabulary: str = ""
-  also: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  cut: int | None = None
 
   def load(self) -> "Study":
     """Loads the inputs and models.

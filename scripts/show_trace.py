@@ -28,7 +28,7 @@ from etils import epath
 import specdec_t5x
 from benchmarks.command import add_flags
 from specdec_t5x.data import hints
-from specdec_t5x.demo.recipe import ENDE
+from specdec_t5x.demo import embedded
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.trace import page, recording, render
 from specdec_t5x.trace.recording import Trace
@@ -84,9 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     parser,
     {
       "text": ([TEXT], "inputs, including the models' prefix"),
-      "target": (ENDE.target.path, "checkpoint"),
-      "draft": (ENDE.drafts[0].path, "checkpoint"),
-      "vocabulary": (ENDE.vocabulary, "of both"),
+      "target": (embedded.target(), "checkpoint"),
+      "draft": (embedded.draft(), "checkpoint"),
+      "vocabulary": (embedded.vocabulary(), "of both"),
       "gamma": DEFAULT_GAMMA,
       "temperature": 0.0,
       "seed": 0,

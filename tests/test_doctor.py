@@ -8,7 +8,6 @@ from importlib import metadata
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from specdec_t5x.demo.recipe import PAIRS
 from specdec_t5x.doctor import checks, facts
 from specdec_t5x.doctor.__main__ import render
 from specdec_t5x.doctor.checks import Finding
@@ -21,7 +20,6 @@ CPU, GPU = Device("cpu", "cpu"), Device("gpu", "NVIDIA H200", 139 * 2**30)
 
 WANTED = SpecifierSet(">=0.10,<0.13")
 JAX = "pip install 'jax<0.13,>=0.10'"
-ENDE, CNNDM = PAIRS["ende"], PAIRS["cnndm"]
 SEEN = "/dev/nvidia[0-9]* is there, but JAX sees a CPU only"
 
 
@@ -99,12 +97,6 @@ def test_a_problem_has_a_fix(findings, problem, fix):
     *(
       (checks.fusions(version, {"cpu"}), f"jaxlib {version} is rep", checks.NO_FUSIONS)
       for version in ("0.10.2", "0.11.0", "0.11.2", "0.11.1.dev3")
-    ),
-    ([checks.demo(ENDE, [])], "complete", None),
-    (
-      [checks.demo(CNNDM, CNNDM.missing("/nowhere"))],
-      CNNDM.target.checkpoint,
-      f"`{CNNDM.command}`",
     ),
     (
       checks.devices([GPU, GPU], None, [])[:1],
@@ -217,19 +209,19 @@ def test_kept_folders_are_reported_with_sizes(tmp_path, monkeypatch):
 
 def test_the_report_ends_with_the_problems():
   bad = Finding("jax", "0.1", "jax is 0.1", "pip install jax")
-  hint = Finding("ende", "lacks a/b", fix="make demo")
-  lines = render({"packages": [bad], "demo": [hint], "t5x": [Finding("t", "x")]})
+  hint = Finding("cpu", "4-bit", fix="install clang")
+  lines = render({"packages": [bad], "devices": [hint], "t5x": [Finding("t", "x")]})
   assert lines[:3] == ["packages", "  jax   0.1", ""]
   assert lines[-2:] == [
-    "hint: ende -> make demo",
+    "hint: cpu -> install clang",
     "problem: jax is 0.1 -> pip install jax",
   ]
   assert render({"t5x": [Finding("t", "x")]})[-1] == "no problem found"
 
 
 def test_long_values_stay_within_the_line_with_complete_paths():
-  paths = [f"runs/demo/ende/part-{i}" + "x" * 20 for i in range(5)]
-  lines = render({"demo": [Finding("ende", f"lacks {', '.join(paths)}")]})
+  paths = [f"runs/kept/part-{i}" + "x" * 20 for i in range(5)]
+  lines = render({"kept": [Finding("kept", f"lacks {', '.join(paths)}")]})
   assert max(map(len, lines)) <= 88
   assert all(any(path in line for line in lines) for path in paths)
 
@@ -247,8 +239,7 @@ def test_the_command_runs_from_any_directory_and_is_quiet(tmp_path):
   assert process.stderr == ""
   found = [x for x in process.stdout.splitlines() if x.startswith("problem: ")]
   assert process.returncode == bool(found), process.stdout
-  assert f"demo pairs in {tmp_path}" in process.stdout
-  names = ["python", "tensorflow-datasets", "active", "cpu", "cnndm", "products"]
+  names = ["python", "tensorflow-datasets", "active", "cpu", "products"]
   names.append("8, 4 bits")
   if checks.fusions(metadata.version("jaxlib"), {"cpu"}):
     names.append("fusions")

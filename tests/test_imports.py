@@ -10,14 +10,13 @@ native ways
 network hugging_face
 decoding
 drafters policies vocabularies analysis
-data checkpoints tuning same_bits
-build groups memory arguments
+data checkpoints tuning
+build groups arguments
 t5x_bridge api __init__
-training train export convert merge_shards trace
+training train trace
 contrib demo doctor diagnose"""
 FLOOR = {part: n for n, row in enumerate(FLOORS.split("\n")) for part in row.split()}
-USE = {x: {"t5x"} for x in ("t5x", "t5x_bridge", "checkpoints", "train", "export")}
-USE["demo"] = {"benchmarks"}
+USE = {x: {"t5x"} for x in ("t5x", "t5x_bridge", "checkpoints", "train")}
 
 
 def forbidden(part, source):

@@ -25,7 +25,7 @@ from specdec_t5x.checkpoints import arrays, orbax_layout, scanned, t5x_index
 from specdec_t5x.checkpoints.checks import Shapes, check_finite, check_shapes
 from specdec_t5x.checkpoints.orbax_layout import STATE
 from specdec_t5x.checkpoints.t5x_index import INDEX
-from specdec_t5x.data.hints import how_to_make, is_address
+from specdec_t5x.data.hints import about_hub, is_address
 from specdec_t5x.hugging_face import lfs
 from specdec_t5x.hugging_face.folder import CONFIG, Folder, is_folder, lacking
 from specdec_t5x.hugging_face.generation import Generation
@@ -70,7 +70,7 @@ class Checkpoint(abc.ABC):
       raise ValueError(
         f"{path} is not a directory. Expected a T5X checkpoint (a folder with an index "
         f"file {INDEX!r}), an Orbax checkpoint (with a folder {STATE!r}) or a Hugging "
-        f"Face folder (with {CONFIG}).{how_to_make(path)}"
+        f"Face folder (with {CONFIG}).{about_hub(path)}"
       )
     if (directory / INDEX).is_file():
       return T5X(path)

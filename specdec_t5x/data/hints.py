@@ -1,4 +1,4 @@
-"""Hints for missing paths: a demo command creates the path, or a hub has the model."""
+"""Hints for missing paths: the path may be the name of a model on a hub."""
 
 import os
 import re
@@ -6,10 +6,6 @@ from collections.abc import Mapping
 
 from etils import epath
 
-DIRECTORY = os.path.join("runs", "demo")
-COMMANDS = {"ende": "make demo", "cnndm": "make demo-all", "lm": "make demo-lm"}
-# Parts of a demo pair that the option --more creates.
-_MORE = ("draft_tiny", "heads", "ngrams")
 # Names of models on a hub: OWNER/MODEL, or T5's old names without an owner. Names with
 # a file's extension, and names of checkpoints (_LOCAL_NAME), are not names on a hub.
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|[\w.-]*[tT]5[\w.-]*")
@@ -17,28 +13,9 @@ _HUB_ADDRESS = re.compile(r"(https?|hf)://")
 _LOCAL_NAME = re.compile(r"checkpoint_\d+$|\.[A-Za-z]\w*$")
 
 
-def how_to_make(path: str) -> str:
-  """Returns a hint for a missing path, or '' if there is no hint.
-
-  Args:
-    path: a path in configs/pairs/demo_*.gin, relative to the repository's root, or the
-      name of a model on a hub.
-  """
-  normal_path = os.path.normpath(path)
-  for pair, command in COMMANDS.items():
-    folder = os.path.join(DIRECTORY, pair) + os.sep
-    if normal_path.startswith(folder):
-      command = "make demo-train" if pair == "ende" else command
-      if normal_path.removeprefix(folder).split(os.sep)[0] in _MORE:
-        command = f"python -m specdec_t5x.demo --pairs {pair} --more"
-      return (
-        f" The file belongs to the demo pair: run `{command}`. For your own models set "
-        "TARGET_CHECKPOINT_PATH, DRAFT_CHECKPOINT_PATH and VOCABULARY_PATH."
-      )
-  return _about_hub(os.fspath(path))
-
-
-def _about_hub(path: str) -> str:
+def about_hub(path: str) -> str:
+  """Returns a hint if a missing path looks like a model on a hub, else ''."""
+  path = os.fspath(path)
   if not is_address(path):
     is_name = _HUB_NAME.fullmatch(path) and not _LOCAL_NAME.search(path)
     if not is_name or os.path.exists(path.split("/")[0]):
@@ -58,7 +35,7 @@ def check_exist(paths: Mapping[str, str]) -> None:
   """Raises a ValueError if a flag's file is missing.
 
   Args:
-    paths: flag -> path; the flags' defaults are the paths of a demo pair.
+    paths: flag -> path; the flags' defaults are paths in the package.
   """
   for flag, path in paths.items():
     if not epath.Path(path).exists():

@@ -34,10 +34,7 @@ from etils import epath
 
 from specdec_t5x import api, console
 from specdec_t5x.data import hints, text_files
-from specdec_t5x.data.tasks import TRANSLATE_ENDE
-from specdec_t5x.demo.corpora import translation
-from specdec_t5x.demo.recipe import ENDE
-from specdec_t5x.demo.tasks import ENDE_SIZES
+from specdec_t5x.demo import embedded
 from specdec_t5x.diagnose.divergence import DIFFERENT, TIE, Report
 from specdec_t5x.diagnose.recording import Settings, compare
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
@@ -102,9 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add = parser.add_argument
-  add("--target", default=ENDE.target.path, help="target's checkpoint (%(default)s)")
-  add("--draft", default=ENDE.drafts[0].path, help="draft's checkpoint (%(default)s)")
-  add("--vocabulary", default=ENDE.vocabulary, help="SentencePiece (%(default)s)")
+  add("--target", default=embedded.target(), help="target's checkpoint (%(default)s)")
+  add("--draft", default=embedded.draft(), help="draft's checkpoint (%(default)s)")
+  add("--vocabulary", default=embedded.vocabulary(), help="SentencePiece (%(default)s)")
   add(
     "--input",
     metavar="FILE",
@@ -149,14 +146,14 @@ def _texts(args) -> list[str]:
   prefix = args.prefix
   if args.input is None:
     count = 100 if args.examples is None else args.examples
-    if count > ENDE_SIZES["test"]:
+    texts, _ = embedded.examples()
+    if count > len(texts):
       raise ValueError(
-        f"--examples: the demo's test set has {ENDE_SIZES['test']} lines, got {count}. "
+        f"--examples: the demo's test set has {len(texts)} lines, got {count}. "
         "Give a file with --input."
       )
-    rows = translation.rows("test", ENDE_SIZES["test"])[:count]
-    lines = [english for english, _ in rows]
-    prefix = TRANSLATE_ENDE if prefix is None else prefix
+    lines = [text.removeprefix(embedded.PREFIX) for text in texts[:count]]
+    prefix = embedded.PREFIX if prefix is None else prefix
   else:
     try:
       lines = text_files.read_lines(args.input)[: args.examples]

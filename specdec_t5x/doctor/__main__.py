@@ -1,7 +1,7 @@
 """Says whether this machine can run the project: `python -m specdec_t5x.doctor`.
 
-Prints versions, devices, the active `t5x` and the demo pairs, then a line for each
-problem with what to do. Exits with 0 where there is no problem, else with 1.
+Prints versions, devices and the active `t5x`, then a line for each problem with what to
+do. Exits with 0 where there is no problem, else with 1.
 """
 
 import glob
@@ -13,7 +13,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 import specdec_t5x
-from specdec_t5x.demo.recipe import PAIRS
 from specdec_t5x.doctor import checks, facts
 
 PACKAGES = (
@@ -26,7 +25,6 @@ PACKAGES = (
 def examine() -> dict[str, list[checks.Finding]]:
   """Returns the findings about this machine, by section."""
   ranges = facts.stated_ranges()
-  root = os.getcwd()
   code = os.path.dirname(os.path.dirname(os.path.abspath(specdec_t5x.__file__)))
   names = dict.fromkeys([*PACKAGES, *ranges])
   present = [extra for extra, files in facts.ACCELERATORS.items() if glob.glob(files)]
@@ -55,7 +53,6 @@ def examine() -> dict[str, list[checks.Finding]]:
       *(_products() if "cpu" in platforms else ()),
       *checks.kept(facts.kept_folders()),
     ],
-    f"demo pairs in {root}": [checks.demo(x, x.missing(root)) for x in PAIRS.values()],
   }
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from specdec_t5x.demo.recipe import DemoPair
 from specdec_t5x.doctor.facts import ACCELERATORS, PROVIDERS, Device
 
 MIN_PYTHON = (3, 11)  # python_requires of setup.py
@@ -201,14 +200,6 @@ def kept(folders: Mapping[str, int]) -> list[Finding]:
     Finding("kept", f"{size / 2**20:.1f} MiB in {folder}, made again if missing")
     for folder, size in folders.items()
   ]
-
-
-def demo(pair: DemoPair, missing: Sequence[str]) -> Finding:
-  """Returns the missing parts of a demo pair; a missing part is no problem."""
-  if not missing:
-    return Finding(pair.name, "complete")
-  fix = f"`{pair.command}` {HERE} makes the missing parts of the demo pair"
-  return Finding(pair.name, f"lacks {', '.join(missing)}", fix=fix)
 
 
 def gigabytes(count: int | None) -> str:

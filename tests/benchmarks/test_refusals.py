@@ -1,7 +1,7 @@
 """Bad flags end a command with a message and without output.
 
-The default pair is the demo's pair, which is absent here. A vocabulary may be a folder
-in Hugging Face's format. A draft without a name is called draft.
+A vocabulary may be a folder in Hugging Face's format. A draft without a name is called
+draft.
 """
 
 import json
@@ -20,7 +20,7 @@ REFUSED = json.loads(pathlib.Path(__file__).with_name("refusals.json").read_text
 def test_bad_flags_are_refused(
   name, flags, message, pair, files, tmp_path, capsys, monkeypatch
 ):
-  monkeypatch.chdir(tmp_path)  # The demo pair is absent here.
+  monkeypatch.chdir(tmp_path)
   (tmp_path / "empty").write_text("")
   (tmp_path / "object").write_text("{}")
   (tmp_path / "rowless").write_text('{"rows": [], "environment": {}}')

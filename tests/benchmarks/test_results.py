@@ -12,7 +12,7 @@ from tests.real_data import ROOT
 
 PLAN = {
   "machine": "machine --megabytes 1 --runs 2 --rows 4",
-  "pair": "tree",  # Needs the demo pair, which an empty folder lacks.
+  "pair": "tree",  # Needs heads, which the pair in the package lacks.
   "theory": "table1",
 }
 
@@ -43,7 +43,7 @@ def test_failures_are_named_and_kept_tables_are_not_measured_again(
   printed = capsys.readouterr().out
   assert "Failed: pair. Run the command again to measure the failed tables." in printed
   assert "theory: measuring" in printed
-  assert "the demo pair" in (tmp_path / "runs/results/pair.log").read_text()
+  assert "expected heads" in (tmp_path / "runs/results/pair.log").read_text()
   assert "| same digits |" in (tmp_path / "README.md").read_text()
   only = "--only", "theory"
   assert results.main(only, tmp_path, PLAN) == 0

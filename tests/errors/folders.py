@@ -9,7 +9,7 @@ import flax
 import numpy as np
 import safetensors.numpy
 
-from specdec_t5x.hugging_face import export
+from lab.peers import hf_folder
 from tests import damage
 from tests.t5x_bridge import tiny
 from tests.vocabularies import made
@@ -22,7 +22,7 @@ HEAD, NORM = "lm_head.weight", "decoder.final_layer_norm.weight"
 
 def write(folder: pathlib.Path, **how) -> pathlib.Path:
   """Writes a valid folder."""
-  export.write(str(folder), tiny.TARGET, tiny.drawn(tiny.TARGET), **how)
+  hf_folder.write(str(folder), tiny.TARGET, tiny.drawn(tiny.TARGET), **how)
   return folder
 
 

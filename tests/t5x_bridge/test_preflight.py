@@ -19,7 +19,7 @@ FREE = {
 }
 GIN_FILES = {
   "encoder-decoder": ["configs/spec_ende.gin"],
-  "decoder-only": ["configs/spec_lm.gin"],
+  "decoder-only": ["configs/spec_lm.gin", "configs/pairs/gpt_97m_6m.gin"],
 }
 
 
