@@ -40,7 +40,6 @@ setup(
     "specdec_t5x.demo": ["pair/*", *PAIR],
     "specdec_t5x.native.cuda": ["*.cu", "*.cuh"],
     "specdec_t5x.demo.corpora": ["tables/*"],
-    "specdec_t5x.doctor": ["tested.json"],
   },
   # Why each one is here: docs/architecture.md, "Dependencies". An upper bound is the
   # next minor release after the newest one that the tests passed with.

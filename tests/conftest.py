@@ -29,7 +29,6 @@ if "XLA_FLAGS" not in os.environ:
 
 # Before a test imports TensorFlow: specdec_t5x/__init__.py has the reason (triton).
 import specdec_t5x  # noqa: E402, F401
-from specdec_t5x.doctor import tested  # noqa: E402
 
 # Compiled programs stay in memory. A process that holds more bytes after a test file
 # clears the programs.
@@ -54,10 +53,6 @@ def pytest_configure(config):
     times.unlink(missing_ok=True)
   if config.getoption("write_durations"):
     config.pluginmanager.register(suite.Durations())
-
-
-def pytest_report_header():
-  return tested.warning(tested.installed(), tested.read())
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,22 +1,16 @@
-"""Parts of the suite: quick files, XLA flags, tested releases, the wheel's links."""
+"""Parts of the suite: quick files, XLA flags, the wheel's links."""
 
 import doctest
 import importlib.metadata
-import json
-import re
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.version import Version
 
-from specdec_t5x.doctor import tested
 from tests import commands, suite, xla_flags
 from tests.real_data import ROOT
 
 
-@pytest.mark.parametrize("module", [suite, tested], ids=lambda m: m.__name__)
-def test_examples_in_docstrings(module):
-  result = doctest.testmod(module)
+def test_examples_in_docstrings():
+  result = doctest.testmod(suite)
   assert result.attempted > 1
   assert result.failed == 0
 
@@ -40,30 +34,6 @@ def test_unknown_xla_flags_are_left_out_and_tried_once(tmp_path, monkeypatch):
   assert xla_flags.accepted([known_flag, unknown_flag], tmp_path) == [known_flag]
   monkeypatch.setattr(xla_flags, "_starts", None)
   assert xla_flags.accepted([known_flag, unknown_flag], tmp_path) == [known_flag]
-
-
-def test_upper_bounds_are_the_next_minor_releases():
-  """The newest releases are the releases that passed the tests."""
-  for setup in ("setup.py", "t5x_runtime/setup.py"):
-    needs = re.findall(r'"((?:jax|flax|numpy)[>=][^"]+)"', (ROOT / setup).read_text())
-    needs = {need.name: need.specifier for need in map(Requirement, needs)}
-    assert needs.keys() == tested.read().keys()
-    for name, version in tested.read().items():
-      major, minor, *_ = Version(version).release
-      assert f"<{major}.{minor + 1}" in str(needs[name]), (setup, name)
-
-
-def test_installed_releases_are_compared_and_recorded(tmp_path, monkeypatch, capsys):
-  record = tmp_path / "tested.json"
-  record.write_text(json.dumps({"jax": "0.0.1", "numpy": "99.0"}))
-  monkeypatch.setattr(tested, "RECORD", record)
-  tested.main([])
-  installed = importlib.metadata.version("jax")
-  assert capsys.readouterr().out == (
-    f"Not tested yet with jax {installed} (tested with 0.0.1).\n"
-  )
-  tested.main(["--record"])
-  assert json.loads(record.read_text()) == {"jax": installed, "numpy": "99.0"}
 
 
 def test_the_replacement_of_editdistance_gives_levenshtein_distances():

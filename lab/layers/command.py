@@ -26,7 +26,6 @@ from lab.layers.search import Search, require_optuna
 from specdec_t5x.bench import jobs
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.command import Command, at_least, fastest_as_gin
-from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.measured import Setting
 from specdec_t5x.bench.run import PLAIN, compare
 from specdec_t5x.bench.study import Decode, Study, fingerprint, pad_inputs
@@ -35,6 +34,7 @@ from specdec_t5x.bench.timed import each_turn, medians
 from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.environment import machine
 from specdec_t5x.network.config import NetworkConfig
 
 _GIN = """# Skips {count} of {whole} sublayers. Alpha {alpha:.3f}, c {c:.2f}, predicted

@@ -28,9 +28,9 @@ from lab.model import devices, tables, timed
 from lab.model.pieces import Cost, Piece, compiled
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.command import Command
-from specdec_t5x.bench.environment import code, machine
 from specdec_t5x.bench.oracle import ROUNDED
 from specdec_t5x.bench.table import Table
+from specdec_t5x.environment import code, machine
 from specdec_t5x.network.config import DTYPES
 from specdec_t5x.network.sizes import SIZES
 from specdec_t5x.t5x_bridge.topologies import described

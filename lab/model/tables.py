@@ -10,9 +10,9 @@ from lab.model.devices import Device
 from lab.model.pieces import Cost, Piece, words
 from lab.model.timed import Measured
 from specdec_t5x.analysis import theory
-from specdec_t5x.bench.environment import environment
 from specdec_t5x.bench.paper import published
 from specdec_t5x.bench.table import Table, declared, listed, render
+from specdec_t5x.environment import environment
 
 # The paper's names of its drafts.
 _NAMES = {"small": "T5-small", "base": "T5-base", "large": "T5-large"}

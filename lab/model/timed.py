@@ -11,8 +11,8 @@ import numpy as np
 from lab.model.devices import Device
 from lab.model.pieces import Cost, Piece, program
 from specdec_t5x.bench.cells import Cells
-from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.timed import Program, alternate, repeated, slopes
+from specdec_t5x.environment import machine
 from specdec_t5x.network.products import multiply
 from specdec_t5x.network.sizes import t5_1_1
 

@@ -27,7 +27,6 @@ from specdec_t5x import api
 from specdec_t5x.bench import jobs, plotting
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.command import REQUIRED, Command
-from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.measured import COUNTED, Measured, Setting
 from specdec_t5x.bench.study import fingerprint
 from specdec_t5x.bench.table import Table, listed, render
@@ -35,6 +34,7 @@ from specdec_t5x.contrib.online import serving
 from specdec_t5x.contrib.online.learner import Learner, Online
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
+from specdec_t5x.environment import machine
 from specdec_t5x.training import losses
 from specdec_t5x.training.optimizers import OPTIMIZERS, Optimizer, Schedule
 

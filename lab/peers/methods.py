@@ -18,10 +18,10 @@ from typing import Any
 from lab.peers import PACKAGES as PEERS
 from lab.peers import programs
 from specdec_t5x.bench import methods
-from specdec_t5x.bench.environment import PACKAGES, environment
 from specdec_t5x.bench.run import Way
 from specdec_t5x.bench.study import Study
 from specdec_t5x.bench.table import Table, declared, listed
+from specdec_t5x.environment import PACKAGES, environment
 from specdec_t5x.network.functional import is_decoder_only
 
 # Peers do not report their calls.

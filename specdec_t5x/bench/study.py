@@ -12,7 +12,6 @@ from jaxtyping import Array, Int, Key
 
 from specdec_t5x import api, tuning
 from specdec_t5x.api import Model
-from specdec_t5x.bench.environment import machine
 from specdec_t5x.bench.iteration import NEVER, part_programs
 from specdec_t5x.bench.timed import Loop, Program
 from specdec_t5x.build import together
@@ -20,6 +19,7 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.drafters.copy import Copy
+from specdec_t5x.environment import machine
 from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.network.ngram import NgramTable
 

@@ -14,8 +14,8 @@ from typing import Any
 from etils import epath
 
 from specdec_t5x.analysis.acceptance import Estimate
-from specdec_t5x.bench.environment import environment
 from specdec_t5x.bench.timed import Spread
+from specdec_t5x.environment import environment
 from specdec_t5x.tables import padded
 
 NOT_MEASURED = "not measured"

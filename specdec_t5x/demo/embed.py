@@ -18,9 +18,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specdec_t5x import api
+from specdec_t5x import api, environment
 from specdec_t5x.analysis.acceptance import ratio
-from specdec_t5x.bench import environment
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.demo import embedded, held_out, recipe, tasks
 from specdec_t5x.demo.corpora import translation

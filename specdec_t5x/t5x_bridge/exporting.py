@@ -21,7 +21,7 @@ import numpy as np
 import seqio
 from t5x import utils
 
-from specdec_t5x import tuning
+from specdec_t5x import environment, tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.describe import describe
 from specdec_t5x.core.knobs import is_whole
@@ -30,7 +30,7 @@ from specdec_t5x.hugging_face.export import all_or_nothing
 from specdec_t5x.native import library
 from specdec_t5x.t5x_bridge import preflight
 from specdec_t5x.t5x_bridge.examples import number_of
-from specdec_t5x.t5x_bridge.writer import environment, what_decodes
+from specdec_t5x.t5x_bridge.writer import what_decodes
 
 INDEX = "export.json"
 PARAMS = "params.npz"
@@ -203,7 +203,7 @@ def export(
       "task": number_of(task),
       "left_out": _LEFT_OUT,
       **about,
-      **environment(),
+      **environment.of_run(),
     }
     (folder / INDEX).write_text(json.dumps(document, indent=2) + "\n")
 

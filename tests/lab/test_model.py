@@ -13,8 +13,8 @@ from lab.model import command, tables, timed
 from lab.model.devices import Device
 from lab.model.pieces import Cost, Piece
 from lab.model.timed import Measured
+from specdec_t5x import environment
 from specdec_t5x.analysis import theory
-from specdec_t5x.bench import environment
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.paper import published
 from tests.lab.conftest import ran

@@ -33,13 +33,13 @@ import numpy as np
 from specdec_t5x.analysis import theory
 from specdec_t5x.bench.cells import Cells
 from specdec_t5x.bench.command import Command, at_least
-from specdec_t5x.bench.environment import environment, machine
 from specdec_t5x.bench.gpu import checks
 from specdec_t5x.bench.measured import Measured, Setting
 from specdec_t5x.bench.oracle import ROUNDED, Compiled, Pair, Setup, compiled
 from specdec_t5x.bench.paper import published
 from specdec_t5x.bench.table import Table, plain, render
 from specdec_t5x.bench.timed import alternate, repeated, slopes
+from specdec_t5x.environment import environment, machine
 from specdec_t5x.native.cuda import library
 from specdec_t5x.network.config import DTYPES, WEIGHTS
 from specdec_t5x.network.sizes import SIZES
