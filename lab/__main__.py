@@ -1,7 +1,7 @@
 """`python -m lab COMMAND`: research on speculative decoding, from a clone.
 
-A command prints a table and writes the table to --output. `--help` after a command
-describes the command:
+A command prints a table and writes the table to --output; `differences` only prints.
+`--help` after a command describes the command:
 
   model      times on a TPU, modelled from compiled programs
   layers     the best sublayers to skip if a target drafts for itself
@@ -9,6 +9,7 @@ describes the command:
   link       the cost in alpha and bits of a draft in another process
   online     alpha while the draft learns from served requests
   methods    every drafter beside Hugging Face, CTranslate2 and upstream T5X
+  differences  rounding or a bug, where plain and speculative outputs differ
 
 `python -m lab.stress.NAME` tests whole runs: kills, load, restore.
 """
@@ -28,6 +29,7 @@ COMMANDS = {
   "link": "lab.link.command",
   "online": "lab.online.command",
   "methods": "lab.peers.methods",
+  "differences": "lab.differences",
 }
 # Commands that need no TensorFlow.
 _LIGHT = ("model",)
@@ -52,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   name = parser.parse_args(argv[:1]).command
   if name not in _LIGHT:
     import_quietly("tensorflow")
-  command = importlib.import_module(COMMANDS[name]).COMMAND
+  module = importlib.import_module(COMMANDS[name])
+  # A command that writes no table is a module with a function `main`.
+  command = getattr(module, "COMMAND", module)
   return command.main(argv[1:], f"python -m lab {name}")
 
 
