@@ -33,7 +33,6 @@ setup(
   package_dir=CONFIGS,
   package_data={
     **{name: ["*.gin"] for name in CONFIGS},
-    "specdec_t5x.trace": ["page.html", "sheet.svg", "*.js"],
     "specdec_t5x.bench": ["tables.toml", "results.toml"],
     "specdec_t5x.bench.paper": ["paper.json"],
     "specdec_t5x.native": ["*.cc", "*.h"],

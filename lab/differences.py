@@ -36,6 +36,7 @@ from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.demo import embedded
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import DTYPES
+from specdec_t5x.trace.recording import piece_of
 from specdec_t5x.vocabularies.opening import open_vocabulary
 
 # Differences of up to SLACK times the largest observed rounding count as rounding: the
@@ -231,12 +232,13 @@ def compare(
   )
   params = {"target": target.params, "draft": draft.params}
   # Separate programs, as in the decodes to explain.
-  run = jax.jit(record, static_argnames=("decoder", "max_length", "eos_id"))
+  words = {"max_length": args.max_length, "eos_id": eos_id}
+  run = jax.jit(functools.partial(record, **words), static_argnums=0)
   whole = jax.jit(functools.partial(score_whole, target.network))
   parts = []
   with jax.default_matmul_precision("float32"):
     for _, inputs, count in api.padded_batches(ids, args.batch_size):
-      runs = [run(x, params, inputs, args.max_length, eos_id) for x in decoders]
+      runs = [run(decoder, params, inputs) for decoder in decoders]
       logits = [run.observed for run in runs]
       logits.append(whole(params["target"], inputs, runs[0].tokens))
       tokens = [run.tokens for run in runs]
@@ -283,7 +285,7 @@ def main(argv: Sequence[str], program: str) -> int:
     parser.exit(2, f"{program}: error: {error}\n")
   bugs = sum(bool(difference.reason) for difference in report.differences)
   for x in report.differences:
-    pieces = ["" if token is None else vocabulary.piece(token) for token in x.tokens]
+    pieces = ["" if t is None else piece_of(vocabulary, t) for t in x.tokens]
     verdict = f"DIFFERENT: {x.reason}" if x.reason else "tie"
     print(
       f"line {x.example + 1}, token {x.position + 1}: plain {pieces[0]!r} with margin "

@@ -72,9 +72,8 @@ def check_decoder(decoder: Decoder) -> None:
     decoder.drafter.check_export()
   if decoder.observer:
     raise ValueError(
-      "A draft that learns can't be exported, and places can't be kept, because the "
-      "program returns only outputs. Leave out configs/contrib/online.gin, and export "
-      "the learned draft. Leave out configs/runs/places.gin."
+      "A draft that learns can't be exported, because the program returns only "
+      "outputs. Leave out configs/contrib/online.gin, and export the learned draft."
     )
   if tuning.needs_times(decoder):
     raise ValueError(
