@@ -256,11 +256,8 @@ def compare(
 
 def main(argv: Sequence[str], program: str) -> int:
   """Compares what the flags name, prints the report, and returns the exit status."""
-  parser = argparse.ArgumentParser(
-    prog=program,
-    description=__doc__,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+  raw = argparse.RawDescriptionHelpFormatter
+  parser = argparse.ArgumentParser(program, description=__doc__, formatter_class=raw)
   numbers = {"examples": 100, "gamma": 5, "max_length": 128, "batch_size": 16}
   texts = {"target": embedded.target(), "draft": embedded.draft()}
   texts |= {"vocabulary": embedded.vocabulary(), "prefix": TRANSLATE_ENDE}

@@ -2,9 +2,6 @@
 
 import os
 import re
-from collections.abc import Mapping
-
-from etils import epath
 
 DIRECTORY = os.path.join("runs", "demo")
 COMMANDS = {"ende": "make demo", "cnndm": "make demo-all", "lm": "make demo-lm"}
@@ -52,17 +49,3 @@ def _about_hub(path: str) -> str:
 def is_address(path: str) -> bool:
   """Returns whether a path is a web address, which this package never reads."""
   return bool(_HUB_ADDRESS.match(path))
-
-
-def check_exist(paths: Mapping[str, str]) -> None:
-  """Raises a ValueError if a flag's file is missing.
-
-  Args:
-    paths: flag -> path; the flags' defaults are the paths of a demo pair.
-  """
-  for flag, path in paths.items():
-    if not epath.Path(path).exists():
-      raise ValueError(
-        f"--{flag}: {path!r} does not exist. Give a file, or leave the flag out: the "
-        "default is the pair in the package."
-      )
