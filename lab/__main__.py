@@ -1,7 +1,7 @@
 """`python -m lab COMMAND`: research on speculative decoding, from a clone.
 
-`--help` after a command describes the command. Every command but `pair` prints a table
-and writes the table to --output:
+`--help` after a command describes the command. Every command but `pair` and
+`differences` prints a table and writes the table to --output:
 
   model      times on a TPU, modelled from compiled programs
   layers     the best sublayers to skip if a target drafts for itself
@@ -11,6 +11,7 @@ and writes the table to --output:
   methods    every drafter beside Hugging Face, CTranslate2 and upstream T5X
   pair       trains the pair in the package again
   demo       the speed of the pair in the package
+  differences  rounding or a bug, where plain and speculative outputs differ
 
 `python -m lab.stress.NAME` tests whole runs: kills, load, restore.
 """
@@ -32,6 +33,7 @@ COMMANDS = {
   "methods": "lab.peers.methods",
   "pair": "lab.pair.recipe",
   "demo": "lab.pair.comparison",
+  "differences": "lab.differences",
 }
 # Commands that need no TensorFlow.
 _LIGHT = ("model",)
@@ -57,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if name not in _LIGHT:
     import_quietly("tensorflow")
   module = importlib.import_module(COMMANDS[name])
-  # A module whose result is no table has a function `main`.
+  # A command that writes no table is a module with a function `main`.
   command = getattr(module, "COMMAND", module)
   return command.main(argv[1:], f"python -m lab {name}")
 

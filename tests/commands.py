@@ -11,8 +11,8 @@ from t5x import eval as t5x_eval
 from t5x import gin_utils
 from t5x import infer as t5x_infer
 
+from lab import __main__ as lab
 from specdec_t5x import load_model, train
-from specdec_t5x.diagnose import __main__ as diagnose
 from specdec_t5x.vocabularies import folder
 from tests.real_data import ROOT
 
@@ -37,9 +37,9 @@ def training(*arguments: str) -> None:
     train.main(gin_utils._parse_flags(["specdec_t5x.train", *arguments]))
 
 
-def diagnosis(*arguments: str) -> None:
-  """Runs `python -m specdec_t5x.diagnose ...`."""
-  sys.exit(diagnose.main(arguments))
+def differences(*arguments: str) -> None:
+  """Runs `python -m lab differences ...`."""
+  sys.exit(lab.main(["differences", *arguments]))
 
 
 def loading(path: str) -> None:

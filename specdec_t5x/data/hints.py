@@ -2,9 +2,6 @@
 
 import os
 import re
-from collections.abc import Mapping
-
-from etils import epath
 
 # Names of models on a hub: OWNER/MODEL, or T5's old names without an owner. Names with
 # a file's extension, and names of checkpoints (_LOCAL_NAME), are not names on a hub.
@@ -29,17 +26,3 @@ def about_hub(path: str) -> str:
 def is_address(path: str) -> bool:
   """Returns whether a path is a web address, which this package never reads."""
   return bool(_HUB_ADDRESS.match(path))
-
-
-def check_exist(paths: Mapping[str, str]) -> None:
-  """Raises a ValueError if a flag's file is missing.
-
-  Args:
-    paths: flag -> path; the flags' defaults are paths in the package.
-  """
-  for flag, path in paths.items():
-    if not epath.Path(path).exists():
-      raise ValueError(
-        f"--{flag}: {path!r} does not exist. Give a file, or leave the flag out: the "
-        "default is the pair in the package."
-      )

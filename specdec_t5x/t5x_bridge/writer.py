@@ -2,29 +2,24 @@
 
 import dataclasses
 import fnmatch
-import importlib.metadata
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gin
-import jax
 import jax.numpy as jnp
 import numpy as np
-import t5x
 from etils import epath
 from t5x import infer
 
-import specdec_t5x
-from specdec_t5x import console, tuning
+from specdec_t5x import console, environment, tuning
 from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.core.describe import describe
 from specdec_t5x.data.spec_bench import CATEGORY
 from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.widths import FIXED_WIDTH
-from specdec_t5x.native import library
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network
 from specdec_t5x.t5x_bridge import pace
@@ -45,7 +40,6 @@ _FREE = (
   "INFER_OUTPUT_DIR",
   *(f"infer.{name}" for name in ("output_dir", "mode", "shard_id", "num_shards")),
 )
-PACKAGES = ("jax", "jaxlib", "flax", "seqio", "orbax-checkpoint")
 
 
 def write_decoded(
@@ -131,7 +125,7 @@ def merge_and_summarize(
       "mode": mode,
       "checkpoint_step": step,
       "files": [file.name for file in files],
-      **environment(),
+      **environment.of_run(),
     }
     path = epath.Path(output_dir) / SUMMARY
     write_atomically(path, json.dumps(summary, indent=2), output_fname)
@@ -298,28 +292,6 @@ def configuration() -> dict[str, str]:
   pairs = (line.split(" = ", maxsplit=1) for line in lines if not line.startswith("#"))
   bindings = dict(pair for pair in pairs if len(pair) == 2)
   return {name: text for name, text in bindings.items() if not name.endswith(_FREE)}
-
-
-def environment() -> dict[str, Any]:
-  """Returns the run's environment: versions, the T5X provider, the device, products.
-
-  `products` describes PRODUCTS = 'auto' here: 'native', or the reason against native
-  products.
-  """
-  device = jax.devices()[0]
-  return {
-    "t5x": getattr(t5x, "PROVIDER", "upstream"),
-    "versions": {
-      "specdec_t5x": specdec_t5x.__version__,
-      **{name: importlib.metadata.version(name) for name in PACKAGES},
-    },
-    "device": {
-      "platform": device.platform,
-      "kind": device.device_kind,
-      "count": jax.device_count(),
-    },
-    "products": library.problem() or "native",
-  }
 
 
 def write_atomically(path: epath.Path, text: str, writer: str) -> None:

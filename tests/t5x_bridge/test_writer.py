@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from specdec_t5x import environment
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
@@ -76,7 +77,7 @@ def test_summary_pools_every_finished_shard(tmp_path):
 @pytest.mark.parametrize("reason", [None, "there are 2 devices"])
 def test_the_summary_names_the_kind_of_products(monkeypatch, reason):
   monkeypatch.setattr(library, "problem", lambda: reason)
-  assert writer.environment()["products"] == (reason or "native")
+  assert environment.of_run()["products"] == (reason or "native")
 
 
 def test_the_last_of_two_simultaneous_shards_counts_every_shard(tmp_path, monkeypatch):
