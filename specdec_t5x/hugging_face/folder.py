@@ -11,7 +11,6 @@ import pathlib
 import re
 import warnings
 from collections.abc import Mapping
-from typing import Any
 
 import flax
 import jax
@@ -160,24 +159,6 @@ class Folder:
     array = self.tensors.read(their_name(name, self.config))
     return array.T if names.is_transposed(name) else array
 
-  def unread(self) -> dict[str, Any]:
-    """Returns the parameters as objects that NumPy reads on access.
-
-    Each parameter is read once before, to check that all numbers are finite.
-
-    Raises:
-      ValueError: if the file has two different embeddings, or a NaN or an infinite
-        number.
-    """
-    for name in self.shapes:
-      if not np.isfinite(np.asarray(Unread(self, name))).all():
-        raise ValueError(
-          f"{self.path}: parameter {name} is not finite in float32: the parameter "
-          "holds NaN, infinity, or float64 values beyond float32. Take other weights."
-        )
-    flat = {name: Unread(self, name) for name in self.shapes}
-    return flax.traverse_util.unflatten_dict(flat, sep="/")
-
   def _logits(self):
     matrix = self.tensors.read(self.head).T
     if not self.is_scaled:
@@ -193,27 +174,6 @@ class Folder:
           f"{self.path}: {alias} is not {self.embedding}. Expected one embedding for "
           "encoder and decoder, as in T5. A model with two embeddings can't be read."
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class Unread:
-  """A float32 parameter, which NumPy reads on each access."""
-
-  folder: Folder
-  name: str
-  dtype = np.dtype(np.float32)
-
-  @property
-  def shape(self) -> tuple[int, ...]:
-    return self.folder.shapes[self.name]
-
-  @property
-  def nbytes(self) -> int:
-    return math.prod(self.shape) * self.dtype.itemsize
-
-  def __array__(self, dtype=None, copy=None) -> np.ndarray:
-    with np.errstate(over="ignore"):  # `unread` and `check_finite` report overflows.
-      return np.asarray(self.folder.read(self.name), dtype or self.dtype, order="C")
 
 
 def _of_text(path, tensors: Tensors) -> Tensors:
