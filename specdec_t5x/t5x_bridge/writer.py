@@ -18,7 +18,7 @@ from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.core.describe import describe
 from specdec_t5x.data.spec_bench import CATEGORY
 from specdec_t5x.decoding.checked import check_decoded
-from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.decoding.widths import FIXED_WIDTH
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network
@@ -135,15 +135,10 @@ def merge_and_summarize(
     console.say(line)
 
 
-def same_bits_as_plain(decoder: Decoder) -> str | None:
-  """Returns whether the logits have plain decoding's bits, as far as settings tell.
-
-  Returns None for a beam search, as plain decoding has no hypotheses to compare.
-  """
-  if isinstance(decoder, PlainDecoder):
+def same_bits_as_plain(decoder: Decoder) -> str:
+  """Returns whether the logits have plain decoding's bits, as far as settings tell."""
+  if decoder.drafter is None:
     return "Yes: decoding is plain."
-  if not isinstance(decoder, SpeculativeDecoder):
-    return None
   if decoder.same_bits or (decoder.slots and decoder.is_fixed(decoder.slots)):
     return (
       f"Yes: every call of the target scores {FIXED_WIDTH} tokens, with and without "
