@@ -107,8 +107,6 @@ def record(
   """
   words = {"gamma": gamma, "num_candidates": num_candidates, "policy": "fixed"}
   decoder, params = together(target, draft, drafter, rule, **words)
-  if decoder.drafter is None:
-    raise ValueError("A trace needs a draft or a drafter, got None. Give a draft.")
   decoder.check(sampling, max_length, 1)
   opened = open_vocabulary(vocabulary, vocab_size=decoder.target.config.vocab_size)
   eos_id = end_tokens(target, opened)

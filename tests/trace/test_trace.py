@@ -146,7 +146,7 @@ def test_the_target_as_draft_is_never_rejected_and_compiles_once(
 
 
 def test_a_trace_needs_a_draft(models, vocabulary):
-  with pytest.raises(ValueError, match="needs a draft or a drafter, got None"):
+  with pytest.raises(ValueError, match="need a draft, got None"):
     recording.record([TEXT], models[0], None, vocabulary)
 
 
