@@ -46,7 +46,7 @@ SLACK = 4.0
 
 @dataclasses.dataclass(frozen=True)
 class _KeepLogits:
-  """An observer that keeps the logits [B, T, V] that chose each token."""
+  """An observer that keeps the deciding logits [B, T, V] of each token."""
 
   vocab_size: int
 
@@ -255,7 +255,7 @@ def compare(
 
 
 def main(argv: Sequence[str], program: str) -> int:
-  """Compares what the flags name, prints the report, and returns the exit status."""
+  """Compares both decodes, prints the report, and returns the exit status."""
   raw = argparse.RawDescriptionHelpFormatter
   parser = argparse.ArgumentParser(program, description=__doc__, formatter_class=raw)
   numbers = {"examples": 100, "gamma": 5, "max_length": 128, "batch_size": 16}
