@@ -245,7 +245,7 @@ def _write_chunks(
       rng = jax.random.fold_in(jax.random.PRNGKey(0), chunk)
       inferences = infer_fn(features.enumerate(), rng, progress.report)
       if jax.process_index() == 0:
-        files.write(chunk, write_fn, inferences, texts)
+        files.write(chunk, len(inferences[0]), write_fn, inferences, texts)
         if not on_terminal:
           _say(f"chunk {chunk}: {len(inferences[0])} examples")
       hosts.sync(f"chunk {chunk}")

@@ -163,14 +163,20 @@ def merge_chunks_to_file(
     ValueError: if there are no chunks, or a chunk is missing.
   """
   del step
-  pattern = f"{glob.escape(output_fname)}-chunk?????"
-  chunks = files_named(epath.Path(tmp_dir), pattern)
+  prefix = f"{output_fname}-chunk"
+  numbered = {}
+  # The sorted names are not in the chunks' order: numbers have five digits or more.
+  for file in files_named(epath.Path(tmp_dir), f"{glob.escape(prefix)}*"):
+    number = file.name.removeprefix(prefix)
+    if number.isdecimal():
+      numbered[int(number)] = file
+  chunks = [numbered[number] for number in sorted(numbered)]
   if not chunks:
     raise ValueError(
       f"{tmp_dir} has no results: the input had no examples. Check the task's split "
       "and num_shards."
     )
-  if int(chunks[-1].name[-5:]) + 1 != len(chunks):
+  if max(numbered) + 1 != len(chunks):
     raise ValueError(
       f"{tmp_dir} holds {len(chunks)} chunks, but the last chunk is {chunks[-1].name}: "
       "chunks are missing. Delete the directory and run again."

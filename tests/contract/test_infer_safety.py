@@ -79,6 +79,7 @@ def test_a_marker_records_size_digest_and_settings_of_a_chunk(killed):
   sha256 = hashlib.sha256(content).hexdigest()
   recorded = json.loads(marker.read_text())
   assert recorded.pop("settings")["split"] == "test"
+  assert recorded.pop("examples") == 4
   assert recorded == {"bytes": len(content), "sha256": sha256}
   assert not any(path.exists() for path in chunk_files(killed, 1))
 
@@ -314,3 +315,52 @@ def test_a_configuration_that_cannot_be_recorded_ends_the_run(checkpoint, tmp_pa
   message = r"config.gin.* could not be written \(No space left on device\). Free space"
   with pytest.raises(ValueError, match=message):
     run(checkpoint, tmp_path, summarize_config_fn=lambda **kwargs: full(None))
+
+
+# ---- Lines of the merged file ----
+
+
+@pytest.mark.parametrize("count", [1, 12, 100_003])
+def test_all_chunks_are_merged_in_order(tmp_path, count):
+  chunks = tmp_path / "chunks [1]"
+  chunks.mkdir()
+  for number in range(count):
+    (chunks / f"x.jsonl-chunk{number:05}").write_text(f"{number}\n")
+    if number in (0, count - 1):
+      (chunks / f"x.jsonl-chunk{number:05}.COMPLETED").write_text("{}")
+  (chunks / "x.jsonl-of-another-task-chunk00000").write_text("another\n")
+  infer.merge_chunks_to_file(str(tmp_path), "x.jsonl", str(chunks), None)
+  lines = (tmp_path / "x.jsonl").read_text().split()
+  assert lines == [str(number) for number in range(count)]
+
+
+@pytest.mark.parametrize("missing", [1, 99_999])
+def test_a_missing_chunk_is_named(tmp_path, missing):
+  for number in (missing - 1, missing + 1):
+    (tmp_path / f"x.jsonl-chunk{number:05}").write_text("line\n")
+  with pytest.raises(ValueError, match="chunks are missing"):
+    infer.merge_chunks_to_file(str(tmp_path), "x.jsonl", str(tmp_path), None)
+
+
+def without_a_line(output_dir, output_fname, tmp_dir, step):
+  infer.merge_chunks_to_file(output_dir, output_fname, tmp_dir, step)
+  result = pathlib.Path(output_dir) / output_fname
+  result.write_text("".join(result.read_text().splitlines(keepends=True)[1:]))
+
+
+def test_a_merge_that_loses_a_line_leaves_all_chunks(checkpoint, expected, tmp_path):
+  with pytest.raises(ValueError, match="has 10 lines, expected 11, one per example"):
+    run(checkpoint, tmp_path, merge_fn=without_a_line)
+  assert not list(tmp_path.glob("*.COMPLETED"))
+  run(checkpoint, tmp_path, write_fn=None)  # No chunk is left to write.
+  assert result_path(tmp_path).read_bytes() == expected
+
+
+def test_shards_of_any_number_have_folders_of_their_own(tmp_path):
+  folders = {
+    inference_chunks.ChunkFiles(
+      str(tmp_path), "task", f"predict.jsonl-{shard:05}-of-300000", {}
+    ).directory.name
+    for shard in (0, 100_000, 200_000)
+  }
+  assert folders == {f"tmp-task-{x}-of-300000" for x in ("00000", "100000", "200000")}

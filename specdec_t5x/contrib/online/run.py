@@ -154,7 +154,7 @@ class Course:
       ValueError: if the draft has learned from the same draws before.
     """
     # T5X may first write to .partial-<name>-<process>-chunk<number>.
-    partial = r"^\.partial-|(?<=-of-\d{5})-\d+(?=-chunk\d+$)"
+    partial = re.compile(r"\.partial-(.*-of-\d+)-\d+(-chunk\d+)")
     task, first = numbers[0].tolist()
     last = numbers[-1, 1].item()
     step = numbers[1, 1].item() - first if len(numbers) > 1 else 1
@@ -162,7 +162,7 @@ class Course:
       seed=None if self._model.sampling.greedy else self._model.seed,
       task=task,
       places=(first, last, step),
-      name=re.sub(partial, "", os.path.basename(path)),
+      name=partial.sub(r"\1\2", os.path.basename(path)),
       results=self._results,
     )
     self._refuse(chunk.draws.among(self._learner.learned_from))
