@@ -1,10 +1,10 @@
 """The results of a run: T5X's JSONL, and the statistics in `speculation.json`."""
 
 import dataclasses
-import fnmatch
 import importlib.metadata
 import itertools
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +31,8 @@ from specdec_t5x.t5x_bridge import pace
 
 SUMMARY = "speculation.json"
 WHOLE = "-00000-of-00001"
+# The auxiliary value with the number of tokens that is left of a cut input.
+CUT = "inputs_cut_to"
 COUNTS = (
   "tokens",
   "target_calls",
@@ -49,18 +51,26 @@ PACKAGES = ("jax", "jaxlib", "flax", "seqio", "orbax-checkpoint")
 
 
 def write_decoded(
-  path: str, inferences, task_ds, mode: str, *args, write_fn: Callable[..., None]
+  path: str,
+  inferences,
+  task_ds,
+  mode: str,
+  vocabulary: Any,
+  *args,
+  write_fn: Callable[..., None],
 ) -> None:
   """Writes a chunk by `write_fn` if the decode has no NaNs.
 
-  T5X calls this function as `infer.write_fn`. Mode predict has no scores, so NaNs are
-  not detected in this mode.
+  T5X calls this function as `infer.write_fn`. Mode predict has no auxiliary values, so
+  NaNs and cut inputs are not reported in this mode. In other modes, a chunk with cut
+  inputs has the auxiliary value `CUT`.
 
   Args:
     path: path of the chunk.
     inferences: predictions and auxiliary values, with one entry per example.
     task_ds: the examples.
     mode: the run's mode.
+    vocabulary: vocabulary of inputs and outputs.
     *args: further arguments of `write_fn`.
     write_fn: T5X's function that writes a chunk.
 
@@ -74,7 +84,25 @@ def write_decoded(
     mass = jnp.asarray(aux.get("acceptance_mass", jnp.zeros(len(scores))), float)
     check_decoded(scores, mass, lambda row: _name(path, task_ds, row))
     pace.decoded(int(np.sum(aux.get("tokens", 0))))
-  write_fn(path, inferences, task_ds, mode, *args)
+    if any(cut := _cut_lengths(task_ds, vocabulary)):
+      inferences = (predictions, {**aux, CUT: cut})
+  write_fn(path, inferences, task_ds, mode, vocabulary, *args)
+
+
+def _cut_lengths(task_ds, vocabulary: Any) -> list[int]:
+  """Returns the length to which each input was cut, 0 for a complete input."""
+  examples = [x for x in task_ds.as_numpy_iterator() if "inputs_pretokenized" in x]
+  longest = max((len(example["inputs"]) for example in examples), default=0)
+  cut = []
+  for example in examples:
+    tokens = example["inputs"].tolist()
+    text = []
+    if len(tokens) == longest:  # Shorter inputs are complete.
+      text = vocabulary.encode(example["inputs_pretokenized"].decode())
+    places = range(len(tokens) - len(text) + 1)
+    is_whole = any(tokens[place : place + len(text)] == text for place in places)
+    cut.append(0 if is_whole else longest)
+  return cut
 
 
 def _name(path: str, task_ds, row: int) -> str:
@@ -180,6 +208,22 @@ def closing(statistics: Mapping[str, Any] | None, outlooks: Sequence[str]) -> li
   """
   if statistics is None or statistics["tokens_per_target_call"]["value"] is None:
     return []
+  return [*_of_speed(statistics, outlooks), *_of_cuts(statistics)]
+
+
+def _of_cuts(statistics: Mapping[str, Any]) -> list[str]:
+  """Returns a line about inputs that TASK_FEATURE_LENGTHS has cut."""
+  if not (cut := statistics.get("inputs_cut")):
+    return []
+  was = "was" if cut["examples"] == 1 else "were"
+  return [
+    f"{cut['examples']} of {statistics['examples']} inputs {was} cut to "
+    f"{cut['tokens']} tokens. Raise TASK_FEATURE_LENGTHS['inputs'] to decode whole "
+    f"inputs; {CUT!r} in the results marks the cut inputs."
+  ]
+
+
+def _of_speed(statistics: Mapping[str, Any], outlooks: Sequence[str]) -> list[str]:
   examples = statistics["examples"]
   tokens = statistics["tokens"]
   seconds = pace.seconds_per_token()
@@ -224,9 +268,9 @@ def result_files(output_dir: str, mode: str) -> list[epath.Path]:
     mode: the run's mode.
   """
   # `glob` would take brackets in the folder's name for a pattern.
-  pattern = f"*-{mode}.jsonl-?????-of-?????"
+  pattern = re.compile(rf".*-{mode}\.jsonl-\d{{5,}}-of-\d{{5,}}")
   files = epath.Path(output_dir).iterdir()
-  files = sorted(file for file in files if fnmatch.fnmatchcase(file.name, pattern))
+  files = sorted(file for file in files if pattern.fullmatch(file.name))
   sharded = {_stem(file) for file in files if not file.name.endswith(WHOLE)}
   # The folder may have the shards of a run and also their joined file.
   return [f for f in files if not (f.name.endswith(WHOLE) and _stem(f) in sharded)]
@@ -264,6 +308,8 @@ def summarize(
     return None
   categories.pop(None, None)
   summary = _rates_of_rows(rows, alpha_is_mass)
+  if lengths := [row[CUT] for row in rows if row.get(CUT)]:
+    summary["inputs_cut"] = {"examples": len(lengths), "tokens": max(lengths)}
   if categories:
     summary["categories"] = {
       name: _rates_of_rows(rows_of_category, alpha_is_mass)
