@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from specdec_t5x import console
 from specdec_t5x.quiet import import_quietly
 
 _FORMATS = ("t5x", "orbax")
@@ -63,9 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     convert = _to_hugging_face if args.to_hugging_face else _to_t5x
     written = convert(args)
   except (ValueError, OSError) as error:
-    print(f"error: {error}", file=sys.stderr)
+    console.say(f"error: {error}")
     return 1
-  print(f"Written: {written}")
+  console.announce(f"Written: {written}")
   return 0
 
 

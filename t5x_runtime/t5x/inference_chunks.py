@@ -106,6 +106,21 @@ class ChunkFiles:
       self._mark(_marker(path), {**written, "examples": examples})
     self._done[chunk] = examples
 
+  def kept(self, total: int | None) -> str:
+    """Returns a sentence on the chunks that are done, and on how to go on.
+
+    Args:
+      total: number of examples of this run; None if unknown.
+    """
+    if not self._done:
+      return "No results are kept. Run the same command to start again."
+    count = sum(self._done.values())
+    of_total = "" if total is None else f" of {total}"
+    return (
+      f"The results of {count}{of_total} examples are kept in {self.directory}. Run "
+      "the same command to decode the remaining examples."
+    )
+
   def finish(self, count: int, merge_fn: Callable[..., None] | None) -> None:
     """Merges the chunks, marks the task as done, and removes the chunks.
 

@@ -7,9 +7,11 @@ import concurrent.futures
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -27,6 +29,7 @@ from tests.contract.conftest import (
   IS_RUNTIME,
   Killed,
   dying_writer,
+  register_task,
   result_path,
   run,
   writer,
@@ -364,3 +367,144 @@ def test_shards_of_any_number_have_folders_of_their_own(tmp_path):
     for shard in (0, 100_000, 200_000)
   }
   assert folders == {f"tmp-task-{x}-of-300000" for x in ("00000", "100000", "200000")}
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_a_shard_without_examples_ends_well(checkpoint, tmp_path, merge):
+  for _ in range(2):  # The second run finds the first one's marker.
+    run(checkpoint, tmp_path, shard_id=12, num_shards=13, merge_chunked_results=merge)
+  result = result_path(tmp_path, shard=12, shards=13)
+  assert result.exists() == merge
+  assert not merge or result.read_bytes() == b""
+  assert result.with_name(f"{result.name}.COMPLETED").exists()
+
+
+def test_a_task_without_examples_is_refused(checkpoint, tmp_path):
+  task = register_task("contract_no_examples", count=0)
+  with pytest.raises(ValueError, match="the input had no examples"):
+    run(checkpoint, tmp_path, dataset={"mixture_or_task_name": task})
+
+
+# ---- Messages that nobody can read, and Ctrl-C ----
+
+
+class Broken(io.StringIO):
+  """A stream whose reader has ended."""
+
+  def write(self, text):
+    raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+  def isatty(self):
+    return True
+
+
+def closed():
+  stream = io.StringIO()
+  stream.close()
+  return stream
+
+
+@pytest.mark.parametrize("stream", [lambda: None, Broken, closed])
+def test_results_do_not_depend_on_stderr(
+  checkpoint, expected, tmp_path, monkeypatch, stream
+):
+  monkeypatch.setattr(sys, "stderr", stream())
+  run(checkpoint, tmp_path)
+  assert result_path(tmp_path).read_bytes() == expected
+
+
+PROTECTED = """
+import contextlib, os, sys
+{close}
+from t5x import messages, quiet_start
+messages.protect("a command")
+file = open({path!r}, "w")
+with contextlib.suppress(OSError):
+  os.write(2, b"a library's message")
+messages.say("a message")
+print("a message on stdout", flush=True)
+quiet_start.announce()
+file.write("results")
+file.close()
+"""
+CLOSED = "os.close(2)", "os.close(1); os.close(2)", "sys.stderr = sys.stdout = None"
+
+
+@pytest.mark.parametrize("close", ["", *CLOSED])
+def test_a_command_without_stderr_writes_results_alone(tmp_path, close):
+  path = tmp_path / "results"
+  processes.printed("-c", PROTECTED.format(close=close, path=str(path)))
+  assert path.read_text() == "results"
+
+
+def test_a_command_ends_well_if_the_reader_of_messages_has_ended(tmp_path):
+  path = tmp_path / "results"
+  reader, writer_end = os.pipe()
+  os.close(reader)
+  command = [sys.executable, "-c", PROTECTED.format(close="", path=str(path))]
+  code = subprocess.run(
+    command,
+    stdout=writer_end,
+    stderr=writer_end,
+    env=processes.environment(),
+    check=False,
+  ).returncode
+  os.close(writer_end)
+  assert (code, path.read_text()) == (0, "results")
+
+
+def interrupted(after):
+  """Returns a writer of chunks that gets Ctrl-C after so many chunks."""
+  chunks = []
+
+  def interrupt(path):
+    chunks.append(path)
+    if len(chunks) > after:
+      raise KeyboardInterrupt
+
+  return writer(interrupt)
+
+
+@pytest.mark.parametrize(
+  ("after", "kept"),
+  [
+    (0, r"No results are kept\. Run the same command to start again\."),
+    (1, r"The results of 4 examples are kept in .* Run the same command"),
+    (2, r"The results of 8 examples are kept in .* Run the same command"),
+  ],
+)
+def test_ctrl_c_says_what_is_kept(checkpoint, expected, tmp_path, after, kept):
+  with pytest.raises(KeyboardInterrupt) as error:
+    run(checkpoint, tmp_path, write_fn=interrupted(after))
+  (note,) = error.value.__notes__
+  assert re.match(kept, note)
+  run(checkpoint, tmp_path)
+  assert result_path(tmp_path).read_bytes() == expected
+
+
+INTERRUPTED = """
+from t5x import messages
+messages.protect("t5x.infer")
+error = KeyboardInterrupt()
+{add_note}
+raise error
+"""
+
+
+@pytest.mark.parametrize(
+  ("add_note", "says"),
+  [
+    ("error.add_note('4 are kept.')", "t5x.infer: interrupted. 4 are kept.\n"),
+    ("", "t5x.infer: interrupted. Run the same command again.\n"),
+  ],
+)
+def test_ctrl_c_prints_one_line(tmp_path, add_note, says):
+  process = subprocess.run(
+    [sys.executable, "-c", INTERRUPTED.format(add_note=add_note)],
+    env=processes.environment(),
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert process.stderr == says
+  assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
