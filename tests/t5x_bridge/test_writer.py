@@ -171,6 +171,8 @@ def test_the_settings_tell_whether_bits_are_plain_decoding_s(
     draft = DraftModel(Transformer(tiny.DRAFT), 3)
     decoder = SpeculativeDecoder(target, draft, **settings)
   assert re.match(said, writer.same_bits_as_plain(decoder))
+  has_condition = said.startswith("Not")
+  assert (writer.condition(decoder) is not None) == has_condition
 
 
 def test_on_an_accelerator_a_single_row_has_plain_decoding_s_bits(monkeypatch):
@@ -278,3 +280,25 @@ def test_the_last_lines_count_the_cut_inputs(tmp_path, capsys):
   assert rows["inputs_cut"] == {"examples": 1, "tokens": 64}
   last_line = capsys.readouterr().err.splitlines()[-1]
   assert last_line.startswith("1 of 3 inputs was cut to 64 tokens. Raise TASK_FEATURE")
+
+
+@pytest.mark.parametrize(
+  ("dtype", "products", "same_bits", "said"),
+  [
+    ("bfloat16", "xla", None, "In bfloat16 with XLA's products, blocks"),
+    ("bfloat16", "xla", True, None),
+    ("float32", "xla", None, "In float32 with XLA's products, blocks"),
+  ],
+)
+def test_a_guarantee_has_the_condition(
+  tmp_path, capsys, dtype, products, same_bits, said
+):
+  config = dataclasses.replace(tiny.TARGET, dtype=dtype, products=products)
+  draft = DraftModel(Transformer(tiny.DRAFT), 3)
+  decoder = SpeculativeDecoder(Transformer(config), draft, same_bits=same_bits)
+  summary = merge(tmp_path, 0, [aux(3, 4)], name=WHOLE, model=Model(decoder))
+  condition = summary["guarantee_condition"]
+  assert condition is None if said is None else condition.startswith(said)
+  last_line = capsys.readouterr().err.splitlines()[-1]
+  is_printed = said is not None and dtype == "bfloat16"
+  assert last_line.startswith("EXACT: the target's distribution. In") == is_printed
