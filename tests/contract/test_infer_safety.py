@@ -29,7 +29,6 @@ from tests.contract.conftest import (
   IS_RUNTIME,
   Killed,
   dying_writer,
-  register_task,
   result_path,
   run,
   writer,
@@ -379,10 +378,11 @@ def test_a_shard_without_examples_ends_well(checkpoint, tmp_path, merge):
   assert result.with_name(f"{result.name}.COMPLETED").exists()
 
 
-def test_a_task_without_examples_is_refused(checkpoint, tmp_path):
-  task = register_task("contract_no_examples", count=0)
+def test_a_task_without_examples_is_refused(tmp_path):
+  name = "x-predict.jsonl-00000-of-00001"
   with pytest.raises(ValueError, match="the input had no examples"):
-    run(checkpoint, tmp_path, dataset={"mixture_or_task_name": task})
+    infer.merge_chunks_to_file(str(tmp_path), name, str(tmp_path), None)
+  assert not list(tmp_path.iterdir())
 
 
 # ---- Messages that nobody can read, and Ctrl-C ----
