@@ -353,9 +353,18 @@ def _collected(
   # Here alone: only decoding needs tqdm.
   from tqdm import tqdm
 
+  from specdec_t5x import console
+
   outputs = {}
   # The bar appears only if decoding takes longer than this.
-  with tqdm(total=count, unit="input", delay=_SHOWN_AFTER) as progress:
+  bar = tqdm(
+    total=count,
+    unit="input",
+    delay=_SHOWN_AFTER,
+    file=console.STDERR,
+    dynamic_ncols=True,
+  )
+  with bar as progress:
     for numbers, decoded in decodes:
       outputs |= zip(numbers, generations(decoded, vocabulary, eos_id), strict=True)
       progress.update(len(outputs) - progress.n)
