@@ -94,7 +94,7 @@ def pickled(folder):
 
 
 def pickle_pointer(folder):
-  (folder / WEIGHTS).unlink()
+  pickled(folder)
   damage.make_pointer(folder / "pytorch_model.bin")
 
 
