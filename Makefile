@@ -36,25 +36,18 @@ endif
 FOLDERS := $(CURDIR):$(CURDIR)/t5x_runtime$(addprefix :,$(PYTHONPATH))
 HERE := PYTHONPATH=$(FOLDERS) $(or $(wildcard $(BIN)/python),$(PYTHON))
 
-.PHONY: demo demo-train demo-all demo-lm results gpu test test-gpu test-peers lint format docs wheel install clean
+.PHONY: demo demo-train results gpu test test-gpu test-peers lint format docs wheel install clean
 
 demo: install
 	$(BIN)/python -m specdec_t5x.demo
 
 # Trains the embedded pair again, into runs/demo/ende; stopped, it goes on.
 demo-train: install
-	$(BIN)/python -m specdec_t5x.demo --train
-
-demo-all: install
-	$(BIN)/python -m specdec_t5x.demo --pairs ende cnndm --more
-
-demo-lm: install
-	$(BIN)/python -m specdec_t5x.demo --pairs lm
+	$(BIN)/python -m lab pair
 
 # Measures all that the pages show, for hours and alone, and renders them: goes on where it
 # stopped. ARGS="--data m30k=DIR" adds what needs that folder. Peers are timed, too.
 results: $(PEERS)/.installed
-	$(RUN_PEERS) -m specdec_t5x.demo --keep demo
 	$(RUN_PEERS) -m benchmarks results $(ARGS)
 
 # Checks and measures speculation on this GPU or TPU, in minutes: docs/tpu.md. A later

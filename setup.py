@@ -33,12 +33,9 @@ setup(
   package_dir=CONFIGS,
   package_data={
     **{name: ["*.gin"] for name in CONFIGS},
-    "specdec_t5x.trace": ["page.html", "sheet.svg", "*.js"],
     "specdec_t5x.native": ["*.cc", "*.h"],
     "specdec_t5x.demo": ["pair/*", *PAIR],
     "specdec_t5x.native.cuda": ["*.cu", "*.cuh"],
-    "specdec_t5x.demo.corpora": ["tables/*"],
-    "specdec_t5x.doctor": ["tested.json"],
   },
   # Why each one is here: docs/architecture.md, "Dependencies". An upper bound is the
   # next minor release after the newest one that the tests passed with.

@@ -6,11 +6,11 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Sequence
-from importlib import metadata
 
 import jax
 
 from specdec_t5x import tuning
+from specdec_t5x.environment import versions
 
 PACKAGES = ("jax", "jaxlib", "flax")
 # The root of the clone.
@@ -29,7 +29,7 @@ SOURCES = (
 def environment(packages: Sequence[str] = PACKAGES) -> dict[str, str | None]:
   """Returns versions (None if not installed), code, device, the host's cores, date."""
   return {
-    **{name: _version(name) for name in packages},
+    **versions(packages),
     "code": code(ROOT),
     "device": _device(),
     "cores": str(os.cpu_count()),
@@ -58,10 +58,3 @@ def _device() -> str:
   # The device kind of a CPU is "cpu", so the processor's name is more precise.
   is_cpu = device.platform == "cpu"
   return f"{device.platform} {tuning.processor() if is_cpu else device.device_kind}"
-
-
-def _version(package) -> str | None:
-  try:
-    return metadata.version(package)
-  except metadata.PackageNotFoundError:
-    return None

@@ -23,7 +23,6 @@ _PAPER_LENGTHS = {"ende": (256, 256), "cnndm": (512, 128)}
 _ORDERS = {"unigram": 1, "bigram": 2, "trigram": 3}
 # Further drafts of the pair in the package, if somebody trained them.
 _MORE = pathlib.Path("runs/demo/ende")
-_PREFIX = "translate English to German: "
 _MAX_OUTPUT = 80
 
 
@@ -72,8 +71,7 @@ def _of_demo(args) -> Job:
     for folder in _MORE.glob("ngrams/checkpoint_0"):
       drafts |= {name: f"{folder}@{order}" for name, order in _ORDERS.items()}
     drafts[COPY] = COPY
-  lines = (embedded.FOLDER / "test.en").read_text("utf-8").splitlines()
-  texts = [_PREFIX + line for line in lines[: args.num_inputs]]
+  texts, _ = embedded.examples(args.num_inputs)
   vocabulary = embedded.vocabulary()
   read = functools.partial(encoded, vocabulary, texts, prompts=False)
   length = _MAX_OUTPUT

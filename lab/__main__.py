@@ -1,7 +1,7 @@
 """`python -m lab COMMAND`: research on speculative decoding, from a clone.
 
-A command prints a table and writes the table to --output. `--help` after a command
-describes the command:
+`--help` after a command describes the command. Every command but `pair` and
+`differences` prints a table and writes the table to --output:
 
   model      times on a TPU, modelled from compiled programs
   layers     the best sublayers to skip if a target drafts for itself
@@ -11,6 +11,9 @@ describes the command:
   methods    every drafter beside Hugging Face, CTranslate2 and upstream T5X
   tree       the fastest tree for heads
   head       the time of a certified head for a large vocabulary
+  pair       trains the pair in the package again
+  demo       the speed of the pair in the package
+  differences  rounding or a bug, where plain and speculative outputs differ
 
 `python -m lab.stress.NAME` tests whole runs: kills, load, restore.
 """
@@ -32,6 +35,9 @@ COMMANDS = {
   "methods": "lab.peers.methods",
   "tree": "lab.trees",
   "head": "lab.head",
+  "pair": "lab.pair.recipe",
+  "demo": "lab.pair.comparison",
+  "differences": "lab.differences",
 }
 # Commands that need no TensorFlow.
 _LIGHT = ("model", "head")
@@ -56,8 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   name = parser.parse_args(argv[:1]).command
   if name not in _LIGHT:
     import_quietly("tensorflow")
-  command = importlib.import_module(COMMANDS[name]).COMMAND
-  return command.main(argv[1:])
+  module = importlib.import_module(COMMANDS[name])
+  # A command that writes no table is a module with a function `main`.
+  return getattr(module, "COMMAND", module).main(argv[1:])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ for name in multi30k t5x_m30k wmt14_500_multiref tatoeba_deu cnndm_manuj t5_spie
     exit 1
   fi
 done
-mkdir -p "$DIR/grammar"
+mkdir -p "$DIR"
 
 ln -sfn "$DATA/t5x_m30k/target_checkpoint_2000" "$DIR/target"
 ln -sfn "$DATA/t5x_m30k/draft_checkpoint_1800" "$DIR/draft"
@@ -143,21 +143,3 @@ for loss in forward_kl adaptive negative_log_alpha total_variation; do
     STEPS=400 WARMUP_STEPS=40 "OUTPUT_DIR='$DIR/losses/tuned_$loss'" LEARNING_RATE=0.001 \
     "INIT_CHECKPOINT_PATH='$DIR/draft'"
 done
-
-# A corrector of captions with errors by rule, which begins as the pair's target.
-for name in train val test_2016_flickr; do
-  "$PYTHON" scripts/make_grammar_errors.py --text="$TEXTS/$name.en" --seed=${#name} \
-    --output="$DIR/grammar/${name%%_*}.jsonl"
-done
-"$PYTHON" -c "
-import json, sys
-for line in sys.stdin: print(json.loads(line)['wrong'])
-" < "$DIR/grammar/test.jsonl" > "$DIR/grammar/test.en"
-mkdir -p "$DIR/byt5"
-echo '{"tokenizer_class": "ByT5Tokenizer"}' > "$DIR/byt5/tokenizer_config.json"
-sizes "$DIR/grammar/sizes.gin" 320 5 3 6 832
-train train "configs/train/grammar.gin $DIR/grammar/sizes.gin" \
-  "TRAIN_FILE='$DIR/grammar/train.jsonl'" "VALIDATION_FILE='$DIR/grammar/val.jsonl'" \
-  VOCAB_SIZE=8064 BATCH_SIZE=8 STEPS=600 WARMUP_STEPS=60 LEARNING_RATE=0.003 \
-  "INIT_CHECKPOINT_PATH='$DIR/target'" DROPOUT_RATE=0.0 METRIC_PERIOD=0 \
-  "OUTPUT_DIR='$DIR/grammar/model'"

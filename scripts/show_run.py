@@ -1,22 +1,25 @@
-"""Shows one or two runs of `t5x.infer` as a page for a browser.
+"""Shows runs of `t5x.infer` in a table, with the tokens per target call.
 
-  python scripts/show_run.py runs/demo/ende/spec --html=run.html
-  python scripts/show_run.py runs/demo/ende/{baseline,spec} --html=both.html
+  python scripts/show_run.py runs/demo/ende/baseline runs/demo/ende/spec
 
-The page has a dot and a row per sentence, with the tokens per target call and the share
-of accepted tokens. With two runs of equal inputs the page marks different outputs.
+Runs of equal inputs are compared: `equal` counts the outputs that are the first run's,
+token for token. `accepted` is the share of the tested drafted tokens.
 """
 
 import argparse
+import json
 import pathlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from specdec_t5x.trace import runs
+import numpy as np
+
+HEADS = "sentences", "tokens", "calls", "tokens/call", "accepted", "equal"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Writes the page.
+  """Prints the table.
 
   Args:
     argv: the flags; None takes the flags of the process.
@@ -27,17 +30,71 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("runs", nargs="+", help="INFER_OUTPUT_DIR of one or two runs")
-  parser.add_argument("--html", required=True, help="file of the page")
+  parser.add_argument("runs", nargs="+", help="INFER_OUTPUT_DIR of finished runs")
   args = parser.parse_args(argv)
   try:
-    found = {folder: runs.load(folder) for folder in args.runs}
-    pathlib.Path(args.html).write_text(runs.to_html(found), encoding="utf-8")
+    runs = {folder: load(folder) for folder in args.runs}
+    first = runs[args.runs[0]]
+    if any(inputs(run) != inputs(first) for run in runs.values()):
+      raise ValueError(
+        f"{' and '.join(runs)} have different inputs. Compare runs of one task and one "
+        "split."
+      )
   except (ValueError, OSError) as error:
     print(f"error: {error}", file=sys.stderr)
     return 1
-  print(f"Wrote {args.html}.")
+  column = max(map(len, runs)) + 2
+  print(" " * column + "".join(f"{head:>12}" for head in HEADS))
+  for name, run in runs.items():
+    print(f"{name:<{column}}" + "".join(f"{x:>12}" for x in row(run, first)))
   return 0
+
+
+def load(folder: str) -> list[dict[str, Any]]:
+  """Returns the examples of a finished run, in the order of the run's file.
+
+  Raises:
+    ValueError: if the folder does not have exactly one file of a finished run, or if a
+      line of the file is no example.
+  """
+  files = sorted(pathlib.Path(folder).glob("*.jsonl-00000-of-00001"))
+  if len(files) != 1:
+    raise ValueError(
+      f"{folder}: expected the INFER_OUTPUT_DIR of one finished run of t5x.infer, with "
+      f"one file *.jsonl-00000-of-00001, found {len(files)} files. Join the files of "
+      "several shards."
+    )
+  examples = []
+  for number, line in enumerate(files[0].read_text("utf-8").splitlines(), 1):
+    try:
+      examples.append(json.loads(line))
+      row(examples[-1:], examples[-1:])
+      inputs(examples[-1:])
+    except (ValueError, KeyError, TypeError) as error:
+      raise ValueError(
+        f"{files[0]}, line {number}: expected an example written by t5x.infer with the "
+        f"statistics of specdec_t5x's models, got {line[:80]!r}."
+      ) from error
+  return examples
+
+
+def inputs(run: Sequence[dict[str, Any]]) -> list[str]:
+  """Returns the texts of the inputs."""
+  return [example["inputs"]["inputs_pretokenized"] for example in run]
+
+
+def row(run: Sequence[dict[str, Any]], first: Sequence[dict[str, Any]]) -> list[str]:
+  """Returns the numbers of a run; counts sum over several decodes of an input."""
+  counts = [
+    sum(np.sum(example["aux"][name]) for example in run)
+    for name in ("tokens", "target_calls", "accepted", "acceptance_positions")
+  ]
+  tokens, calls, accepted, tested = map(int, counts)
+  pairs = zip(run, first, strict=False)
+  equal = sum(a["prediction_tokens"] == b["prediction_tokens"] for a, b in pairs)
+  rate = f"{tokens / max(calls, 1):.2f}"
+  share = f"{accepted / tested:.2f}" if tested else "-"
+  return [str(len(run)), str(tokens), str(calls), rate, share, str(equal)]
 
 
 if __name__ == "__main__":

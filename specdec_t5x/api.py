@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from specdec_t5x import arguments, memory, tuning
+from specdec_t5x import arguments, environment, tuning
 from specdec_t5x.build import Model as Model
 from specdec_t5x.build import check_models, together
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
@@ -56,7 +56,7 @@ _SHOWN_AFTER = 3.0
 @contextlib.contextmanager
 def _from_python() -> Iterator[None]:
   """Runs an entry point of Python; also a decorator."""
-  with python_names(), memory.check_full(), usual_promotion():
+  with python_names(), environment.check_full(), usual_promotion():
     yield
 
 
@@ -223,7 +223,7 @@ def generate(
     for group in groups:
       queued, rows = _queued(decoder, len(group.numbers), batch_size)
       job = tuning.Job(queued, rows, group.width, sampling, max_length)
-      memory.check_fits(job, params)
+      environment.check_fits(job, params)
 
     def compile_fn(decoder: Decoder) -> DecodeFn:
       return compiled(decoder, sampling, max_length, eos_id)
@@ -353,9 +353,18 @@ def _collected(
   # Here alone: only decoding needs tqdm.
   from tqdm import tqdm
 
+  from specdec_t5x import console
+
   outputs = {}
   # The bar appears only if decoding takes longer than this.
-  with tqdm(total=count, unit="input", delay=_SHOWN_AFTER) as progress:
+  bar = tqdm(
+    total=count,
+    unit="input",
+    delay=_SHOWN_AFTER,
+    file=console.STDERR,
+    dynamic_ncols=True,
+  )
+  with bar as progress:
     for numbers, decoded in decodes:
       outputs |= zip(numbers, generations(decoded, vocabulary, eos_id), strict=True)
       progress.update(len(outputs) - progress.n)

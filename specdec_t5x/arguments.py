@@ -8,7 +8,7 @@ import numpy as np
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.knobs import is_whole
-from specdec_t5x.data.hints import how_to_make
+from specdec_t5x.data.hints import about_hub
 
 
 def inputs(values: Any, vocab_size: int) -> list[str] | list[list[int]]:
@@ -140,7 +140,7 @@ def path_of(value: Any, name: str) -> str:
     raise ValueError(
       f"{name}={_shown(value)} is not a file, or a folder with a vocabulary. Expected "
       "the SentencePiece model of target and "
-      f"draft.{how_to_make(os.fspath(value)) if is_path else ''}"
+      f"draft.{about_hub(os.fspath(value)) if is_path else ''}"
     )
   return os.fspath(value)
 

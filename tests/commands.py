@@ -11,8 +11,9 @@ from t5x import eval as t5x_eval
 from t5x import gin_utils
 from t5x import infer as t5x_infer
 
-from specdec_t5x import convert, train
-from specdec_t5x.diagnose import __main__ as diagnose
+from lab import __main__ as lab
+from specdec_t5x import load_model, train
+from specdec_t5x.vocabularies import folder
 from tests.real_data import ROOT
 
 
@@ -36,14 +37,19 @@ def training(*arguments: str) -> None:
     train.main(gin_utils._parse_flags(["specdec_t5x.train", *arguments]))
 
 
-def diagnosis(*arguments: str) -> None:
-  """Runs `python -m specdec_t5x.diagnose ...`."""
-  sys.exit(diagnose.main(arguments))
+def differences(*arguments: str) -> None:
+  """Runs `python -m lab differences ...`."""
+  sys.exit(lab.main(["differences", *arguments]))
 
 
-def conversion(*arguments: str) -> None:
-  """Runs `python -m specdec_t5x.convert ...`."""
-  sys.exit(convert.main(arguments))
+def loading(path: str) -> None:
+  """Loads the vocabulary and the model of a Hugging Face folder, in Python."""
+  try:
+    if folder.is_in(path):
+      folder.open_folder(path)
+    load_model(path)
+  except (ValueError, OSError) as error:
+    sys.exit(f"error: {error}")
 
 
 def script(name: str):

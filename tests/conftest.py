@@ -26,7 +26,6 @@ os.environ.setdefault("XLA_FLAGS", " ".join(FAST_COMPILES))
 
 # Before a test imports TensorFlow: specdec_t5x/__init__.py has the reason (triton).
 import specdec_t5x  # noqa: E402, F401
-from specdec_t5x.doctor import tested  # noqa: E402
 
 # Compiled programs stay in memory. A process that holds more bytes after a test file
 # clears the programs.
@@ -43,10 +42,6 @@ def pytest_configure(config):
   if not hasattr(config, "workerinput"):
     for times in KEPT.glob("seconds-*.json"):
       times.unlink(missing_ok=True)
-
-
-def pytest_report_header():
-  return tested.warning(tested.installed(), tested.read())
 
 
 def pytest_collection_finish():

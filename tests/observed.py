@@ -11,12 +11,14 @@ from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import CostAware
-from specdec_t5x.trace.places import ACCEPTED, OWN, RECOVERED
 from tests import networks
 from tests.hash_model import HashModel, speculation
 from tests.t5x_bridge import tiny
 
 LENGTH, GAMMA, VOCAB = 12, 3, 4
+# The origins of a token. OWN: the target's token after a fully accepted or an empty
+# draft. ACCEPTED: a drafted token. RECOVERED: the replacement of a rejected token.
+OWN, ACCEPTED, RECOVERED = range(3)
 AT_ONE = Sampling(1.0)
 
 

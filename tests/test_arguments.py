@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import specdec_t5x
-from specdec_t5x import Sampling, api, memory
+from specdec_t5x import Sampling, api, environment
 from specdec_t5x.core.describe import describe
 from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.names import in_python
@@ -155,7 +155,7 @@ def test_a_description_has_python_s_numbers():
 @pytest.mark.parametrize("draft", ["draft", None], ids=str)
 @pytest.mark.parametrize("length", [10**7, 10**12])
 def test_caches_that_do_not_fit_are_refused(setup, monkeypatch, length, draft):
-  monkeypatch.setattr(memory, "of_device", lambda: 10**8)
+  monkeypatch.setattr(environment, "of_device", lambda: 10**8)
   words = {**setup, **SIZES, "draft": draft and setup[draft], "max_length": length}
   with pytest.raises(ValueError, match=rf"max_length={length} needs [\d,]+ bytes"):
     specdec_t5x.generate(TEXTS, **words, sampling=Sampling(1.0))
@@ -167,7 +167,9 @@ def test_a_longer_cache_takes_the_bytes_of_its_keys_and_values(setup):
   decoder, params = api.together(target)
 
   def size(length):
-    return memory.of_caches(memory.Job(decoder, 3, 16, Sampling(), length), params)
+    return environment.of_caches(
+      environment.Job(decoder, 3, 16, Sampling(), length), params
+    )
 
   width = config.num_heads * config.head_dim
   # Keys and values in float32 for every row and layer, and the token's ID.

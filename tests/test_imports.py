@@ -5,19 +5,18 @@ import ast
 from tests.real_data import ROOT
 
 FLOORS = """t5x
-core lazy moved names platforms quiet tables console promotion
+core lazy names platforms quiet tables console promotion
 native ways
 network hugging_face
 decoding
 drafters policies vocabularies analysis
-data checkpoints tuning same_bits
-build groups memory arguments
+data checkpoints tuning
+build groups arguments environment
 t5x_bridge api __init__
-training train export convert merge_shards trace
-contrib demo doctor diagnose"""
+training train trace __main__
+contrib demo"""
 FLOOR = {part: n for n, row in enumerate(FLOORS.split("\n")) for part in row.split()}
-USE = {x: {"t5x"} for x in ("t5x", "t5x_bridge", "checkpoints", "train", "export")}
-USE["demo"] = {"benchmarks"}
+USE = {x: {"t5x"} for x in ("t5x", "t5x_bridge", "checkpoints", "train")}
 
 
 def forbidden(part, source):

@@ -158,7 +158,7 @@ def test_networks_give_coupled_samples_with_rests_and_in_turns(name):
 
 
 # Ways that no page of the documentation decodes, and a chain of every kind.
-GREEDILY = ("auto", "copy", "blockwise", "biased", "trimmed eagle", "heads in a tree")
+GREEDILY = ("auto", "copy", "blockwise", "parallel", "trimmed eagle", "heads in a tree")
 GREEDILY += ("quantized by name", "shared encoder in a tree")
 
 

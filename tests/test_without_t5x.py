@@ -5,7 +5,7 @@ import json
 import pytest
 
 import specdec_t5x
-from specdec_t5x.hugging_face import export
+from lab.peers import hf_folder
 from tests import processes
 from tests.t5x_bridge import tiny
 
@@ -33,7 +33,7 @@ def paths(tmp_path_factory):
   t5x_format = tiny.save_t5x(root / "t5x", tiny.TARGET, seed=1)
   orbax = tiny.save_orbax(root / "orbax", tiny.TARGET, seed=1)
   folder = str(root / "folder")
-  export.write(folder, tiny.TARGET, specdec_t5x.load_model(t5x_format).params)
+  hf_folder.write(folder, tiny.TARGET, specdec_t5x.load_model(t5x_format).params)
   draft = tiny.save_orbax(root / "draft", tiny.DRAFT, seed=2)
   return [t5x_format, orbax, folder], draft, tiny.train_vocabulary(root)
 

@@ -8,8 +8,8 @@ import jax
 import torch
 import transformers
 
+from lab.peers import hf_folder
 from specdec_t5x.api import Model
-from specdec_t5x.hugging_face import export
 
 
 def to_torch(model: Model, device: str = "cpu") -> Any:
@@ -29,7 +29,7 @@ def to_torch(model: Model, device: str = "cpu") -> Any:
   # XLA uses every core; torch's default is a thread per physical core.
   torch.set_num_threads(os.cpu_count() or 1)
   with tempfile.TemporaryDirectory() as folder:
-    export.write(folder, config, model.params)
+    hf_folder.write(folder, config, model.params)
     theirs = transformers.AutoConfig.from_pretrained(folder)
     if theirs.dense_act_fn == "gelu_new":
       theirs.dense_act_fn = "gelu_pytorch_tanh"  # A single kernel for an equal formula.

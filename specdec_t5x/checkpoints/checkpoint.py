@@ -25,7 +25,7 @@ from specdec_t5x.checkpoints import arrays, orbax_layout, scanned, t5x_index
 from specdec_t5x.checkpoints.checks import Shapes, check_finite, check_shapes
 from specdec_t5x.checkpoints.orbax_layout import STATE
 from specdec_t5x.checkpoints.t5x_index import INDEX
-from specdec_t5x.data.hints import how_to_make, is_address
+from specdec_t5x.data.hints import about_hub, is_address
 from specdec_t5x.hugging_face import lfs
 from specdec_t5x.hugging_face.folder import CONFIG, Folder, is_folder, lacking
 from specdec_t5x.hugging_face.generation import Generation
@@ -55,9 +55,13 @@ class Checkpoint(abc.ABC):
   def open(path: str) -> "Checkpoint":
     """Returns the checkpoint of a folder, without reading parameters.
 
+    A path may begin with ~, the user's home.
+
     Raises:
       ValueError: if there is no checkpoint, or a Hugging Face folder is not a T5's.
     """
+    if isinstance(path, str | os.PathLike):
+      path = os.path.expanduser(path)
     if is_folder(path):
       return HuggingFace(path)
     if not isinstance(path, str | os.PathLike) or not str(path):
@@ -70,7 +74,7 @@ class Checkpoint(abc.ABC):
       raise ValueError(
         f"{path} is not a directory. Expected a T5X checkpoint (a folder with an index "
         f"file {INDEX!r}), an Orbax checkpoint (with a folder {STATE!r}) or a Hugging "
-        f"Face folder (with {CONFIG}).{how_to_make(path)}"
+        f"Face folder (with {CONFIG}).{about_hub(path)}"
       )
     if (directory / INDEX).is_file():
       return T5X(path)
@@ -99,7 +103,15 @@ class Checkpoint(abc.ABC):
       shapes = checkpoint.shapes
     except ValueError as error:
       raise ValueError(f"{macro}: {error}") from error
-    check_shapes(shapes, expected, f"{macro}={path}")
+    try:
+      check_shapes(shapes, expected, f"{macro}={path}")
+    except ValueError as error:
+      if not isinstance(checkpoint, HuggingFace):
+        raise
+      raise ValueError(
+        f"{error} The path is a Hugging Face folder: "
+        "--gin_file=configs/pairs/hugging_face.gin takes the sizes from the folder."
+      ) from error
     return checkpoint
 
   @functools.cached_property

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import t5x
 from t5x import checkpoints
 
 from specdec_t5x.checkpoints.checkpoint import Checkpoint, flat_shapes
@@ -27,15 +26,6 @@ class T5XParameters:
     self._directory = os.path.abspath(directory)
     self._network = network
     self._state = abstract_state(network)
-
-  @property
-  def streams(self) -> bool:
-    """Whether `save` reads the parameters in groups, and frees each written group.
-
-    If so, a parameter may be an object that NumPy reads on access, as
-    `hugging_face.folder.Unread`. Only `t5x_runtime`'s writer of T5X's format does so.
-    """
-    return self._format == "t5x" and hasattr(t5x, "PROVIDER")
 
   def save(self, step: int, params: Any) -> None:
     """Writes the checkpoint of a step. Every parameter keeps its dtype."""

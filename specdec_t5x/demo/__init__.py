@@ -1,6 +1,4 @@
-"""`make demo`: a target and a draft without real data, and the speed-up of speculation.
+"""The pair in the package, and `make demo`: a first run, without data or network.
 
-`corpora` writes synthetic texts, `tasks` registers the texts with seqio, and
-`vocabulary` trains the vocabulary. `recipe` lists the parts of a demo pair, `making`
-makes missing parts, `comparison` measures, and `__main__` is the command.
+`embedded` has the paths of the pair, and `__main__` is the command.
 """

@@ -1,177 +1,112 @@
-"""`python -m specdec_t5x.demo`: the command of `make demo`, `demo-all` and `demo-lm`.
+"""`python -m specdec_t5x.demo`: decodes a test set with and without speculation.
 
-With `--train`, as in `make demo-train`, the command only trains the embedded pair.
+Translates the sentences of the pair in the package at batch size 1, plainly and with
+drafts in turn, and compares times and outputs. The sentences are synthetic.
 """
 
 import argparse
-import concurrent.futures
-import dataclasses
 import os
+import statistics
 import sys
+import time
 
-from benchmarks.plotting import require_matplotlib
-from specdec_t5x.demo import recipe
-from specdec_t5x.demo.steps import Step, Steps
+from specdec_t5x.demo import embedded
 from specdec_t5x.platforms import check_platform
 from specdec_t5x.quiet import import_quietly
 
-TEMPERATURES = (0.0, 1.0)
-
-
-# The minutes of steps other than training (see `recipe.Part.minutes`).
-_LOAD, _VOCABULARY, _DECODE, _COMPARE = 0.12, 0.07, 0.8, 1.3
-_NEXT = {
-  "ende": """
+_ROUNDS = 3
+_MAX_LENGTH = 80
+_TEMPERATURES = (0.0, 1.0)
+_NEXT = """
 To try next, with the Python of .venv:
   python scripts/show_trace.py                  # one decode, call by call
-  python -m specdec_t5x.demo --more             # heads, n-grams and a smaller draft
+  python -m t5x.infer --gin_file=configs/spec_ende.gin --gin.BATCH_SIZE=1
   python -m t5x.infer --gin_file=configs/spec_ende.gin --gin.BATCH_SIZE=1 \\
     --gin.DRAFTER="'quantized'" --gin.INFER_OUTPUT_DIR="'runs/quantized'\""""
-}
 
 
-def run(pair: recipe.DemoPair, inputs: int, more: bool, kept: str = "") -> None:
-  """Makes one demo pair, decodes with both commands, and prints the comparison.
+def compare(count: int) -> list[str]:
+  """Decodes the first examples of the test set; returns the lines of a table."""
+  import_quietly("tensorflow")  # Importing metrics would import TensorFlow.
+  import specdec_t5x
+  from specdec_t5x.data import metrics
 
-  Args:
-    pair: the pair.
-    inputs: the number of inputs of the comparison.
-    more: whether to compare all of the pair's drafts.
-    kept: the name of the kept table, for pages; "" keeps no table.
-  """
-  print(f"\nDemo pair {pair.name!r}: {pair.about}. The data is synthetic.")
-  parts = [part for part in pair.parts if not part.embedded]
-  parts += [*pair.tables, *pair.more] if more else []
-  steps = Steps(_steps(pair, parts, inputs))
-  with steps.step():
-    import_quietly("specdec_t5x.demo.making")
-  _make(pair, parts, steps)
-  with steps.step():
-    same = _run_commands(pair)
-  with steps.step():
-    from benchmarks.command import keep
-    from specdec_t5x.demo import chart, comparison
+  texts, references = embedded.examples(count)
+  target = specdec_t5x.load_model(embedded.target())
+  drafts = {
+    "the draft": specdec_t5x.load_model(embedded.draft()),
+    "target in 8 bits": "quantized",
+  }
 
-    table = comparison.compare(pair, inputs, TEMPERATURES, more, _report)
-    table = dataclasses.replace(table, command=pair.command)
-  folder = os.path.join(recipe.DIRECTORY, pair.name)
-  files = table.write(folder) + (keep(table, kept) if kept else [])
-  pictures = chart.draw(table, folder)
-  print(f"\n{comparison.brief(table)}\n{same}")
-  print(f"Measurements: {', '.join(files)}\nA picture: {', '.join(pictures)}")
-  print(_NEXT.get(pair.name, ""))
-
-
-def _report(line: str) -> None:
-  print(f"      {line}", flush=True)
-
-
-def train(pair: recipe.DemoPair) -> None:
-  """Trains a pair's networks by the recipe; a stopped run continues.
-
-  The networks in the package stay unchanged.
-  """
-  steps = Steps([Step("Load TensorFlow, seqio and JAX", _LOAD), *_trained(pair.parts)])
-  with steps.step():
-    import_quietly("specdec_t5x.demo.making")
-  _make_parts(pair.parts, steps)
-  for part in pair.parts:
-    print(f"{part.name}: {part.checkpoint}")
-
-
-def _trained(parts) -> list[Step]:
-  return [
-    Step(
-      f"Train {part.name}: {part.about}", part.minutes, os.path.isdir(part.checkpoint)
+  def decode(draft, temperature):
+    return specdec_t5x.generate(
+      texts,
+      target,
+      draft,
+      embedded.vocabulary(),
+      gamma=draft and embedded.card()["gamma"],
+      policy=draft and "fixed",
+      sampling=specdec_t5x.Sampling(temperature),
+      max_length=_MAX_LENGTH,
+      batch_size=1,
     )
-    for part in parts
-  ]
+
+  lines = [_line("drafts by", "T", "tokens/call", "speed-up", "same outputs", "BLEU")]
+  for temperature in _TEMPERATURES:
+    ways = {"no draft": None, **drafts}
+    outputs = {}
+    seconds = {name: [] for name in ways}
+    for turn in range(_ROUNDS + 1):
+      for name, draft in ways.items():
+        begin = time.perf_counter()
+        outputs[name] = decode(draft, temperature)
+        if turn:  # The first round compiles.
+          tokens = sum(len(output.tokens) for output in outputs[name])
+          seconds[name].append((time.perf_counter() - begin) / tokens)
+    for name, found in outputs.items():
+      calls = sum(output.target_calls for output in found)
+      times = zip(seconds["no draft"], seconds[name], strict=True)
+      pairs = zip(outputs["no draft"], found, strict=True)
+      same = sum(plain.tokens == ours.tokens for plain, ours in pairs)
+      lines.append(
+        _line(
+          name,
+          f"{temperature:g}",
+          f"{sum(len(output.tokens) for output in found) / calls:.2f}",
+          f"{statistics.median(plain / ours for plain, ours in times):.2f}",
+          "sampled" if temperature else f"{same} of {count}",
+          f"{metrics.bleu(references, [output.text for output in found])['bleu']:.1f}",
+        )
+      )
+  return lines
 
 
-def _steps(pair, parts, inputs) -> list[Step]:
-  return [
-    Step("Load TensorFlow, seqio and JAX", _LOAD),
-    Step("Vocabulary", _VOCABULARY, os.path.isfile(pair.vocabulary)),
-    *_trained(parts),
-    Step("Decode the test set with and without speculation", _DECODE),
-    Step(f"Compare on {inputs} inputs, batch 1, all programs in turn", _COMPARE),
-  ]
-
-
-def _make(pair, parts, steps):
-  from specdec_t5x.demo import making
-
-  with steps.step():
-    making.make_vocabulary(pair)
-  _make_parts(parts, steps)
-  making.describe(pair)
-
-
-def _make_parts(parts, steps):
-  from specdec_t5x.demo import making
-
-  for part in parts:
-    with steps.step() as step:
-      if not step.is_cached:
-        making.make_part(part)
-
-
-def _run_commands(pair) -> str:
-  from benchmarks import infer
-
-  def job(kind):
-    flags = [f"--gin_file=configs/{kind}_{pair.name}.gin"]
-    return infer.run(flags, os.path.join(recipe.DIRECTORY, pair.name, kind))
-
-  # The commands run in parallel: nothing is timed, and the start-up dominates.
-  with concurrent.futures.ThreadPoolExecutor() as pool:
-    plain, speculative = pool.map(job, infer.BOTH)
-  for finished in (plain, speculative):
-    print(f"      {finished.command}", flush=True)
-  same = infer.identical(plain, speculative)
-  return (
-    f"Greedy outputs of the two commands: {same} identical.\n"
-    f"JSONL with per-example statistics: {speculative.file}"
-  )
+def _line(*cells: str) -> str:
+  return "  ".join(cell.ljust(16 if i == 0 else 12) for i, cell in enumerate(cells))
 
 
 def main() -> None:
-  """Parses the command line and runs the named pairs."""
-  parser = argparse.ArgumentParser(prog="python -m specdec_t5x.demo")
-  parser.add_argument(
-    "--pairs", nargs="+", choices=sorted(recipe.PAIRS), default=["ende"]
+  """Parses the command line and prints the comparison."""
+  size = len(embedded.examples()[0])
+  parser = argparse.ArgumentParser(
+    prog="python -m specdec_t5x.demo", description=__doc__
   )
   parser.add_argument(
-    "--inputs", type=int, default=60, help="number of inputs of the table"
+    "--inputs", type=int, default=100, help=f"number of sentences, 1 to {size} (100)"
   )
-  parser.add_argument(
-    "--more", action="store_true", help="also train heads, n-grams and a smaller draft"
-  )
-  parser.add_argument("--train", action="store_true", help="only train the pairs")
-  parser.add_argument(
-    "--keep", default="", help="name of the table to keep for the pages"
-  )
-  flags = parser.parse_args()
-  if flags.inputs < 2:
-    parser.error(f"--inputs must be at least 2, got {flags.inputs}.")
-  if flags.keep and len(flags.pairs) > 1:
-    parser.error(f"--keep names one table, got the pairs {flags.pairs}. Give one pair.")
-  if not os.path.isfile(recipe.ENDE.target.gin_file):
-    sys.exit("specdec_t5x.demo: expected to run in the repository's root (configs/).")
-  # A second demo and the commands of the demo reuse compiled programs.
-  compiled = os.path.abspath(os.path.join(recipe.DIRECTORY, "compiled"))
+  count = parser.parse_args().inputs
+  if not 1 <= count <= size:
+    parser.error(f"--inputs must be 1 to {size}, got {count}.")
+  # A second demo reuses compiled programs.
+  compiled = os.path.abspath(os.path.join("runs", "demo", "compiled"))
   os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", compiled)
   try:
     check_platform()
-    if flags.train:
-      for name in flags.pairs:
-        train(recipe.PAIRS[name])
-      return
-    require_matplotlib()  # Checked first, as the chart comes after minutes of work.
-    for name in flags.pairs:
-      run(recipe.PAIRS[name], flags.inputs, flags.more, flags.keep)
+    print(f"Decoding {count} sentences in turn, for a minute or two.", flush=True)
+    lines = compare(count)
   except (ValueError, FloatingPointError) as error:
     sys.exit(f"specdec_t5x.demo: {error}")
+  print("\n".join([*lines, _NEXT]))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The pair in the package: a target, a draft, a vocabulary and a test set.
 
-`make demo-train` trained both networks, which are stored in bfloat16. card.json records
-the data, the training and the quality.
+The networks are stored in bfloat16. card.json records the data, the training and the
+quality. In a clone, `make demo-train` trains the pair again.
 """
 
 import json
@@ -10,6 +10,7 @@ from typing import Any
 
 FOLDER = pathlib.Path(__file__).with_name("pair")
 STEPS = 8000  # training steps of each network
+PREFIX = "translate English to German: "
 
 
 def checkpoint(name: str) -> str:
@@ -59,10 +60,22 @@ def alpha(
   return min(alphas, key=error)
 
 
-def translations() -> list[tuple[str, str]]:
-  """Returns the English sentences of the test set with their German translations."""
-  texts = [(FOLDER / f"test.{side}").read_text("utf-8") for side in ("en", "de")]
-  return list(zip(*map(str.splitlines, texts), strict=True))
+def files() -> dict[str, tuple[str, str]]:
+  """Returns the paths of the test set, English and German, by split."""
+  return {"test": (str(FOLDER / "test.en"), str(FOLDER / "test.de"))}
+
+
+def examples(count: int | None = None) -> tuple[list[str], list[str]]:
+  """Returns the test set's first inputs, with the prefix, and their translations.
+
+  Args:
+    count: the number of examples; None is all 500.
+  """
+  english, german = (
+    pathlib.Path(path).read_text("utf-8").splitlines()[:count]
+    for path in files()["test"]
+  )
+  return [PREFIX + text for text in english], german
 
 
 def card() -> dict[str, Any]:

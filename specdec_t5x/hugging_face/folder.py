@@ -11,7 +11,6 @@ import pathlib
 import re
 import warnings
 from collections.abc import Mapping
-from typing import Any
 
 import flax
 import jax
@@ -21,7 +20,12 @@ from absl import logging
 from specdec_t5x import console
 from specdec_t5x.hugging_face import gemma, generation, names, settings
 from specdec_t5x.hugging_face.generation import Generation
-from specdec_t5x.hugging_face.tensors import SINGLE, Tensors, read_json
+from specdec_t5x.hugging_face.tensors import (
+  SINGLE,
+  Tensors,
+  about_adapter,
+  read_json,
+)
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import blank_variables, network_for
 
@@ -60,9 +64,12 @@ def is_folder(path: str) -> bool:
 def lacking(path: str | os.PathLike) -> str:
   """Returns a sentence with the missing parts of a Hugging Face folder.
 
-  The result is '' if the folder has no part of a Hugging Face folder.
+  The result is '' if the folder has no part of a Hugging Face folder, and names the
+  fix for an adapter's folder.
   """
   folder = pathlib.Path(path)
+  if adapter := about_adapter(folder):
+    return adapter
   lacks = []
   for kind, patterns in _FILES.items():
     if not any(any(folder.glob(pattern)) for pattern in patterns):
@@ -160,24 +167,6 @@ class Folder:
     array = self.tensors.read(their_name(name, self.config))
     return array.T if names.is_transposed(name) else array
 
-  def unread(self) -> dict[str, Any]:
-    """Returns the parameters as objects that NumPy reads on access.
-
-    Each parameter is read once before, to check that all numbers are finite.
-
-    Raises:
-      ValueError: if the file has two different embeddings, or a NaN or an infinite
-        number.
-    """
-    for name in self.shapes:
-      if not np.isfinite(np.asarray(Unread(self, name))).all():
-        raise ValueError(
-          f"{self.path}: parameter {name} is not finite in float32: the parameter "
-          "holds NaN, infinity, or float64 values beyond float32. Take other weights."
-        )
-    flat = {name: Unread(self, name) for name in self.shapes}
-    return flax.traverse_util.unflatten_dict(flat, sep="/")
-
   def _logits(self):
     matrix = self.tensors.read(self.head).T
     if not self.is_scaled:
@@ -193,27 +182,6 @@ class Folder:
           f"{self.path}: {alias} is not {self.embedding}. Expected one embedding for "
           "encoder and decoder, as in T5. A model with two embeddings can't be read."
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class Unread:
-  """A float32 parameter, which NumPy reads on each access."""
-
-  folder: Folder
-  name: str
-  dtype = np.dtype(np.float32)
-
-  @property
-  def shape(self) -> tuple[int, ...]:
-    return self.folder.shapes[self.name]
-
-  @property
-  def nbytes(self) -> int:
-    return math.prod(self.shape) * self.dtype.itemsize
-
-  def __array__(self, dtype=None, copy=None) -> np.ndarray:
-    with np.errstate(over="ignore"):  # `unread` and `check_finite` report overflows.
-      return np.asarray(self.folder.read(self.name), dtype or self.dtype, order="C")
 
 
 def _of_text(path, tensors: Tensors) -> Tensors:

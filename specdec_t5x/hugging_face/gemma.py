@@ -43,7 +43,7 @@ _PARTS = {
   "wi_1": "up_proj",
   "wo": "down_proj",
 }
-_SIZES = {
+SIZES = {
   "vocab_size": "vocab_size",
   "emb_dim": "hidden_size",
   "num_heads": "num_attention_heads",
@@ -53,20 +53,10 @@ _SIZES = {
   "query_scalar": "query_pre_attn_scalar",
   "window": "sliding_window",
 }
-_BUILT_IN = {
+BUILT_IN = {
   "rms_norm_eps": 1e-6,
   "hidden_activation": "gelu_pytorch_tanh",
   "attention_bias": False,
-}
-# transformers needs a vision tower, which text does not use: the smallest tower.
-_VISION = {
-  "model_type": "siglip_vision_model",
-  "hidden_size": 8,
-  "intermediate_size": 8,
-  "num_hidden_layers": 1,
-  "num_attention_heads": 1,
-  "image_size": 16,
-  "patch_size": 8,
 }
 
 
@@ -94,11 +84,6 @@ def their_name(path: str, config: GemmaConfig) -> str:
 def canonical(name: str) -> str:
   """Returns the name of a file's array in the form of `their_name`."""
   return name.removeprefix("model.").replace("encoder.text_model.", "encoder.", 1)
-
-
-def in_file(name: str) -> str:
-  """Returns the name in transformers' files of a name from `their_name`."""
-  return name if name == HEAD else f"model.{name}"
 
 
 def is_of_images(name: str) -> bool:
@@ -138,13 +123,13 @@ def from_theirs(found: Mapping[str, Any], where: str) -> GemmaConfig:
 
 def _side(found: Mapping[str, Any], where: str, merged: bool) -> dict[str, Any]:
   caps = {} if not merged else {"attn_logit_softcapping": None}
-  for name, value in (_BUILT_IN | caps).items():
+  for name, value in (BUILT_IN | caps).items():
     if found.get(name, value) not in (value, None):
       raise ValueError(
         f"{where}: {name} must be {value} for the network, got {found[name]!r}. The "
         "model can't be read."
       )
-  lacking = [theirs for theirs in _SIZES.values() if found.get(theirs) is None]
+  lacking = [theirs for theirs in SIZES.values() if found.get(theirs) is None]
   if lacking:
     raise ValueError(f"{where} lacks {lacking[0]}. Copy the file again.")
   default_period = 6 if merged else 2
@@ -154,7 +139,7 @@ def _side(found: Mapping[str, Any], where: str, merged: bool) -> dict[str, Any]:
   ]
   types = [str(name).removesuffix("_attention") for name in types]
   return {
-    **{ours: found[theirs] for ours, theirs in _SIZES.items()},
+    **{ours: found[theirs] for ours, theirs in SIZES.items()},
     **_positions(found, where, merged),
     "layer_types": _pattern(types),
     "attention_cap": float(found.get("attn_logit_softcapping") or 0),
@@ -204,65 +189,3 @@ def _pattern(types: Sequence[str]) -> tuple[str, ...]:
     if list(repeated) == list(types):
       return tuple(types[:size])
   return tuple(types)
-
-
-def to_theirs(config: GemmaConfig) -> dict[str, Any]:
-  """Returns the config.json of our network.
-
-  Raises:
-    ValueError: if transformers does not support the feed-forward layer.
-  """
-  if config.mlp_activations != ("gelu", "linear"):
-    raise ValueError(
-      "mlp_activations must be ('gelu', 'linear') for a T5Gemma, got "
-      f"{config.mlp_activations}. The network can't be written."
-    )
-  kind = "t5gemma2" if config.merged else "t5gemma"
-  encoder = _to_side(config.encoder_side, config.num_encoder_layers)
-  decoder = _to_side(config, config.num_decoder_layers)
-  if config.merged:
-    encoder = {
-      "model_type": "t5gemma2_encoder",
-      "text_config": encoder | {"model_type": "t5gemma2_text"},
-      "vision_config": _VISION,
-      "mm_tokens_per_image": 4,
-    }
-    decoder["model_type"] = "t5gemma2_decoder"
-  else:
-    encoder["model_type"] = "t5_gemma_module"
-    decoder["model_type"] = "t5_gemma_module"
-  name = "T5Gemma2" if config.merged else "T5Gemma"
-  return {
-    "architectures": [f"{name}ForConditionalGeneration"],
-    "model_type": kind,
-    "encoder": encoder,
-    "decoder": decoder,
-    "vocab_size": config.vocab_size,
-    "is_encoder_decoder": True,
-    "dropout_rate": config.dropout_rate,
-    "tie_word_embeddings": config.logits_via_embedding,
-    "bos_token_id": config.start_token,
-    "eos_token_id": 1,
-    "pad_token_id": 0,
-  }
-
-
-def _to_side(config: GemmaConfig, layers: int) -> dict[str, Any]:
-  types = config.layer_types
-  full = {"rope_type": "default", "rope_theta": config.full_theta}
-  if config.full_factor != 1:
-    full |= {"rope_type": "linear", "factor": config.full_factor}
-  sliding = {"rope_type": "default", "rope_theta": config.theta}
-  both = {"full_attention": full, "sliding_attention": sliding}
-  return {
-    **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
-    "num_hidden_layers": layers,
-    "layer_types": [f"{types[i % len(types)]}_attention" for i in range(layers)],
-    "rope_parameters": both if config.merged else sliding,
-    "attn_logit_softcapping": config.attention_cap or None,
-    "final_logit_softcapping": config.logits_cap or None,
-    **_BUILT_IN,
-    "bos_token_id": config.start_token,
-    "eos_token_id": 1,
-    "pad_token_id": 0,
-  }

@@ -24,7 +24,7 @@ ACTIVATIONS = {
   "gated-gelu_pytorch_tanh": ("gelu", "linear"),
   "gated-silu": ("silu", "linear"),
 }
-_SIZES = {
+SIZES = {
   "vocab_size": "vocab_size",
   "emb_dim": "d_model",
   "num_heads": "num_heads",
@@ -34,7 +34,7 @@ _SIZES = {
   "num_decoder_layers": "num_decoder_layers",
 }
 # Fixed settings of our network, which are also the defaults of config.json.
-_BUILT_IN = {
+BUILT_IN = {
   "relative_attention_num_buckets": NUM_BUCKETS,
   "relative_attention_max_distance": MAX_DISTANCE,
   "layer_norm_epsilon": 1e-6,
@@ -64,7 +64,7 @@ def from_theirs(values: Mapping[str, Any], where: str) -> T5Config:
       "mT5, uMT5, MADLAD-400, UL2, ByT5; or T5Gemma, T5Gemma 2. Other networks can't "
       "be read."
     )
-  for name, value in _BUILT_IN.items():
+  for name, value in BUILT_IN.items():
     if values.get(name, value) not in (value, None):
       raise ValueError(
         f"{where}: {name} must be {value} for the network, got {values[name]!r}. The "
@@ -84,11 +84,11 @@ def from_theirs(values: Mapping[str, Any], where: str) -> T5Config:
     )
   if values.get("num_decoder_layers") is None:
     values = {**values, "num_decoder_layers": values.get("num_layers")}
-  sizes = {ours: values.get(theirs) for ours, theirs in _SIZES.items()}
+  sizes = {ours: values.get(theirs) for ours, theirs in SIZES.items()}
   for ours, size in sizes.items():
     if not is_whole(size, 1):
       raise ValueError(
-        f"{where}: {_SIZES[ours]} must be a whole number of at least 1, got {size!r}. "
+        f"{where}: {SIZES[ours]} must be a whole number of at least 1, got {size!r}. "
         "Copy the file again."
       )
   return T5Config(
@@ -131,32 +131,3 @@ def has_scaled_logits(found: Mapping[str, Any]) -> bool:
     return False
   tied = found.get("tie_word_embeddings", True)
   return bool(found.get("scale_decoder_outputs", tied))
-
-
-def to_theirs(config: T5Config) -> dict[str, Any]:
-  """Returns the config.json of our network.
-
-  Raises:
-    ValueError: if transformers does not support the feed-forward layer.
-  """
-  names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-  if config.mlp_activations not in names:
-    raise ValueError(
-      f"mlp_activations must be one of {tuple(names)} for Hugging Face's T5, got "
-      f"{config.mlp_activations}. The network can't be written."
-    )
-  if config.is_gemma:
-    return gemma.to_theirs(config)
-  kind = "umt5" if config.relpos_per_layer else "t5"
-  return {
-    "architectures": [f"{kind.upper()}ForConditionalGeneration"],
-    "model_type": kind,
-    **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
-    "feed_forward_proj": names[config.mlp_activations],
-    "dropout_rate": config.dropout_rate,
-    "tie_word_embeddings": config.logits_via_embedding,
-    **_BUILT_IN,
-    "decoder_start_token_id": config.start_token,
-    "pad_token_id": 0,
-    "eos_token_id": 1,
-  }

@@ -234,8 +234,8 @@ def config_from_shapes(
   if GEMMA_NORM in shapes:
     raise ValueError(
       "The parameters belong to a T5Gemma, and shapes do not determine a T5Gemma's "
-      "windows, positions and caps. Give the GemmaConfig: in gin include target.gin "
-      "from python -m specdec_t5x.convert, in Python call `load_model(.., config=..)`."
+      "windows, positions and caps. Give the GemmaConfig: "
+      "`load_model(.., config=..)`."
     )
   is_gpt = "decoder/token_embedder/embedding" in shapes
   per_layer = "decoder/layers_0/relpos_bias/rel_embedding" in shapes

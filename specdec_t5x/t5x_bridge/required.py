@@ -14,8 +14,8 @@ def pair(config: str, example: str) -> NoReturn:
     ValueError: always.
   """
   raise ValueError(
-    f"{config} needs a target and a draft, because the task has no demo pair. Add "
-    f"--gin_file={example} or another file of configs/pairs/ with "
-    "--gin.TARGET_CHECKPOINT_PATH and --gin.DRAFT_CHECKPOINT_PATH; your own gin file "
-    "must bind the two paths, VOCABULARY_PATH and the sizes of the networks."
+    f"{config} needs a target and a draft: add --gin_file={example} or another file of "
+    "configs/pairs/ with --gin.TARGET_CHECKPOINT_PATH and --gin.DRAFT_CHECKPOINT_PATH, "
+    "or a gin file of your own with the two paths, VOCABULARY_PATH and the sizes of "
+    "the networks."
   )

@@ -1,1 +1,1 @@
-"""Traces of decodes: recorded (`recording`), as text (`render`) or HTML (`page`)."""
+"""Traces of decodes: recorded (`recording`), as text, SVG or HTML (`render`)."""

@@ -1,21 +1,15 @@
-"""Traces of decodes as JSON lines: drafted tokens, random draws and times.
-
-Each line is a trace. `trace.page` shows traces in a browser, `trace.render` as text.
-"""
+"""Records the iterations of decodes: drafted tokens, random draws and times."""
 
 import dataclasses
-import functools
-import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from specdec_t5x.api import compiled, encoded, end_tokens, padded_batches
 from specdec_t5x.build import Model, together
-from specdec_t5x.core.describe import describe
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.types import EndTokens, Rule
@@ -26,8 +20,6 @@ from specdec_t5x.decoding.step import Iteration, commit, draft, draws, score, ve
 from specdec_t5x.vocabularies.base import Vocabulary
 from specdec_t5x.vocabularies.opening import open_vocabulary
 
-Kind = Literal["accepted", "rejected", "discarded", "recovered", "bonus"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Token:
@@ -35,21 +27,18 @@ class Token:
 
   Attributes:
     piece: the token's piece in the vocabulary.
-    kind: the token's outcome. In a tree, the tokens without acceptance are rejected if
-      they are children of the last accepted token, else discarded.
+    kind: accepted, rejected, discarded, recovered or bonus. The rejected tokens of a
+      tree are the children of the last accepted token.
     p: the token's probability under the target (at T = 0: softmax at temperature 1).
     q: the token's probability under the draft; None if the draft is deterministic.
-    parent: the number of the token's parent among the iteration's drafted nodes, from
-      1; 0 is the last known token.
     test: the uniform of the acceptance test; None if no uniform tested the token.
     draws: the uniforms that drew the token; empty if the token is deterministic.
   """
 
   piece: str
-  kind: Kind
+  kind: str
   p: float
   q: float | None = None
-  parent: int = 0
   test: float | None = None
   draws: tuple[float, ...] = ()
 
@@ -73,10 +62,8 @@ class Turn:
   @property
   def output(self) -> tuple[str, ...]:
     """The pieces that the iteration added to the output."""
-    pieces = [token.piece for token in self.drafted if token.kind == "accepted"]
-    if self.own:
-      pieces.append(self.own.piece)
-    return tuple(pieces)
+    accepted = [token.piece for token in self.drafted if token.kind == "accepted"]
+    return (*accepted, *([self.own.piece] if self.own else []))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,63 +72,18 @@ class Trace:
 
   Attributes:
     text: the input's text.
-    output: the output's text.
-    settings: descriptions of drafter, rule and sampling.
     turns: the iterations.
-    plain_seconds: plain decoding's time per token on this device; None if not timed.
+    plain_seconds: plain decoding's time per token on this device.
   """
 
   text: str
-  output: str
-  settings: Mapping[str, Any]
   turns: tuple[Turn, ...]
-  plain_seconds: float | None = None
+  plain_seconds: float
 
   @property
   def num_tokens(self) -> int:
     """The number of the output's tokens."""
     return sum(len(turn.output) for turn in self.turns)
-
-
-def save(traces: Iterable[Trace], path: str) -> None:
-  """Writes a line per trace."""
-  with open(path, "w", encoding="utf-8") as lines:
-    for trace in traces:
-      lines.write(json.dumps(dataclasses.asdict(trace), ensure_ascii=False) + "\n")
-
-
-def load(path: str) -> list[Trace]:
-  """Reads the traces that `save` wrote.
-
-  Raises:
-    ValueError: if a line is no trace.
-  """
-  with open(path, encoding="utf-8") as lines:
-    return [_read(line, f"{path}, line {n}") for n, line in enumerate(lines, start=1)]
-
-
-def _read(line: str, where: str) -> Trace:
-  try:
-    fields = json.loads(line)
-    turns = tuple(
-      Turn(
-        drafted=tuple(map(_token, turn["drafted"])),
-        own=turn["own"] and _token(turn["own"]),
-        draft_seconds=float(turn["draft_seconds"]),
-        target_seconds=float(turn["target_seconds"]),
-      )
-      for turn in fields.pop("turns")
-    )
-    return Trace(**fields, turns=turns)
-  except (ValueError, KeyError, TypeError) as error:
-    raise ValueError(
-      f"{where}: expected a trace written by `scripts/show_trace.py --record=FILE`, "
-      f"got {line[:60]!r} ({type(error).__name__}: {error})."
-    ) from error
-
-
-def _token(fields: Mapping[str, Any]) -> Token:
-  return Token(**{**fields, "draws": tuple(fields["draws"])})
 
 
 def record(
@@ -162,33 +104,34 @@ def record(
 
   The output of text n has the tokens of `api.generate` for the n-th input with policy
   'fixed'. The arguments are those of `api.generate`.
-
-  Raises:
-    ValueError: if `api.generate` raises a ValueError, or if nothing drafts.
   """
-  decoder, params = together(
-    target,
-    draft,
-    drafter,
-    rule,
-    gamma=gamma,
-    num_candidates=num_candidates,
-    policy="fixed",
-  )
-  if decoder.drafter is None:
-    raise ValueError(
-      "A trace of speculative decoding needs a draft or a drafter, got None. Give a "
-      "draft."
-    )
+  if draft is None and drafter is None:
+    raise ValueError("A trace needs a draft or a drafter, got None. Give a draft.")
+  words = {"gamma": gamma, "num_candidates": num_candidates, "policy": "fixed"}
+  decoder, params = together(target, draft, drafter, rule, **words)
   decoder.check(sampling, max_length, 1)
   opened = open_vocabulary(vocabulary, vocab_size=decoder.target.config.vocab_size)
   eos_id = end_tokens(target, opened)
-  recorder = _Recorder(decoder, params, opened, eos_id, sampling, max_length)
-  batches = padded_batches(encoded(texts, decoder.target, opened), 1)
+  start, propose, advance = _programs(decoder, sampling, max_length, eos_id)
+  plain = compiled(PlainDecoder(decoder.target), sampling, max_length, eos_id)
+  # At T = 0 nothing is drawn or tested. Coupled draws use no uniforms.
+  samples = not rule_at(decoder.rule, sampling)[1].certain
   traces = []
-  for text, (number, inputs, _) in zip(texts, batches, strict=True):
+  for number, inputs, _ in padded_batches(encoded(texts, decoder.target, opened), 1):
     keys = row_keys(jax.random.key(seed), 1, number)
-    traces.append(recorder.trace(text, inputs, keys))
+    state = start(params, inputs, keys)
+    # The first calls compile the programs, before any call is timed.
+    jax.block_until_ready(advance(params, inputs, *propose(params, inputs, state)))
+    turns = []
+    while not state.ended.all():
+      draft_seconds, speculation = _timed(propose, params, inputs, state)
+      target_seconds, (state, iteration) = _timed(advance, params, inputs, *speculation)
+      drafted, own = _tokens(state, iteration, opened, decoder.drafter, samples)
+      turns.append(Turn(drafted, own, draft_seconds, target_seconds))
+    jax.block_until_ready(plain(params, inputs, keys))
+    seconds, decoded = _timed(plain, params, inputs, keys)
+    plain_seconds = seconds / int(decoded.statistics.emitted[0])
+    traces.append(Trace(texts[number], tuple(turns), plain_seconds))
   return traces
 
 
@@ -198,146 +141,81 @@ def piece_of(vocabulary: Vocabulary, token: int) -> str:
   return piece or f"<{token}>"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Recorder:
-  """Decodes texts one by one and records each iteration.
+def _programs(
+  decoder: SpeculativeDecoder, sampling: Sampling, max_length: int, eos_id: EndTokens
+) -> tuple[Callable, ...]:
+  """Returns three compiled programs: start, draft, and the other steps."""
 
-  Attributes:
-    decoder: the decoder. The decoder's policy makes every iteration draft.
-    params: the parameters of the decoder's networks.
-    vocabulary: the vocabulary of target and draft.
-    eos_id: the tokens that end an output.
-    sampling: temperature, top-k and top-p.
-    max_length: the most tokens of an output.
-  """
+  def prepare(params, inputs, keys):
+    return decoder.prepare(params, inputs, keys, sampling, max_length, eos_id)
 
-  decoder: SpeculativeDecoder
-  params: Mapping[str, Any]
-  vocabulary: Vocabulary
-  eos_id: EndTokens
-  sampling: Sampling
-  max_length: int
+  def propose(params, inputs, state):
+    # A step does not use the new start state, so the compiler drops the encoders.
+    spec, _ = prepare(params, inputs, state.keys)
+    return draft(spec, state, draws(spec, state))
 
-  def trace(self, text, inputs, keys) -> Trace:
-    """Returns the trace of a text with the tokens `inputs`."""
-    start, propose, advance = self._programs
-    state = start(self.params, inputs, keys)
-    turns = []
-    # The first calls compile the programs, before any call is timed.
-    speculation = propose(self.params, inputs, state)
-    jax.block_until_ready(advance(self.params, inputs, *speculation))
-    while not state.ended.all():
-      draft_seconds, speculation = _timed(propose, self.params, inputs, state)
-      target_seconds, (state, iteration) = _timed(
-        advance, self.params, inputs, *speculation
+  def advance(params, inputs, state, proposal):
+    spec, _ = prepare(params, inputs, state.keys)
+    uniforms = draws(spec, state)
+    state, logits, features = score(spec, state, proposal)
+    iteration = verify(spec, proposal, logits, uniforms)
+    after, iteration = commit(spec, state, iteration, features)
+    if not spec.rule.reads_probs:
+      iteration = iteration.replace(target_probs=jax.nn.softmax(logits))
+    return after, iteration
+
+  start = jax.jit(lambda *arguments: prepare(*arguments)[1])
+  return start, jax.jit(propose), jax.jit(advance)
+
+
+def _tokens(
+  after: DecodeState,
+  iteration: Iteration,
+  vocabulary: Vocabulary,
+  drafter: Drafter,
+  samples: bool,
+) -> tuple[tuple[Token, ...], Token | None]:
+  """Returns the valid drafted tokens of a one-row iteration, and the target's token."""
+  proposal = iteration.proposal
+  tree = proposal.tree
+  probs = np.asarray(iteration.target_probs)[0]
+  q = proposal.drafted_probs()[0].tolist()
+  parents = np.broadcast_to(tree.parents, proposal.tokens.shape)[0].tolist()
+  uniforms = np.asarray(iteration.uniforms)[0]
+  draw_uniforms, tests = np.split(uniforms, [drafter.decisions])
+  has_q = proposal.draft_probs is not None
+  # Draws belong to nodes only if each node has a decision, in the nodes' order.
+  has_draws = has_q and drafter.decisions == tree.size
+  last = int(iteration.verdict.last[0])
+  is_accepted = np.broadcast_to(tree.sees, (1, *tests.shape[:1] * 2))[0, last, 1:]
+  drafted = []
+  for index in np.flatnonzero(proposal.is_valid[0]):
+    token = int(proposal.tokens[0, index])
+    parent = parents[index]
+    failure = "rejected" if parent == last else "discarded"
+    drafted.append(
+      Token(
+        piece=piece_of(vocabulary, token),
+        kind="accepted" if is_accepted[index] else failure,
+        p=float(probs[parent, token]),
+        q=q[index] if has_q else None,
+        test=float(tests[index, -1]) if samples else None,
+        draws=tuple(draw_uniforms[index].tolist()) if has_draws else (),
       )
-      drafted, own = self._turn(state, iteration)
-      turns.append(Turn(drafted, own, draft_seconds, target_seconds))
-    begin = int(state.starts[0])
-    end = int(state.lengths[0])
-    tokens = np.asarray(state.sequences[0])[begin:end].tolist()
-    return Trace(
-      text=text,
-      output=self.vocabulary.decode(tokens),
-      settings={
-        "drafter": describe(self.decoder.drafter),
-        "rule": describe(self.decoder.rule),
-        "sampling": describe(self.sampling),
-      },
-      turns=tuple(turns),
-      plain_seconds=self._plain_seconds(inputs, keys),
     )
-
-  def _turn(self, after: DecodeState, iteration: Iteration):
-    """Returns the valid drafted tokens of a one-row iteration, and the target's token.
-
-    `after` is the state after the iteration; `target_probs` are no logits.
-    """
-    drafter = self.decoder.drafter
-    proposal = iteration.proposal
-    # At T = 0 nothing is drawn or tested. Coupled draws use no uniforms.
-    samples = not rule_at(self.decoder.rule, self.sampling)[1].certain
-    tree = proposal.tree
-    probs = np.asarray(iteration.target_probs)[0]
-    tokens = np.asarray(proposal.tokens)[0]
-    q = proposal.drafted_probs()[0].tolist()
-    parents = np.broadcast_to(tree.parents, proposal.tokens.shape)[0].tolist()
-    draw_uniforms, tests = np.split(
-      np.asarray(iteration.uniforms)[0], [drafter.decisions]
-    )
-    has_q = proposal.draft_probs is not None
-    # Draws belong to nodes only if each node has a decision, in the nodes' order.
-    has_draws = has_q and drafter.decisions == tree.size
-    last = int(iteration.verdict.last[0])
-    is_accepted = np.broadcast_to(tree.sees, (1, *tests.shape[:1] * 2))[0, last, 1:]
-    drafted = []
-    for index in np.flatnonzero(proposal.is_valid[0]):
-      token = int(tokens[index])
-      parent = parents[index]
-      failure = "rejected" if parent == last else "discarded"
-      drafted.append(
-        Token(
-          piece=piece_of(self.vocabulary, token),
-          kind="accepted" if is_accepted[index] else failure,
-          p=float(probs[parent, token]),
-          q=q[index] if has_q else None,
-          parent=parent,
-          test=float(tests[index, -1]) if samples else None,
-          draws=tuple(draw_uniforms[index].tolist()) if has_draws else (),
-        )
-      )
-    if iteration.info.emitted[0] == iteration.info.accepted[0]:
-      return tuple(drafted), None
-    token = int(after.sequences[0, after.lengths[0] - 1])
-    own = Token(
-      piece=piece_of(self.vocabulary, token),
-      kind="recovered" if any(x.kind == "rejected" for x in drafted) else "bonus",
-      p=float(probs[last, token]),
-      parent=last,
-      draws=tuple(tests[-1].tolist()) if samples else (),
-    )
-    return tuple(drafted), own
-
-  @functools.cached_property
-  def _programs(self):
-    """Returns three compiled programs: start, draft, and the other steps."""
-
-    def prepare(params, inputs, keys):
-      return self.decoder.prepare(
-        params, inputs, keys, self.sampling, self.max_length, self.eos_id
-      )
-
-    def start(params, inputs, keys):
-      _, state = prepare(params, inputs, keys)
-      return state
-
-    def propose(params, inputs, state):
-      # A step does not use the new start state, so the compiler drops the encoders.
-      spec, _ = prepare(params, inputs, state.keys)
-      return draft(spec, state, draws(spec, state))
-
-    def advance(params, inputs, state, proposal):
-      spec, _ = prepare(params, inputs, state.keys)
-      uniforms = draws(spec, state)
-      state, logits, features = score(spec, state, proposal)
-      iteration = verify(spec, proposal, logits, uniforms)
-      after, iteration = commit(spec, state, iteration, features)
-      if not spec.rule.reads_probs:
-        iteration = iteration.replace(target_probs=jax.nn.softmax(logits))
-      return after, iteration
-
-    return jax.jit(start), jax.jit(propose), jax.jit(advance)
-
-  def _plain_seconds(self, inputs, keys) -> float:
-    """Returns the time per token of plain decoding, encoder included."""
-    plain = PlainDecoder(self.decoder.target)
-    run = compiled(plain, self.sampling, self.max_length, self.eos_id)
-    jax.block_until_ready(run(self.params, inputs, keys))
-    seconds, decoded = _timed(run, self.params, inputs, keys)
-    return seconds / int(decoded.statistics.emitted[0])
+  if iteration.info.emitted[0] == iteration.info.accepted[0]:
+    return tuple(drafted), None
+  token = int(after.sequences[0, after.lengths[0] - 1])
+  own = Token(
+    piece=piece_of(vocabulary, token),
+    kind="recovered" if any(x.kind == "rejected" for x in drafted) else "bonus",
+    p=float(probs[last, token]),
+    draws=tuple(tests[-1].tolist()) if samples else (),
+  )
+  return tuple(drafted), own
 
 
-def _timed(program, *arguments):
+def _timed(program: Callable, *arguments: Any) -> tuple[float, Any]:
   begin = time.perf_counter()
   result = jax.block_until_ready(program(*arguments))
   return time.perf_counter() - begin, result

@@ -46,7 +46,7 @@ class TaskData:
     split: the split for training.
     validation_split: the split for validation loss and metrics.
     shuffle_buffer: number of examples in the shuffle buffer, for sources that do not
-      shuffle (the user's own files and the demo corpora shuffle).
+      shuffle (the user's own files shuffle).
   """
 
   task: str

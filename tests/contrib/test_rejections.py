@@ -14,7 +14,6 @@ from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.trace.places import RECOVERED
 from specdec_t5x.training.objectives import forward
 from tests import networks, observed
 from tests.hash_model import GivenTable
@@ -42,7 +41,7 @@ def greedy(decode, seed):
   output, kinds = observed.places_by_hand(target, draft)
   found = decode(target.table, draft.table)
   np.testing.assert_array_equal(found.tokens[0, : len(output)], output)
-  places = np.flatnonzero(np.array(kinds) == RECOVERED)
+  places = np.flatnonzero(np.array(kinds) == observed.RECOVERED)
   is_kept = np.asarray(found.observed.probs[0]).sum(-1) > 0
   np.testing.assert_array_equal(np.flatnonzero(is_kept), places)
   for place in places:

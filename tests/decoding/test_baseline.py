@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lab import differences
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.diagnose import recording
 from specdec_t5x.network.transformer import Transformer
 from tests import hash_model, near_ties, networks
 from tests.hash_model import HashModel
@@ -78,10 +78,9 @@ def run(kind):
   Most tokens of the run's target are near-ties.
   """
   decoder, params = near_ties.pair("float32", GAMMA)
-  settings = recording.Settings(GAMMA, 24, 6, eos_id=1, strict=kind == "strict")
-  speculates = kind == "speculative"
-  record = recording.record_speculative if speculates else recording.record_plain
-  program = jax.jit(lambda p, x: record(decoder, p, x, settings))
+  if kind != "speculative":
+    decoder = PlainDecoder(decoder.target, GAMMA + 1 if kind == "strict" else 1)
+  program = jax.jit(lambda p, x: differences.record(decoder, p, x, 24, eos_id=1))
   decoded = program(params, near_ties.inputs())
   info = {name: np.asarray(x) for name, x in vars(decoded.statistics).items()}
   return np.asarray(decoded.tokens), np.asarray(decoded.observed), info
@@ -89,7 +88,7 @@ def run(kind):
 
 @pytest.mark.slow
 def test_the_strict_baseline_has_speculations_bits():
-  """tests/diagnose tests bfloat16."""
+  """tests/lab/test_differences.py tests bfloat16."""
   tokens, logits, plain = run("strict")
   found, others, speculative = run("speculative")
   np.testing.assert_array_equal(tokens, found)

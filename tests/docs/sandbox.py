@@ -19,8 +19,8 @@ import numpy as np
 
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.checkpoints.readers import abstract_state
-from specdec_t5x.demo import recipe
-from specdec_t5x.network.config import GptConfig, T5Config
+from specdec_t5x.demo import embedded
+from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from tests import commands
@@ -34,7 +34,6 @@ _SIZES = {
   "num_heads": 2,
   "num_encoder_layers": 1,
   "num_decoder_layers": 1,
-  "num_layers": 1,
 }
 _LINES = [f"The dog {n} sees the old house." for n in range(40)]
 # Appended flags. The last flag wins.
@@ -57,7 +56,7 @@ _FEW_HEADS = (
 
 
 def make(root: pathlib.Path) -> None:
-  """Makes the folder: gin files with tiny sizes, the demo pairs, and a user's files.
+  """Makes the folder: gin files with tiny sizes, the demo pair, and a user's files.
 
   A tiny pair with the embedded pair's vocabulary is in the folder `pair`.
   `embedded.FOLDER` should point to `pair` while the documentation runs.
@@ -68,13 +67,7 @@ def make(root: pathlib.Path) -> None:
   for part in ("pairs", "train", "drafters", "contrib"):
     for path in (root / "configs" / part).glob("*.gin"):
       path.write_text(_tiny(path.read_text()))
-  for task in ("ende", "lm"):
-    with (root / f"configs/pairs/demo_{task}.gin").open("a") as pair:
-      for split, size in {"train": 40, "validation": 4, "test": 3}.items():
-        pair.write(f"demo_tasks.demo_{task}.{split}_size = {size}\n")
   with contextlib.chdir(root):
-    pathlib.Path(recipe.LM.vocabulary).parent.mkdir(parents=True)
-    shutil.copy(recipe.ENDE.vocabulary, recipe.LM.vocabulary)
     _make_demo()
     _make_own_files()
 
@@ -87,32 +80,29 @@ def _tiny(text: str) -> str:
 
 
 def _make_demo() -> None:
+  for language, lines in zip(("en", "de"), (_LINES, _LINES[::-1]), strict=True):
+    pathlib.Path(f"pair/test.{language}").write_text("\n".join(lines[:3]) + "\n")
   target = _t5()
-  ende, lm = recipe.ENDE, recipe.LM
-  _save(ende.target.path, target)
-  jobs = {part.name: part for part in ende.more}
-  for part in (*ende.drafts, jobs["draft_tiny"]):
-    _save(part.path, target, seed=1)
-  _save(jobs["parallel"].checkpoint, HeadsConfig.of(target, 5))
-  eagle = HeadsConfig.of(target, 5, kind="eagle")
-  _save(jobs["eagle"].checkpoint, eagle)
+  more = pathlib.Path("runs/demo/ende")
+  _save(embedded.target(), target)
+  for path in (embedded.draft(), more / "draft_tiny/checkpoint_600"):
+    _save(path, target, seed=1)
+  for kind in ("parallel", "eagle"):
+    heads = HeadsConfig.of(target, 5, kind=kind)
+    _save(more / f"heads/{kind}/checkpoint_600", heads)
   pathlib.Path("targets.de").write_text("\n".join(_LINES))
   commands.training(
     *("--job=ngrams", "--gin_file=configs/train/ngrams.gin"),
     "--gin.TARGETS='targets.de'",
     "--gin.tasks.translation_from_files.name='demo_targets'",
-    f"--gin.VOCABULARY_PATH={ende.vocabulary!r}",
+    f"--gin.VOCABULARY_PATH={embedded.vocabulary()!r}",
     "--gin.VOCAB_SIZE=2048",
-    f"--gin.OUTPUT_DIR={str(pathlib.Path(ende.tables[0].checkpoint).parent)!r}",
+    f"--gin.OUTPUT_DIR={str(more / 'ngrams')!r}",
   )
-  sizes = {name: x for name, x in _SIZES.items() if "coder" not in name}
-  network = GptConfig(**sizes)
-  for seed, part in enumerate((lm.target, *lm.drafts)):
-    _save(part.checkpoint, network, seed)
 
 
 def _t5():
-  return T5Config(**{name: x for name, x in _SIZES.items() if name != "num_layers"})
+  return T5Config(**_SIZES)
 
 
 def _save(checkpoint, config, seed=0):
@@ -129,7 +119,7 @@ def _save(checkpoint, config, seed=0):
 
 
 def _make_own_files() -> None:
-  shutil.copy(recipe.ENDE.vocabulary, "my.model")
+  shutil.copy(embedded.vocabulary(), "my.model")
   for name in ("my", "train", "valid"):
     for language in ("en", "de"):
       lines = _LINES[:3] if name == "my" else _LINES
@@ -189,12 +179,9 @@ def run(arguments: list[str]) -> None:
     commands.evaluation(*flags, *_FEW_INPUTS)
   elif module == "specdec_t5x.train":
     few_steps = () if {"--job=ngrams", "--job=trim"} & {*flags} else _FEW_STEPS
-    # The default output folder has the tiny networks, so the job writes elsewhere.
-    is_demo = not any("OUTPUT_DIR" in flag for flag in flags)
-    aside = ("--gin.OUTPUT_DIR='runs/aside'",) if is_demo else ()
     heads = _FEW_HEADS if "--job=heads" in flags else ()
     flags = [re.sub(r"(VOCAB_SIZE=)\d+", r"\g<1>2048", flag) for flag in flags]
-    commands.training(*flags, *few_steps, *aside, *heads)
+    commands.training(*flags, *few_steps, *heads)
   else:
     if module == "benchmarks" and "--gammas" in flags:
       flags += ["--gammas", "1", "3"]  # The last value of a flag wins.

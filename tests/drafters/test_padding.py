@@ -27,7 +27,7 @@ def model(config, vocab_size, seed=3):
 
 
 def heads(vocab_size):
-  config = HeadsConfig("medusa", 3, tiny.TARGET.emb_dim, rank=4, vocab_size=vocab_size)
+  config = HeadsConfig("medusa", 3, tiny.TARGET.emb_dim, vocab_size=vocab_size)
   return Model(network_for(config), networks.sharp(network_for(config)))
 
 

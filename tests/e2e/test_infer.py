@@ -65,16 +65,13 @@ def test_coupled_samples_equal_the_baseline_s_in_any_batch(infer, pair, tmp_path
 
 @runtime_only
 def test_two_processes_write_the_output_of_one_process(pair, speculative, tmp_path):
-  """The processes share the batch, and two devices per process share the networks.
-
-  configs/runs/places.gin records the places of failed drafts and changes no output.
-  """
+  """The processes share the batch, and two devices per process share the networks."""
   gin_file, draft = pair
   address = f"localhost:{free_port()}"
   started = [
     subprocess.Popen(
       runs.command(
-        *("configs/spec_ende.gin", gin_file, "configs/runs/places.gin"),
+        *("configs/spec_ende.gin", gin_file),
         flags=[
           f"--coordinator_address={address}",
           "--process_count=2",
@@ -97,14 +94,7 @@ def test_two_processes_write_the_output_of_one_process(pair, speculative, tmp_pa
   assert [process.returncode for process in started] == [0, 0], messages
   assert runs.tokens(tmp_path) == runs.tokens(speculative)
   assert runs.summary(tmp_path)["device"]["count"] == 4
-  for record in runs.records(tmp_path):
-    aux = record["aux"]
-    count = aux["places"][: aux["tokens"]].count
-    rejected = aux["acceptance_positions"] - aux["accepted"]
-    assert (count(1), count(2)) == (aux["accepted"], rejected)
-  page = tmp_path / "page.html"
-  assert show_run.main([str(tmp_path), f"--html={page}"]) == 0
-  assert 'class="strip"' in page.read_text()
+  assert show_run.main([str(tmp_path)]) == 0
 
 
 def test_each_example_and_the_run_have_statistics(speculative):

@@ -13,7 +13,7 @@ from tests.e2e import runs
 def test_main_runs_the_named_command():
   process = runs.infer(module="t5x.main", flags=["--run_mode=infer"])
   assert process.returncode == 1
-  assert process.stderr.startswith("t5x.infer: ")
+  assert "t5x.infer: expected --gin_file" in process.stderr
 
 
 @runtime_only

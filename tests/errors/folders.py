@@ -9,7 +9,7 @@ import flax
 import numpy as np
 import safetensors.numpy
 
-from specdec_t5x.hugging_face import export
+from lab.peers import hf_folder
 from tests import damage
 from tests.t5x_bridge import tiny
 from tests.vocabularies import made
@@ -22,7 +22,7 @@ HEAD, NORM = "lm_head.weight", "decoder.final_layer_norm.weight"
 
 def write(folder: pathlib.Path, **how) -> pathlib.Path:
   """Writes a valid folder."""
-  export.write(str(folder), tiny.TARGET, tiny.drawn(tiny.TARGET), **how)
+  hf_folder.write(str(folder), tiny.TARGET, tiny.drawn(tiny.TARGET), **how)
   return folder
 
 
@@ -91,6 +91,23 @@ def without_config(folder):
 def pickled(folder):
   (folder / WEIGHTS).unlink()
   (folder / "pytorch_model.bin").write_bytes(pickle.dumps({}))
+
+
+def pickle_pointer(folder):
+  pickled(folder)
+  damage.make_pointer(folder / "pytorch_model.bin")
+
+
+def adapter_with_config(folder):
+  """Replaces the weights by an adapter's."""
+  (folder / WEIGHTS).rename(folder / "adapter_model.safetensors")
+  (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+
+
+def adapter(folder):
+  """Writes the files that PEFT writes, without config.json."""
+  adapter_with_config(folder)
+  (folder / CONFIG).unlink()
 
 
 def flax_cut_off(folder):

@@ -136,7 +136,7 @@ def unfinished(pair, here):
   files = inference_chunks.ChunkFiles(
     str(here / "out"), name, suffix, {"split": "another"}
   )
-  files.write(0, lambda path: pathlib.Path(path).write_text("{}\n"))
+  files.write(0, 1, lambda path: pathlib.Path(path).write_text("{}\n"))
 
 
 def counted(pair, here):

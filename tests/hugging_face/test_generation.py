@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import specdec_t5x
-from specdec_t5x.hugging_face import export, generation
+from lab.peers import hf_folder
+from specdec_t5x.hugging_face import generation
 from specdec_t5x.vocabularies.opening import open_vocabulary
 from tests import networks
 from tests.errors import folders
@@ -23,7 +24,7 @@ LENGTH = 10
 def theirs(tmp_path):
   """Returns a folder with a network that gives different outputs with many tokens."""
   params = networks.drawn(tiny.TARGET, seed=3)
-  export.write(str(tmp_path / folders.NAME), tiny.TARGET, params)
+  hf_folder.write(str(tmp_path / folders.NAME), tiny.TARGET, params)
   return tmp_path / folders.NAME
 
 

@@ -1,12 +1,11 @@
-"""Hugging Face folders in `python -m t5x.infer`, converted, and in `generate`."""
+"""Hugging Face folders in `python -m t5x.infer` and in `generate`."""
 
 import dataclasses
 
 import pytest
 
 import specdec_t5x
-from specdec_t5x import convert
-from specdec_t5x.hugging_face import export
+from lab.peers import hf_folder
 from specdec_t5x.network.gemma import GemmaConfig
 from tests import networks
 from tests.contract.conftest import runtime_only
@@ -32,7 +31,7 @@ PAIRS = {"T5": (tiny.TARGET, tiny.DRAFT), "T5Gemma": (FIRST, GEMMA)}
 
 @pytest.fixture(scope="module", params=["T5", "T5Gemma"])
 def pair(tmp_path_factory, request):
-  """Writes folders and checkpoints of a pair, gin files for folders and checkpoints.
+  """Writes the folders of a pair and a gin file.
 
   Returns:
     The root folder and the texts.
@@ -46,8 +45,9 @@ def pair(tmp_path_factory, request):
     zip(("target", "draft"), PAIRS[request.param], strict=True)
   ):
     folder = str(root / name)
-    export.write(folder, config, networks.drawn(config, seed), vocabulary=str(pieces))
-    assert convert.main([f"--from={folder}", f"--to={root}/ours_{name}"]) == 0
+    hf_folder.write(
+      folder, config, networks.drawn(config, seed), vocabulary=str(pieces)
+    )
     paths[f"{name.upper()}_CHECKPOINT_PATH"] = folder
   knobs = {"BATCH_SIZE": COUNT, "GAMMA": 3}
   name = f"theirs_{request.param}"  # A task name per pair.
@@ -57,20 +57,16 @@ def pair(tmp_path_factory, request):
   lines = [x for x in task.splitlines() if not x.startswith("VOCABULARY_")]
   lines = ["from __gin__ import dynamic_registration", *lines]
   (root / "theirs.gin").write_text("\n".join(lines) + "\n")
-  ours = [x for x in lines if "_CHECKPOINT_PATH" not in x]
-  (root / "ours.gin").write_text("\n".join(ours).replace("'theirs_", "'ours_") + "\n")
   return root, texts
 
 
-def test_converted_networks_decode_like_their_folders(pair, tmp_path):
-  """Speculative decoding of folders equals plain decoding of the converted target."""
+def test_folders_decode_with_and_without_speculation(pair, tmp_path):
   root, _ = pair
-  theirs = SPECULATIVE, FOLDERS, f"{root}/theirs.gin"
-  ours = PLAIN, f"{root}/ours_target/target.gin", f"{root}/ours.gin"
-  for name, files in (("theirs", theirs), ("ours", ours)):
-    runs.completed(*files, INFER_OUTPUT_DIR=str(tmp_path / name))
-  tokens = runs.tokens(tmp_path / "theirs")
-  assert tokens == runs.tokens(tmp_path / "ours")
+  for name, file in (("ours", SPECULATIVE), ("plain", PLAIN)):
+    output = str(tmp_path / name)
+    runs.completed(file, FOLDERS, f"{root}/theirs.gin", INFER_OUTPUT_DIR=output)
+  tokens = runs.tokens(tmp_path / "ours")
+  assert tokens == runs.tokens(tmp_path / "plain")
   assert len({str(row) for row in tokens}) > 1
 
 
@@ -88,21 +84,18 @@ def test_folders_can_be_decoded_with_rounded_weights(pair, tmp_path):
 
 
 @runtime_only
+@pytest.mark.parametrize("pair", ["T5"], indirect=True)
 def test_a_different_feed_forward_layer_than_the_folder_s_is_refused(pair, tmp_path):
   root, _ = pair
   gin = tmp_path / "silu.gin"
-  is_gemma = "GemmaConfig" in (root / "ours_target" / "target.gin").read_text()
-  kind = "gemma.GemmaConfig" if is_gemma else "config.T5Config"
   gin.write_text(
-    "from __gin__ import dynamic_registration\n"
-    f"from specdec_t5x.network import {kind.split('.')[0]}\n"
-    f"target/{kind}.mlp_activations = ('silu', 'linear')\n"
+    f"{runs.TINY_NETWORKS}\n"
+    "target/config.T5Config.mlp_activations = ('silu', 'linear')\n"
   )
-  files = [f"{root}/ours_{name}/{name}.gin" for name in ("target", "draft")]
   with pytest.raises(SystemExit) as exit_:
     runs.completed(
-      *(SPECULATIVE, *files, f"{root}/ours.gin", gin),
-      TARGET_CHECKPOINT_PATH=f"{root}/target",
+      *(SPECULATIVE, f"{root}/theirs.gin", gin),
+      VOCABULARY_PATH=f"{root}/target",
       INFER_OUTPUT_DIR=str(tmp_path / "out"),
     )
   assert "has the feed-forward layer ('gelu', 'linear')" in exit_.value.code

@@ -11,7 +11,8 @@ import t5x
 import tokenizers
 
 import specdec_t5x
-from specdec_t5x.hugging_face import export, generation
+from lab.peers import hf_folder
+from specdec_t5x.hugging_face import generation
 from specdec_t5x.vocabularies.opening import open_vocabulary
 from tests import networks
 from tests.e2e import runs
@@ -80,7 +81,7 @@ def pair(tmp_path_factory):
   params = parameters(tokenizer)
   for name, rows in (("target", ROWS), ("draft", DRAFT_ROWS)):
     config = dataclasses.replace(TARGET, vocab_size=rows)
-    export.write(str(root / name), config, without_last_rows(params, rows))
+    hf_folder.write(str(root / name), config, without_last_rows(params, rows))
     shutil.copytree(root / "tokenizer", root / name, dirs_exist_ok=True)
   (root / "rows.jsonl").write_text("".join(json.dumps({"en": x}) + "\n" for x in TEXTS))
   return root, {name: str(root / name) for name in ("target", "draft")}

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lab.peers import hf_folder
 from specdec_t5x import api, build
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.hugging_face import export, folder, names
+from specdec_t5x.hugging_face import folder, names
 from specdec_t5x.network import attention, products
 from specdec_t5x.network.decoder import CachedNetwork
 from specdec_t5x.network.gemma import GemmaConfig
@@ -134,7 +135,9 @@ def test_folders_are_read_in_either_direction(kind, shard_bytes, tmp_path):
   model = api.load_model(str(tmp_path / "theirs"))
   assert_same(model, theirs(kind))
   ours = tmp_path / "ours"
-  export.write(str(ours), model.network.config, model.params, shard_bytes=shard_bytes)
+  hf_folder.write(
+    str(ours), model.network.config, model.params, shard_bytes=shard_bytes
+  )
   back = api.load_model(str(ours))
   assert back.network.config == model.network.config
   chex.assert_trees_all_equal(back.params, model.params)

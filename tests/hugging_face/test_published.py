@@ -14,13 +14,14 @@ import pytest
 import safetensors.numpy
 
 import specdec_t5x
+from lab.peers import hf_folder
 from specdec_t5x.checkpoints import readers
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.data import hints
-from specdec_t5x.hugging_face import export, names
+from specdec_t5x.hugging_face import names
 from specdec_t5x.hugging_face.folder import Folder
 from specdec_t5x.network.functional import network_for
-from tests import damage
+from tests import commands, damage
 from tests.e2e import runs
 from tests.errors import folders
 from tests.errors.test_fuzz import assert_read_or_refused
@@ -34,7 +35,7 @@ EMBEDDING = "shared.weight"
 def sharded(folder, config=tiny.TARGET):
   """Writes a folder of several files and returns the network's parameters."""
   params = tiny.drawn(config)
-  export.write(str(folder), config, params, shard_bytes=9000)
+  hf_folder.write(str(folder), config, params, shard_bytes=9000)
   return params
 
 
@@ -130,6 +131,16 @@ def test_a_pointer_in_a_folder_is_named(name, tmp_path):
   assert_says_pointer(lambda: specdec_t5x.load_model(str(tmp_path)), path)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_pointer_among_valid_files_is_named(name, tmp_path):
+  theirs = folders.write(tmp_path / "theirs")
+  (theirs / name).touch()
+  damage.make_pointer(theirs / name)
+  with pytest.raises(SystemExit, match="is a pointer of Git LFS") as exit_:
+    commands.loading(str(theirs))
+  assert str(theirs / name) in exit_.value.code
+
+
 def test_an_unused_pointer_is_ignored(tmp_path):
   theirs = folders.write(tmp_path / "theirs")
   for name in ("tf_model.h5", "pytorch_model.bin", "flax_model.msgpack"):
@@ -174,7 +185,7 @@ HUB_NAMES += ["https://huggingface.co/google/mt5-base", "hf://google/ul2"]
 def test_a_name_on_a_hub_is_recognized(name):
   with pytest.raises(ValueError, match=r"name of a model on a hub\. Nothing is downl"):
     specdec_t5x.load_model(name)
-  assert "name of a model on a hub" in hints.how_to_make(name)
+  assert "name of a model on a hub" in hints.about_hub(name)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +193,7 @@ def test_a_name_on_a_hub_is_recognized(name):
 )
 def test_a_local_path_is_not_mistaken_for_a_hub_name(name, monkeypatch):
   monkeypatch.chdir(runs.ROOT)
-  assert hints.how_to_make(name) == ""
+  assert hints.about_hub(name) == ""
   with pytest.raises(ValueError, match=r"Hugging Face folder \(with config.json\)\.$"):
     specdec_t5x.load_model(name)
 
@@ -246,7 +257,7 @@ def test_flax_s_format_is_read(dtype, shard_bytes, chunk_bytes, tmp_path, monkey
     tiny.TARGET, relpos_per_layer=shard_bytes < 2**30, mlp_activations=("relu",)
   )
   params = tiny.drawn(config)
-  export.write(str(tmp_path), config, params, shard_bytes=shard_bytes)
+  hf_folder.write(str(tmp_path), config, params, shard_bytes=shard_bytes)
   as_flax(tmp_path, dtype)
   loaded = specdec_t5x.load_model(str(tmp_path))
   assert loaded.network.config == config

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lab.peers import hf_folder
 from specdec_t5x import api, build
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.checkpoints.parameters import T5XParameters
-from specdec_t5x.hugging_face import export
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
@@ -79,7 +79,7 @@ def test_invalid_gemma_settings_are_refused(tmp_path):
       dataclasses.replace(GEMMA_2, **settings)
   with pytest.raises(ValueError, match="needs a T5 as target, got a T5Gemma"):
     HeadsConfig.of(GEMMA_2, 2)
-  export.write(str(tmp_path), GEMMA_2, kinds.model(GEMMA_2).params)
+  hf_folder.write(str(tmp_path), GEMMA_2, kinds.model(GEMMA_2).params)
   with pytest.raises(ValueError, match="encoder needs a T5 as target"):
     new_heads(str(tmp_path), "shared_encoder", 2, 1)
   with pytest.raises(ValueError, match="shapes do not determine"):
@@ -89,7 +89,7 @@ def test_invalid_gemma_settings_are_refused(tmp_path):
 @pytest.mark.parametrize("name", ["rope_parameters", "rope_scaling"])
 @pytest.mark.parametrize("value", [[1], "linear", 3])
 def test_invalid_rotary_settings_are_refused(name, value, tmp_path):
-  export.write(str(tmp_path), GEMMA_2, kinds.model(GEMMA_2).params)
+  hf_folder.write(str(tmp_path), GEMMA_2, kinds.model(GEMMA_2).params)
   path = tmp_path / "config.json"
   config = json.loads(path.read_text())
   config["decoder"][name] = value

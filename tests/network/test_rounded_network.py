@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lab.peers import hf_folder
 from specdec_t5x import api, console, tuning
 from specdec_t5x.drafters.quantized import NAME, Quantized
-from specdec_t5x.hugging_face import export
 from specdec_t5x.native import library
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import is_decoder_only, network_for
@@ -98,7 +98,7 @@ def test_any_checkpoint_can_be_loaded_with_rounded_weights(tmp_path, monkeypatch
   path = tiny.save(tmp_path / "t", tiny.TARGET, model("t5").params)
   unrounded = api.load_model(path)
   folder = tmp_path / "theirs"
-  export.write(str(folder), unrounded.network.config, unrounded.params)
+  hf_folder.write(str(folder), unrounded.network.config, unrounded.params)
   found, theirs = (api.load_model(str(x), weights="int8") for x in (path, folder))
   jax.tree.map(np.testing.assert_array_equal, found.params, theirs.params)
   assert found.network.config.weights == theirs.network.config.weights == "int8"

@@ -17,9 +17,13 @@ FREE = {
   "infer.infer.shard_id",
   "infer.infer.num_shards",
 }
+GIVEN = [
+  f"{x} = 'somewhere'" for x in ("TARGET_CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH")
+]
+GIVEN.append("VOCABULARY_PATH = 'somewhere'")
 GIN_FILES = {
   "encoder-decoder": ["configs/spec_ende.gin"],
-  "decoder-only": ["configs/spec_lm.gin"],
+  "decoder-only": ["configs/spec_lm.gin", "configs/pairs/gpt_97m_6m.gin"],
 }
 
 
@@ -29,7 +33,7 @@ def finished(request, tmp_path, monkeypatch):
   monkeypatch.chdir(ROOT)
   with commands.own_flags(lambda: None), commands.as_main(infer):
     gin.configurable(infer.infer)
-    gin.parse_config_files_and_bindings(request.param, [], skip_unknown=False)
+    gin.parse_config_files_and_bindings(request.param, GIVEN)
     finish(tmp_path)
     yield tmp_path
 

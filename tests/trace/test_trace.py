@@ -1,28 +1,57 @@
 """Traces of decodes of a tiny random pair, and drawings of traces."""
 
 import itertools
-import pathlib
+import re
 import runpy
 import xml.etree.ElementTree as ET
 
 import pytest
 
 import specdec_t5x
+from specdec_t5x import Sampling
 from specdec_t5x.trace import recording, render
 from specdec_t5x.trace.recording import Token, Trace, Turn
 from specdec_t5x.vocabularies.opening import open_vocabulary
+from tests.real_data import ROOT
 from tests.t5x_bridge import tiny
-from tests.trace.conftest import SAMPLED, SETTINGS, TEXT
 
-SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "show_trace.py"
+TEXT = tiny.sentences(1, seed=4)[0]
+SETTINGS = {"gamma": 3, "max_length": 10}
+SAMPLED = {"sampling": Sampling(1.0), "seed": 2}
+
+
+@pytest.fixture(scope="module")
+def models():
+  return tiny.pair()
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+  return tiny.train_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+
+
+@pytest.fixture(scope="module")
+def greedy(models, vocabulary):
+  """Returns the traces of an input at temperature 0."""
+  return recording.record([TEXT], *models, vocabulary, **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def sampled(models, vocabulary):
+  """Returns the traces of six samples of an input."""
+  return recording.record([TEXT] * 6, *models, vocabulary, **SETTINGS, **SAMPLED)
 
 
 def drawn(own=None, **drafted):
   """Returns an iteration from the target's piece and drafted pieces by outcome."""
   kind = "recovered" if "rejected" in drafted else "bonus"
-  own = own and Token(own, kind, 0.5)
-  tokens = (Token(x, kind, 0.5) for kind, pieces in drafted.items() for x in pieces)
-  return Turn(tuple(tokens), own, 0.0, 0.0)
+  own = own and Token(own, kind, 0.5, draws=(0.5,))
+  tokens = [
+    Token(piece, kind, 0.5, 0.25, 0.125, (0.75,))
+    for kind, pieces in drafted.items()
+    for piece in pieces
+  ]
+  return Turn(tuple(tokens), own, 0.001, 0.003)
 
 
 DRAWN = (
@@ -34,17 +63,12 @@ DRAWN = (
 )
 
 
-def image(title, turns=DRAWN, plain=0.002):
-  return render.to_svg(Trace("input", "output", {}, turns, plain), title)
+def image(title, turns=DRAWN):
+  return render.to_svg(Trace("input", turns, 0.002), title)
 
 
-def generated(models, vocabulary, **settings):
-  """Returns pieces and output of `generate` for TEXT, in a batch with another input."""
-  settings = {"policy": "fixed", "batch_size": 2, **SETTINGS, **settings}
-  outputs = specdec_t5x.generate([TEXT, "the dog"], *models, vocabulary, **settings)
-  found = open_vocabulary(vocabulary)
-  pieces = [recording.piece_of(found, token) for token in outputs[0].tokens]
-  return pieces, outputs[0]
+def of_kind(turn, kind):
+  return [token.piece for token in turn.drafted if token.kind == kind]
 
 
 @pytest.mark.parametrize(("name", "settings"), [("greedy", {}), ("sampled", SAMPLED)])
@@ -52,15 +76,15 @@ def test_the_iterations_add_up_to_the_output_of_generate(
   name, settings, models, vocabulary, request
 ):
   turns = request.getfixturevalue(name)[0].turns
-  expected, generation = generated(models, vocabulary, **settings)
-  assert list(itertools.chain(*(turn.output for turn in turns))) == expected
-  assert len(turns) == generation.target_calls
-  assert sum(len(of_kind(turn, "accepted")) for turn in turns) == generation.accepted
-  assert sum(len(turn.drafted) for turn in turns) == generation.drafted
-
-
-def of_kind(turn, kind):
-  return [token.piece for token in turn.drafted if token.kind == kind]
+  # In a batch with another input.
+  words = {"policy": "fixed", "batch_size": 2, **SETTINGS, **settings}
+  expected = specdec_t5x.generate([TEXT, "the dog"], *models, vocabulary, **words)[0]
+  opened = open_vocabulary(vocabulary)
+  pieces = [recording.piece_of(opened, token) for token in expected.tokens]
+  assert list(itertools.chain(*(turn.output for turn in turns))) == pieces
+  assert len(turns) == expected.target_calls
+  assert sum(len(of_kind(turn, "accepted")) for turn in turns) == expected.accepted
+  assert sum(len(turn.drafted) for turn in turns) == expected.drafted
 
 
 def test_rejected_tokens_are_replaced(sampled):
@@ -70,6 +94,35 @@ def test_rejected_tokens_are_replaced(sampled):
   for turn in rejecting:
     assert of_kind(turn, "rejected") != [turn.own.piece]
     assert turn.own.kind == "recovered"
+
+
+def test_recorded_uniforms_and_ratios_explain_acceptance(sampled):
+  drafted = [t for trace in sampled for turn in trace.turns for t in turn.drafted]
+  tested = [token for token in drafted if token.kind != "discarded"]
+  assert {token.kind for token in tested} == {"accepted", "rejected"}
+  for token in tested:
+    assert (token.test < token.p / token.q) == (token.kind == "accepted")
+    assert token.draws
+  assert all(trace.plain_seconds > 0 for trace in sampled)
+  assert all(turn.target_seconds > 0 for trace in sampled for turn in trace.turns)
+
+
+def test_greedy_traces_have_no_draws(greedy):
+  (trace,) = greedy
+  tokens = [t for turn in trace.turns for t in (*turn.drafted, turn.own) if t]
+  assert all(t.q is None and t.test is None and not t.draws for t in tokens)
+  assert all(0 < t.p <= 1 for t in tokens)
+
+
+def test_the_target_s_token_after_a_tree_is_recovered_if_a_token_is_rejected(
+  models, vocabulary
+):
+  settings = {"rule": "traversal", "num_candidates": 2, **SETTINGS, **SAMPLED}
+  (trace,) = recording.record([TEXT], *models, vocabulary, **settings)
+  for turn in trace.turns:
+    is_cut = bool(of_kind(turn, "rejected"))
+    assert turn.own is None or (turn.own.kind == "recovered") == is_cut
+  assert len(trace.turns[0].drafted) > SETTINGS["gamma"]
 
 
 def test_the_target_as_draft_is_never_rejected_and_compiles_once(
@@ -92,17 +145,19 @@ def test_the_target_as_draft_is_never_rejected_and_compiles_once(
   assert all(turn.own.kind == "bonus" for turn in trace.turns[:-1])
 
 
-def test_plain_text_marks_every_kind():
-  assert render.to_plain(DRAWN).splitlines() == [
+def test_a_trace_needs_a_draft(models, vocabulary):
+  with pytest.raises(ValueError, match="needs a draft or a drafter, got None"):
+    recording.record([TEXT], models[0], None, vocabulary)
+
+
+def test_text_has_marks_or_colours():
+  assert render.to_text(DRAWN).splitlines() == [
     "accepted [rejected] (discarded) {recovered} +bonus",
     "  1  ▁ein <&> [▁Hund] (▁bellt) (.) {▁Mann}",
     "  2  ▁spielt +.",
     "  3  </s>",
   ]
-
-
-def test_a_terminal_shows_colours_and_ends_them():
-  legend, first, *_ = render.to_ansi(DRAWN).splitlines()
+  legend, first, *_ = render.to_text(DRAWN, colours=True).splitlines()
   assert "\033[31;9mrejected\033[0m" in legend
   assert first == (
     "  1  \033[32m▁ein\033[0m \033[32m<&>\033[0m \033[31;9m▁Hund\033[0m "
@@ -112,24 +167,18 @@ def test_a_terminal_shows_colours_and_ends_them():
 
 def test_control_characters_are_replaced():
   turns = (drawn("\0", accepted=["\033[2J", "a\nb"]),)
-  assert render.to_plain(turns).splitlines()[1:] == ["  1  �[2J a�b +�"]
+  assert render.to_text(turns).splitlines()[1:] == ["  1  �[2J a�b +�"]
   assert "\033" not in image("\033", turns)
   ET.fromstring(image("\0", turns))
 
 
 def parse(svg):
   root = ET.fromstring(svg)
-
-  def name(element):
-    return element.tag.removeprefix("{http://www.w3.org/2000/svg}")
-
-  return root, [(name(e), e) for e in root.iter()]
+  return root, [(e.tag.rpartition("}")[2], e) for e in root.iter()]
 
 
 def test_the_image_has_every_token_with_the_style_of_its_kind():
   svg = image('A <title> & "more"')
-  assert "href" not in svg  # The image refers to no file.
-  assert "url(" not in svg
   _, elements = parse(svg)
   texts = [(e.get("class"), e.text) for name, e in elements if name == "text"]
   tokens = [t for t in texts if t[0] in render.STYLES and t[0] != t[1]]
@@ -138,19 +187,14 @@ def test_the_image_has_every_token_with_the_style_of_its_kind():
   assert texts[0] == ("title", 'A <title> & "more"')
   assert [text for kind, text in texts if kind == "number"] == [
     *("1", "2", "3"),
-    "0.0 ms with speculation, 12.0 ms without",
+    "12.0 ms with speculation, 12.0 ms without",
   ]
-  bars = [e.get("class") for name, e in elements if name == "rect" and e.get("class")]
-  assert bars == ["draft"] * 3 + ["target"] * 3 + ["plain"] * 6
 
 
-@pytest.mark.parametrize(
-  "title", ["short", "a title longer than any line of tokens " * 3]
-)
+@pytest.mark.parametrize("title", ["short", "a title longer than any line " * 5])
 def test_the_image_has_room_for_everything(title):
   root, elements = parse(image(title))
-  width = float(root.get("width"))
-  height = float(root.get("height"))
+  width, height = float(root.get("width")), float(root.get("height"))
   for name, element in elements:
     if name == "rect":
       assert float(element.get("x")) + float(element.get("width")) <= width
@@ -160,21 +204,38 @@ def test_the_image_has_room_for_everything(title):
       assert float(element.get("y")) <= height
 
 
+def test_the_time_line_is_to_scale():
+  bars = {"draft": [], "target": [], "plain": []}
+  for name, element in parse(image("title"))[1]:
+    if name == "rect" and element.get("class"):
+      bars[element.get("class")].append(float(element.get("width")) + 0.6)
+  draft, *others = bars["draft"]
+  assert others == [draft] * 2  # 1 ms
+  assert bars["target"] == pytest.approx([3 * draft] * 3, rel=0.01)
+  assert bars["plain"] == pytest.approx([2 * draft] * 6, rel=0.01)
+
+
 def test_wide_characters_take_two_columns():
   assert image("二人", DRAWN[:1]).count('textLength="33.6"') >= 1
 
 
+def test_the_page_has_the_facts_of_every_token_and_needs_no_network():
+  page = render.to_html([Trace("input", DRAWN, 0.002)] * 2)
+  rejected = "rejected, p 0.5, q 0.25, tested with u 0.125, drawn with u 0.75"
+  assert page.count(f"<title>{rejected}</title>") == 2
+  assert page.count("<title>recovered, p 0.5, drawn with u 0.5</title>") == 2
+  addresses = page.replace('xmlns="http://www.w3.org/2000/svg"', "")
+  assert not re.search(r"(src|href)=|url\(|https?:|@import", addresses)
+
+
 def test_the_script_prints_and_draws(tmp_path, capsys):
-  main = runpy.run_path(str(SCRIPT))["main"]
-  files = {"svg": tmp_path / "trace.svg", "record": tmp_path / "traces.jsonl"}
+  main = runpy.run_path(str(ROOT / "scripts" / "show_trace.py"))["main"]
+  files = {name: tmp_path / f"trace.{name}" for name in ("svg", "html")}
   pair = tiny.save_pair(tmp_path)
   flags = [f"--{name}={path}" for name, path in {**pair, **files}.items()]
   assert main(["--text", TEXT, "--gamma=3", *flags]) == 0
   printed = capsys.readouterr().out
   assert printed.startswith("accepted [rejected]")
   assert printed.rstrip().endswith("calls of the target")
-  ET.parse(tmp_path / "trace.svg")
-  again = [f"--run={tmp_path / 'traces.jsonl'}", f"--html={tmp_path / 'trace.html'}"]
-  assert main(again) == 0
-  assert capsys.readouterr().out == printed
-  assert TEXT in (tmp_path / "trace.html").read_text()
+  ET.parse(files["svg"])
+  assert TEXT in files["html"].read_text()

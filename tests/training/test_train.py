@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import specdec_t5x
+from lab.peers import hf_folder
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.data import tasks
-from specdec_t5x.hugging_face import export
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.training import batches, checkpoints, jobs, outputs, trainer
 from specdec_t5x.training.optimizers import Optimizer, Schedule
@@ -167,7 +167,7 @@ def test_sequence_distillation_uses_the_end_ids_of_the_target_s_folder(
 ):
   model = specdec_t5x.load_model(checkpoint)
   folder = tmp_path / "theirs"
-  export.write(str(folder), model.network.config, model.params)
+  hf_folder.write(str(folder), model.network.config, model.params)
   (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
   file = tmp_path / "decoded.jsonl"
   jobs.decode_task(data, str(folder), str(file), "validation", limit=8)

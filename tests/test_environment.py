@@ -1,0 +1,85 @@
+"""The report of `python -m specdec_t5x`."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from specdec_t5x import environment
+from specdec_t5x.native import library
+from tests.real_data import ROOT
+
+
+def test_missing_packages_have_no_version():
+  found = environment.versions(("jax", "no-such-package"))
+  assert found.pop("no-such-package") is None
+  assert found["jax"][0].isdigit()
+
+
+def facts():
+  return dict(line.split(maxsplit=1) for line in environment.report())
+
+
+@pytest.fixture
+def kernels_are_new(monkeypatch):
+  """Forgets whether there are kernels, before and after the test."""
+  monkeypatch.delenv("SPECDEC_T5X_CACHE", raising=False)
+  library.problem.cache_clear()
+  yield
+  library.problem.cache_clear()
+
+
+@pytest.mark.usefixtures("kernels_are_new")
+def test_the_report_says_why_there_are_no_kernels(tmp_path, monkeypatch, recwarn):
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
+  monkeypatch.setenv("CXX", str(tmp_path / "no_compiler"))
+  (kernels,) = (x for x in environment.report() if x.startswith("CPU kernels"))
+  assert "missing: the build failed: " in kernels
+  assert "no_compiler" in kernels
+  assert not recwarn
+
+
+@pytest.mark.usefixtures("kernels_are_new")
+def test_without_a_home_the_report_names_the_folder_to_set(monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", "~no_such_user/cache")
+  report = "\n".join(environment.report())
+  assert "set SPECDEC_T5X_CACHE to a folder" in report
+
+
+@pytest.mark.parametrize(
+  ("code", "why"),
+  [
+    ("import clu_that_is_not_there", "ModuleNotFoundError: No module named 'clu_that"),
+    ("raise TypeError('Descriptors cannot be created')", "TypeError: Descriptors ca"),
+  ],
+)
+def test_a_broken_t5x_is_reported(tmp_path, monkeypatch, capfd, code, why):
+  (tmp_path / "t5x").mkdir()
+  (tmp_path / "t5x" / "__init__.py").write_text(f"{code}\n")
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.delitem(sys.modules, "t5x", raising=False)
+  assert facts()["t5x"].startswith(f"missing: {why}")
+
+
+@pytest.mark.parametrize("platform", ["cpu", "no_such_platform"])
+def test_the_command_runs_from_any_directory_and_is_quiet(platform, tmp_path):
+  paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+  process = subprocess.run(
+    [sys.executable, "-m", "specdec_t5x"],
+    cwd=tmp_path,
+    env={**os.environ, "PYTHONPATH": paths, "JAX_PLATFORMS": platform},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert (process.returncode, process.stderr) == (0, "")
+  found = process.stdout
+  for name in ("python", "specdec_t5x", "jax", "tensorflow", "t5x"):
+    assert f"\n{name} " in f"\n{found}"
+  if platform == "cpu":
+    assert "\ndevices " in found
+    assert " x cpu cpu\n" in found
+    assert "\nGPU kernels       missing: the devices are cpus" in found
+  else:
+    assert "missing: JAX finds no platform 'no_such_platform'" in found
