@@ -13,7 +13,7 @@ from benchmarks.command import Command
 from benchmarks.table import tables
 from specdec_t5x.quiet import import_quietly
 
-COMPARISONS = [name for name, entry in tables().items() if "ways" in entry]
+COMPARISONS = [name for name, entry in tables("benchmarks").items() if "ways" in entry]
 # "module:attribute" of each command.
 COMMANDS = {
   "decode": "gpu:DECODE",

@@ -28,14 +28,11 @@ class Cells:
 
   def __init__(self, folder: str | os.PathLike):
     self.path = pathlib.Path(folder) / FILE
-    self._asked: set[str] = set()
     self._results, self._is_whole = self._read()
 
   def find(self, key: Key) -> dict[str, Any] | None:
     """Returns the result with the given key, or None."""
-    name = json.dumps(key, sort_keys=True)
-    self._asked.add(name)
-    return self._results.get(name)
+    return self._results.get(json.dumps(key, sort_keys=True))
 
   def add(self, key: Key, result: Mapping[str, Any]) -> None:
     """Adds a result, and writes it to disk before returning."""
@@ -50,33 +47,11 @@ class Cells:
     self._is_whole = True
     self._results[name] = json.loads(json.dumps(result))
 
-  def get(
-    self, key: Key, measure: Callable[[], Any], recorded: bool = False
-  ) -> dict[str, Any] | None:
-    """Returns the result with the given key; measures and adds a missing result.
-
-    The result is None if it is missing and `recorded`, or if `measure` returns None.
-    """
-    result = self.find(key)
-    if result is None and not recorded and (measured := measure()) is not None:
-      self.add(key, measured)
-      result = self.find(key)
-    return result
-
-  def take(self, folder: str | os.PathLike) -> None:
-    """Adds the missing cells from another folder, which must have cells."""
-    other = Cells(folder)
-    if not other.path.exists():
-      raise ValueError(
-        f"Expected {FILE} in the folder of --resume, got {os.fspath(folder)!r} without "
-        f"{FILE}. Give the --output of an earlier run."
-      )
-    for name in other._results.keys() - self._results.keys():
-      self.add(json.loads(name), other._results[name])
-
-  def unasked(self) -> int:
-    """Returns the number of cells without a `find` call; 0 if `find` was not called."""
-    return len(self._results.keys() - self._asked) if self._asked else 0
+  def get(self, key: Key, measure: Callable[[], Any]) -> dict[str, Any]:
+    """Returns the result with the given key; measures and adds a missing result."""
+    if self.find(key) is None:
+      self.add(key, measure())
+    return self.find(key)
 
   def _read(self):
     if not self.path.exists():
@@ -102,11 +77,11 @@ def measure_all(
   args: argparse.Namespace,
   job: Job,
   settings: Callable[[Draft], Sequence[Setting]],
-) -> list[tuple[dict[str, Any], Measured | None]]:
+) -> list[tuple[dict[str, Any], Measured]]:
   """Measures the cells of a draft's settings for each draft; each cell is kept at once.
 
   Returns:
-    A row with the names of each cell, and the cell; None if `recorded` and not kept.
+    A row with the names of each cell, and the cell.
   """
   # Machines with accelerators also use this module, and may lack tqdm.
   from tqdm import tqdm
@@ -118,28 +93,21 @@ def measure_all(
   pairs = [(draft, setting) for draft in study.drafts for setting in settings(draft)]
   rows = []
   for draft, setting in tqdm(pairs, desc=job.task, unit="cell", file=sys.stderr):
+
+    def run(draft=draft, setting=setting):
+      return measure_cell(study, draft, setting).to_result()
+
     # A timed cell has the same counts as a counted cell.
     timed = study.key(draft, dataclasses.replace(setting, timed=True))
-    result = None if setting.timed else cells.find(timed)
-    if result is None:
-
-      def run(draft=draft, setting=setting):
-        return measure_cell(study, draft, setting).to_result()
-
-      result = cells.get(study.key(draft, setting), run, args.recorded)
+    key = study.key(draft, setting)
+    result = cells.find(timed) or cells.get(key, run)
     row = {**names, "draft": draft.name, **dataclasses.asdict(setting)}
-    rows.append((row, result and Measured.of(setting, result)))
-  if other := cells.unasked():
-    print(
-      f"{cells.path} has {other} more cells, of other settings, code or machines; the "
-      "cells are not shown.",
-      file=sys.stderr,
-    )
+    rows.append((row, Measured.of(setting, result)))
   return rows
 
 
 def measure_cell(study: Study, draft: Draft, setting: Setting) -> Measured:
-  """Measures a cell.
+  """Returns a new cell.
 
   A timed cell decodes inputs at batch 1 up to `study.job.num_tokens` tokens, in turn
   with plain decoding, and times the parts. Another cell counts on all inputs.

@@ -51,15 +51,15 @@ class Command:
       epilog="Leave the cores idle for the timed programs.",
       formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    about = "folder for JSON, CSV and Markdown, and for kept cells"
+    about = "folder for JSON and Markdown, and for kept cells"
     is_needed = self.output is None
     parser.add_argument("--output", default=self.output, required=is_needed, help=about)
     about = f"keep the JSON as {report.DATA}/NAME.json, the source of the pages"
     parser.add_argument("--keep", metavar="NAME", help=about)
-    flags = {**tables()["flags"], **tables(self.package)["flags"]}
+    flags = {**tables("benchmarks")["flags"], **tables(self.package)["flags"]}
     names = entry.get("flags", [])
-    while groups := [name for name in names if name in tables()["groups"]]:
-      group = tables()["groups"][groups[0]]
+    while groups := [name for name in names if name in tables("benchmarks")["groups"]]:
+      group = tables("benchmarks")["groups"][groups[0]]
       i = names.index(groups[0])
       names = [*names[:i], *group, *names[i + 1 :]]
     for name in names:

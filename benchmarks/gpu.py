@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from concurrent import futures
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ from benchmarks.cells import Cells
 from benchmarks.command import Command, at_least
 from benchmarks.environment import ROOT, environment, machine
 from benchmarks.measure import Measured, Setting
-from benchmarks.oracle import Pair, Setup, compiled
+from benchmarks.oracle import Pair, Setup
 from benchmarks.paper import published
 from benchmarks.table import Table, render
 from benchmarks.timed import alternate, repeated, slopes
@@ -43,8 +42,6 @@ def make(name: str, args: argparse.Namespace) -> Table:
     raise ValueError(f"--alphas must be numbers from 0 to 1, got {args.alphas}.")
   pairs = list(_setups(args))
   cells = Cells(args.output)
-  if args.resume:
-    cells.take(args.resume)
   reason = library.problem()
   kernels = f"not there: {reason}" if reason else "there"
   print(f"Native kernels: {kernels}.", file=sys.stderr, flush=True)
@@ -52,8 +49,9 @@ def make(name: str, args: argparse.Namespace) -> Table:
   fixed = {"runs": args.runs, **machine()}
   checked = None
   if name == "gpu":
+    key = {"checks": True, **fixed}
     is_late = time.monotonic() >= end
-    checked = cells.get({"checks": True, **fixed}, _checked, is_late)
+    checked = cells.find(key) if is_late else cells.get(key, _checked)
   keys = {
     setup: {"pair": dataclasses.asdict(setup), "alphas": _alphas(setup, args), **fixed}
     for setup in pairs
@@ -68,8 +66,7 @@ def make(name: str, args: argparse.Namespace) -> Table:
       checks = checked["rows"] if checked else [{"check": "all"}]
       before = [render("gpu.checks", checks)]
     words = {"device": environment()["device"], "kernels": kernels}
-    settings = {n: x for n, x in vars(args).items() if n != "resume"}
-    return render(name, rows, words, settings=settings, before=before)
+    return render(name, rows, words, before=before)
 
   programs = {}
   slowest = 0.0
@@ -119,19 +116,7 @@ def _measured(setup: Setup, alphas, runs: int, programs: dict) -> dict[str, Any]
   try:
     pair = Pair(setup)
     jax.block_until_ready(pair.given)
-    # Pairs share programs that do not depend on the draft.
-    other = dataclasses.replace(setup, draft="")
-    keys = {name: (name, setup) for name in pair.functions}
-    keys |= {"block": other, "plain": dataclasses.replace(other, gamma=0)}
-    # Nothing else may run: XLA times products on the device during compilation.
-    with futures.ThreadPoolExecutor() as pool:
-      jobs = {
-        keys[name]: pool.submit(compiled, function, np.int32(1), *arguments)
-        for name, (function, arguments) in pair.functions.items()
-        if keys[name] not in programs
-      }
-      programs |= {key: job.result() for key, job in jobs.items()}
-    pair.programs |= {name: programs[key] for name, key in keys.items()}
+    pair.compile(known=programs)
     return measured(pair, alphas, runs)
   except jax.errors.JaxRuntimeError as error:
     message = str(error).splitlines()[0][:200]
@@ -186,7 +171,7 @@ def measured(pair: Pair, alphas: list[float], runs: int) -> dict[str, Any]:
     "draft_step": draft,
     "rest": ms["iteration"] - setup.gamma * draft - ms["block"],
     "c": c,
-    "compile": {name: program.seconds for name, program in pair.programs.items()},
+    "compile": pair.compile_seconds,
     "memory": memory and memory / 1e9,
     "calls": rows,
   }

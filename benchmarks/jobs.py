@@ -4,14 +4,13 @@ import argparse
 import dataclasses
 import functools
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 from etils import epath
 
 from benchmarks.command import at_least
-from benchmarks.study import COPY, UNTRAINED, Job, Study, Tokens
+from benchmarks.study import UNTRAINED, Job, Study, Tokens
 from specdec_t5x.demo import embedded
 from specdec_t5x.vocabularies.frames import frame_of
 from specdec_t5x.vocabularies.opening import open_vocabulary
@@ -20,9 +19,6 @@ DEMO = "demo"
 PAPER = "paper"
 # The most tokens of inputs and of outputs.
 _PAPER_LENGTHS = {"ende": (256, 256), "cnndm": (512, 128)}
-_ORDERS = {"unigram": 1, "bigram": 2, "trigram": 3}
-# Further drafts of the pair in the package, if somebody trained them.
-_MORE = pathlib.Path("runs/demo/ende")
 _MAX_OUTPUT = 80
 
 
@@ -59,23 +55,16 @@ def known(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _of_demo(args) -> Job:
-  """Returns the job of the pair in the package, with the trained drafts of `_MORE`."""
+  """Returns the job of the pair in the package."""
   if args.tasks != "ende":
     raise ValueError(f"--tasks: expected ende for --preset demo, got {args.tasks}.")
   drafts = {"draft_small": embedded.draft()}
-  if vars(args).get("heads"):
-    for folder in ("draft_tiny", "heads/*"):
-      found = sorted(_MORE.glob(f"{folder}/checkpoint_*"))
-      drafts |= {path.parent.name: str(path) for path in found}
-  if vars(args).get("tables"):
-    for folder in _MORE.glob("ngrams/checkpoint_0"):
-      drafts |= {name: f"{folder}@{order}" for name, order in _ORDERS.items()}
-    drafts[COPY] = COPY
   texts, _ = embedded.examples(args.num_inputs)
   vocabulary = embedded.vocabulary()
   read = functools.partial(encoded, vocabulary, texts, prompts=False)
-  length = _MAX_OUTPUT
-  return Job("ende", embedded.target(), drafts, read, length, vocabulary=vocabulary)
+  return Job(
+    "ende", embedded.target(), drafts, read, _MAX_OUTPUT, vocabulary=vocabulary
+  )
 
 
 def _of_paper(args) -> Job:

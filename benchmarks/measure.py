@@ -66,18 +66,15 @@ class Measured:
     columns = {}
     for name in COUNTED:
       counts = [np.asarray(getattr(x.statistics, name)) for x in ours.results]
-      columns[name] = (
-        np.array([n.sum() for n in counts]) if plain else np.hstack(counts)
-      )
+      total = np.array([n.sum() for n in counts])
+      columns[name] = total if plain else np.hstack(counts)
     if plain is not None:
-      same = []
-      for x, y in zip(ours.results, plain.results, strict=True):
-        same.append((tokens(x) == tokens(y)).all(axis=1))
-      emitted = [np.sum(result.statistics.emitted) for result in plain.results]
+      pairs = zip(ours.results, plain.results, strict=True)
+      same = [(tokens(x) == tokens(y)).all(axis=1) for x, y in pairs]
       columns |= {
         "seconds": ours.seconds,
         "plain_seconds": plain.seconds,
-        "plain_emitted": np.array(emitted),
+        "plain_emitted": np.array([x.statistics.emitted.sum() for x in plain.results]),
         "identical": np.array([rows.sum() for rows in same]),
         "outputs": np.array([rows.size for rows in same]),
       }
@@ -100,11 +97,6 @@ class Measured:
     return self.columns["emitted"].size
 
   @property
-  def tokens(self) -> int:
-    """The number of output tokens."""
-    return int(self.columns["emitted"].sum())
-
-  @property
   def alpha(self) -> Estimate:
     """Acceptance by counts: accepted tokens over tested tokens."""
     return rate(self.columns["accepted"], self.columns["acceptance_positions"])
@@ -121,69 +113,55 @@ class Measured:
     """Output tokens per call of the target."""
     return ratio(self.columns["emitted"], self.columns["target_calls"])
 
-  def over(self, other: "Measured") -> Spread:
-    """Returns the other cell's seconds per token over ours, the median over inputs."""
-    theirs = other.columns["seconds"] / other.columns["emitted"]
-    return median_ratio(theirs, self.columns["seconds"] / self.columns["emitted"])
-
-  @property
-  def speedup(self) -> Spread:
-    """Plain seconds per token over ours, for calls; median over inputs, quartiles."""
-    columns = {name: self.columns[f"plain_{name}"] for name in ("seconds", "emitted")}
-    return self.over(Measured(self.setting, columns))
-
   @property
   def pace(self) -> float:
     """Seconds per token of all inputs together, so long outputs weigh more."""
     return float(self.columns["seconds"].sum() / self.columns["emitted"].sum())
 
-  @property
-  def speedup_in_all(self) -> float:
-    """Plain seconds per token over ours, of all inputs together."""
-    plain = self.columns["plain_seconds"].sum() / self.columns["plain_emitted"].sum()
-    return float(plain) / self.pace
+  def over(self, seconds: np.ndarray, emitted: np.ndarray) -> Spread:
+    """Returns other seconds per token over ours, the median over inputs, quartiles."""
+    ours = self.columns["seconds"] / self.columns["emitted"]
+    return median_ratio(seconds / emitted, ours)
 
   @property
-  def predicted(self) -> Spread:
-    """The prediction of `speedup` from the parts' times and the counted calls."""
-    columns = self.columns
-    plain = self.costs.plain_seconds(columns["plain_emitted"])
-    ours = self.costs.seconds(columns["target_calls"])
-    return median_ratio(plain / columns["plain_emitted"], ours / columns["emitted"])
-
-  @property
-  def equal(self) -> str:
-    """The number of outputs equal to plain outputs; "sampled" if not greedy."""
-    if self.setting.temperature or self.setting.lenience != 1.0:
-      return "sampled"
-    return f"{self.columns['identical'].sum()}/{self.columns['outputs'].sum()}"
+  def speedup(self) -> Spread:
+    """Plain seconds per token over ours, for whole calls."""
+    return self.over(self.columns["plain_seconds"], self.columns["plain_emitted"])
 
   def row(self) -> dict[str, Any]:
     """Returns the cell's values for tables, by column."""
+    columns = self.columns
     row = {
       "alpha": self.alpha_by_mass,
       "alpha_by_counts": self.alpha,
       "tokens_per_call": self.tokens_per_call,
-      "tokens": self.tokens,
-      "drafted": int(self.columns["drafted"].sum()),
+      "tokens": int(columns["emitted"].sum()),
+      "drafted": int(columns["drafted"].sum()),
       "runs": self.inputs,
     }
-    if "seconds" not in self.columns:
+    if "seconds" not in columns:
       return {**row, "speed": "not timed"}
+    plain_pace = columns["plain_seconds"].sum() / columns["plain_emitted"].sum()
+    is_greedy = not self.setting.temperature and self.setting.lenience == 1.0
+    same = f"{columns['identical'].sum()}/{columns['outputs'].sum()}"
     row |= {
       "milliseconds": 1e3 * self.pace,
       "speed": self.speedup,
-      "in_all": self.speedup_in_all,
-      "identical": self.equal,
+      "in_all": float(plain_pace) / self.pace,
+      "identical": same if is_greedy else "sampled",
     }
     costs = self.costs
     if costs is None:
       return row
+    # The speed-up that follows from the parts' times and the counted calls.
+    plain = costs.plain_seconds(columns["plain_emitted"]) / columns["plain_emitted"]
+    ours = costs.seconds(columns["target_calls"]) / columns["emitted"]
+    predicted = median_ratio(plain, ours)
     row |= {
       "c": costs.c,
       "block": costs.block / costs.plain,
-      "predicted": self.predicted,
-      "ratio": self.speedup.median / self.predicted.median,
+      "predicted": predicted,
+      "ratio": self.speedup.median / predicted.median,
     }
     # Alpha is the estimate with less noise; None if no drafted token was tested.
     alpha = (self.alpha_by_mass or self.alpha).value
@@ -233,17 +211,20 @@ class Row:
   batch: int
   domain: str
   cell: Measured
-  results: tuple[Any, ...] = ()  # The program's results.
+  results: tuple[Any, ...]  # The program's results.
 
   @property
   def values(self) -> dict[str, Any]:
     """The row's values by column."""
     measured = self.cell.row()
-    if self.way.shown is not None:
-      measured = {name: measured[name] for name in self.way.shown}
-    temperature = f"{self.cell.setting.temperature:g}"
-    names = {"temperature": temperature, "batch": self.batch, "domain": self.domain}
-    return {**names, **measured, **self.way.columns}
+    shown = measured if self.way.shown is None else self.way.shown
+    return {
+      "temperature": f"{self.cell.setting.temperature:g}",
+      "batch": self.batch,
+      "domain": self.domain,
+      **{name: measured[name] for name in shown},
+      **self.way.columns,
+    }
 
 
 def measure(run: Run) -> Iterator[Row]:
@@ -254,11 +235,13 @@ def measure(run: Run) -> Iterator[Row]:
     ways = run.ways(temperature, batch)
     timed = _timed(run, ways, run.inputs(batch))
     for domain in dict.fromkeys(run.domains) or [""]:
+      parts = timed
       if domain:
         numbers = [i for i, name in enumerate(run.domains) if name == domain]
-        parts = {key: _part(whole, numbers) for key, whole in timed.items()}
-      else:
-        parts = timed
+        parts = {
+          key: Timed(whole.seconds[numbers], tuple(whole.results[i] for i in numbers))
+          for key, whole in timed.items()
+        }
       plain = parts.get(PLAIN) if setting.timed else None
       for key, way in ways.items():
         cell = Measured.timed(setting, parts[key], plain, way.costs)
@@ -308,7 +291,3 @@ def _wanted(result: Any, value: Any) -> Any:
   }
   statistics = types.SimpleNamespace(**counts)
   return types.SimpleNamespace(tokens=tokens(result)[:rows], statistics=statistics)
-
-
-def _part(timed: Timed, numbers: Sequence[int]) -> Timed:
-  return Timed(timed.seconds[numbers], tuple(timed.results[i] for i in numbers))

@@ -10,6 +10,8 @@ call. An oracle needs the output in advance, so it is no way to decode.
 import dataclasses
 import functools
 import time
+from collections.abc import MutableMapping
+from concurrent import futures
 from typing import Any
 
 import jax
@@ -161,22 +163,6 @@ class Setup:
       )
 
 
-@dataclasses.dataclass(frozen=True)
-class Compiled:
-  """A compiled program, and the seconds of the compilation."""
-
-  program: Any
-  seconds: float
-
-
-def compiled(function: Any, *arguments: Any) -> Compiled:
-  """Lowers and compiles a function for the shapes and dtypes of the arguments."""
-  lowered = function.lower(*arguments)
-  begin = time.perf_counter()
-  program = lowered.compile()
-  return Compiled(program, time.perf_counter() - begin)
-
-
 class Pair:
   """The programs of a pair, on random inputs and with a random output.
 
@@ -220,23 +206,47 @@ class Pair:
       decode = Decode(plain, {"target": target.params}, sampling, setup.max_length)
       arguments = {"target": self._text}, *decode.given(inputs)
       self.functions[name] = iterated(oracle_start(decode)), arguments
-    self.programs: dict[str, Compiled] = {}
+    self.programs: dict[str, Any] = {}
+    self.compile_seconds: dict[str, float] = {}
 
-  def compile(self, *names: str) -> None:
-    """Compiles the named functions, one after the other."""
-    for name in names:
-      function, arguments = self.functions[name]
-      self.programs[name] = compiled(function, jnp.int32(1), *arguments)
+  def compile(self, *names: str, known: MutableMapping[Any, Any] | None = None) -> None:
+    """Compiles functions at the same time.
+
+    Nothing else may run: XLA times products on the device during compilation.
+
+    Args:
+      names: names in `functions`; none are all.
+      known: programs of other pairs, which share programs without the draft, and which
+        get the new programs.
+    """
+    known = {} if known is None else known
+    other = dataclasses.replace(self.setup, draft="")
+    keys = {name: (name, self.setup) for name in names or self.functions}
+    keys |= {"block": other} if "block" in keys else {}
+    keys |= {"plain": dataclasses.replace(other, gamma=0)} if "plain" in keys else {}
+    with futures.ThreadPoolExecutor() as pool:
+      missing = [name for name in keys if keys[name] not in known]
+      programs = pool.map(self._compiled, missing)
+      known |= {keys[n]: program for n, program in zip(missing, programs, strict=True)}
+    for name, key in keys.items():
+      self.programs[name], self.compile_seconds[name] = known[key]
+
+  def _compiled(self, name: str) -> tuple[Any, float]:
+    """Returns a program and the seconds of the compilation, without the tracing."""
+    function, arguments = self.functions[name]
+    lowered = function.lower(jnp.int32(1), *arguments)
+    begin = time.perf_counter()
+    return lowered.compile(), time.perf_counter() - begin
 
   def run(self, name: str, count: int):
     """Runs a program for `count` tokens or iterations."""
-    return self.programs[name].program(jnp.int32(count), *self.functions[name][1])
+    return self.programs[name](jnp.int32(count), *self.functions[name][1])
 
   def calls(self, alpha: float, runs: int) -> Program:
     """Returns a program of calls by number; each call has other accepted positions."""
     forced = [self.forced_at(alpha, run) for run in range(runs)]
     count = jnp.int32(self.setup.max_length)
-    run = self.programs["iteration"].program
+    run = self.programs["iteration"]
     return lambda number: run(count, forced[number], *self.given)
 
   def forced_at(self, alpha: float, seed: int) -> dict[str, Int[Array, "B T"]]:
@@ -263,6 +273,6 @@ class Pair:
     counts = dict.fromkeys(self.programs, (FEW, tokens // (self.setup.gamma + 1)))
     counts |= {"plain": (FEW, tokens), "block": (FEW, tokens)}
     return {
-      name: (compiled.program, self.functions[name][1], counts[name])
-      for name, compiled in self.programs.items()
+      name: (program, self.functions[name][1], counts[name])
+      for name, program in self.programs.items()
     }

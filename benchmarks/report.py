@@ -115,7 +115,7 @@ def selected(
 
 def _table(root, begin, name, end) -> str:
   """Returns a table between the markers, with the measurement's environment."""
-  query = tables()["pages"].get(name, {})
+  query = tables("benchmarks")["pages"].get(name, {})
   source = query.get("kept", name)
   path = root / DATA / f"{source}.json"
   if not path.is_file():

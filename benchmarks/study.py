@@ -56,17 +56,14 @@ class Decode:
   max_length: int  # The most tokens of an output.
   eos_id: int = NEVER  # The EOS token.
 
-  @property
-  def _settings(self) -> tuple[Sampling, int, int]:
-    return self.sampling, self.max_length, self.eos_id
-
   def __call__(self, inputs: Int[Array, "B E"], keys: Key[Array, "B"]) -> Decoded:
     """Decodes a batch."""
-    return api.compiled(self.decoder, *self._settings)(self.params, inputs, keys)
+    run = api.compiled(self.decoder, self.sampling, self.max_length, self.eos_id)
+    return run(self.params, inputs, keys)
 
   def start(self, *arrays: Any):
     """Returns the prepared loop and the first state, from the arrays of `given`."""
-    return self.decoder.prepare(*arrays, *self._settings)
+    return self.decoder.prepare(*arrays, self.sampling, self.max_length, self.eos_id)
 
   def given(self, inputs: Int[Array, "B E"]) -> tuple[Any, ...]:
     """Returns the arguments of a program: parameters, inputs and keys."""
@@ -86,37 +83,6 @@ class Decode:
       decoder = dataclasses.replace(decoder, policy=Fixed())
     start = dataclasses.replace(self, decoder=decoder, eos_id=NEVER).start
     return iterated(start, redrafts), self.given(inputs), (0, most)
-
-
-def decoding_groups(decode: Decode, rows: int) -> Callable[[Group], list[Decoded]]:
-  """Returns a program that decodes a group of inputs in batches of `rows`.
-
-  Each batch starts with the policy's state after the previous batch.
-  """
-
-  @functools.partial(jax.jit, static_argnums=0)
-  def run(decoder, params, inputs, keys, state):
-    return decoder.decode(params, inputs, keys, *decode._settings, **state)
-
-  @functools.cache
-  def tuned(length):
-    job = tuning.Job(decode.decoder, rows, length, decode.sampling, decode.max_length)
-    return tuning.tuned(job, decode.params)
-
-  def decode_group(group):
-    first, inputs, _ = group
-    decoder = tuned(inputs.shape[1])
-    state = {}
-    if isinstance(decoder, SpeculativeDecoder):
-      state = {"policy_state": decoder.first_policy_state(rows)}
-    outputs = []
-    for i in range(0, len(inputs), rows):
-      keys = row_keys(jax.random.key(0), rows, first + i)
-      outputs.append(run(decoder, decode.params, inputs[i : i + rows], keys, state))
-      state = {"policy_state": outputs[-1].policy_state} if state else {}
-    return outputs
-
-  return decode_group
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,9 +144,36 @@ class Study:
     """Returns the inputs in groups of `rows`."""
     return [Group(*group) for group in api.padded_batches(self.ids, rows)]
 
-  def grouped(self, decode: Decode, rows: int) -> Callable[[Group], Any]:
-    """Returns a program that decodes a group of `groups`, in batches of `rows`."""
-    return decoding_groups(decode, rows)
+  def grouped(self, decode: Decode, rows: int) -> Callable[[Group], list[Decoded]]:
+    """Returns a program that decodes a group of `groups`, in batches of `rows`.
+
+    Each batch starts with the policy's state after the previous batch.
+    """
+    sampling, most, eos_id = decode.sampling, decode.max_length, decode.eos_id
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(decoder, params, inputs, keys, state):
+      return decoder.decode(params, inputs, keys, sampling, most, eos_id, **state)
+
+    @functools.cache
+    def tuned(length):
+      job = tuning.Job(decode.decoder, rows, length, sampling, most)
+      return tuning.tuned(job, decode.params)
+
+    def decode_group(group):
+      first, inputs, _ = group
+      decoder = tuned(inputs.shape[1])
+      state = {}
+      if isinstance(decoder, SpeculativeDecoder):
+        state = {"policy_state": decoder.first_policy_state(rows)}
+      outputs = []
+      for i in range(0, len(inputs), rows):
+        keys = row_keys(jax.random.key(0), rows, first + i)
+        outputs.append(run(decoder, decode.params, inputs[i : i + rows], keys, state))
+        state = {"policy_state": outputs[-1].policy_state} if state else {}
+      return outputs
+
+    return decode_group
 
   @property
   def first_model(self) -> Draft | None:

@@ -1,9 +1,7 @@
-"""A table as Markdown, CSV and JSON; tables.toml has the columns and texts."""
+"""A table as Markdown and JSON; tables.toml has the columns and texts."""
 
-import csv
 import dataclasses
 import functools
-import io
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -26,19 +24,12 @@ Value = float | int | str | Estimate | Spread | None
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-  """A column.
+  """A column."""
 
-  Attributes:
-    key: the key of the values in the rows.
-    header: the header; the key if empty.
-    digits: the number of digits after the point.
-    missing: the text for a missing value.
-  """
-
-  key: str
-  header: str = ""
-  digits: int = 2
-  missing: str = NOT_MEASURED
+  key: str  # The key of the values in the rows.
+  header: str = ""  # The key if empty.
+  digits: int = 2  # The number of digits after the point.
+  missing: str = NOT_MEASURED  # The text for a missing value.
 
   def __post_init__(self):
     object.__setattr__(self, "header", self.header or self.key)
@@ -60,7 +51,7 @@ class Column:
 
 
 @functools.cache
-def tables(package: str = "benchmarks") -> Mapping[str, Any]:
+def tables(package: str) -> Mapping[str, Any]:
   """Returns the contents of a package's tables.toml."""
   file = resources.files(package) / "tables.toml"
   return tomllib.loads(file.read_text(encoding="utf-8"))
@@ -96,31 +87,21 @@ def grid(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """The result of a command.
+  """The result of a command."""
 
-  Attributes:
-    name: the name of the files.
-    title: the title above the table.
-    columns: the columns.
-    rows: values by column; JSON also has values without a column.
-    notes: notes below the table.
-    settings: settings of the command, for JSON.
-    facts: further results, for JSON.
-    before: tables that Markdown shows above this table.
-    made: versions, code, device and date, for JSON and below the notes.
-    command: the command line, for JSON.
-  """
-
-  name: str
-  title: str
+  name: str  # The name of the files.
+  title: str  # The title above the table.
   columns: Sequence[Column]
+  # Values by column. JSON also has values without a column.
   rows: Sequence[Mapping[str, Value]]
-  notes: Sequence[str] = ()
+  notes: Sequence[str] = ()  # Below the table.
+  # For JSON: the settings of the command, and further results.
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  before: Sequence["Table"] = ()
+  before: Sequence["Table"] = ()  # Markdown shows these tables above this table.
+  # Versions, code, device and date, for JSON and below the notes.
   made: Mapping[str, Any] = dataclasses.field(default_factory=environment)
-  command: str = ""
+  command: str = ""  # The command line, for JSON.
 
   def markdown(self) -> str:
     """Returns the tables of `before`, then this table, each with a title; and notes."""
@@ -130,25 +111,6 @@ class Table:
     ]
     notes = "\n".join(f"- {note}" for note in (*self.notes, listed(self.made)))
     return "\n".join([*parts, f"{notes}\n"])
-
-  def csv(self) -> str:
-    """Returns the rows as CSV; the ends of an interval have separate columns."""
-    rows = []
-    for values in self.rows:
-      row = {}
-      for key in (column.key for column in self.columns):
-        value = plain(values.get(key))
-        for name, number in (
-          value if isinstance(value, Mapping) else {"": value}
-        ).items():
-          row[key if name in ("", "value", "median") else f"{key}_{name}"] = number
-      rows.append(row)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
   def json(self) -> str:
     """Returns the table as JSON, with the rows of each table of `before` by name."""
@@ -166,8 +128,8 @@ class Table:
     return json.dumps(plain(document), indent=1) + "\n"
 
   def write(self, folder: str) -> list[str]:
-    """Writes NAME.json, NAME.csv and NAME.md, and returns the paths."""
-    texts = {"json": self.json(), "csv": self.csv(), "md": self.markdown()}
+    """Writes NAME.json and NAME.md, and returns the paths."""
+    texts = {"json": self.json(), "md": self.markdown()}
     return [put(folder, f"{self.name}.{kind}", text) for kind, text in texts.items()]
 
 
@@ -187,8 +149,8 @@ def render(
     name: the name in tables.toml. The last part is the table's name.
     rows: values by column.
     words: values for the names in braces in tables.toml.
-    more: further columns.
-    notes: further notes.
+    more: columns besides those of tables.toml.
+    notes: notes besides those of tables.toml.
     package: the package with the tables.toml.
     **fields: other fields of the table.
   """

@@ -10,6 +10,7 @@
   online     alpha while the draft learns from served requests
   methods    every drafter beside Hugging Face, CTranslate2 and upstream T5X
   tree       the fastest tree for heads
+  copy       the speed of the copy draft on texts with known outputs
   head       the time of a certified head for a large vocabulary
   pair       trains the pair in the package again
   demo       the speed of the pair in the package
@@ -34,6 +35,7 @@ COMMANDS = {
   "online": "lab.online.command",
   "methods": "lab.peers.methods",
   "tree": "lab.trees",
+  "copy": "lab.copies",
   "head": "lab.head",
   "pair": "lab.pair.recipe",
   "demo": "lab.pair.comparison",

@@ -159,11 +159,8 @@ def _make_calls(args: argparse.Namespace) -> Table:
   return render("figure5", rows, words, settings=settings)
 
 
-def _row(cell: Measured | None, gamma: int, number: int) -> dict[str, Any]:
+def _row(cell: Measured, gamma: int, number: int) -> dict[str, Any]:
   """Returns the row of decoding an input with a gamma; gamma 0 is plain decoding."""
-  name = {"decoding": f"gamma = {gamma}" if gamma else "plain"}
-  if cell is None:  # Not measured.
-    return name
   if not 0 <= number < cell.inputs:
     raise ValueError(
       f"--input: expected a number below the number of decoded inputs ({cell.inputs}), "
@@ -183,7 +180,8 @@ def _row(cell: Measured | None, gamma: int, number: int) -> dict[str, Any]:
   }
   milliseconds = {column: 1e3 * value for column, value in seconds.items()}
   counts = {"tokens": tokens, "calls": calls, "draft_steps": calls * gamma}
-  row = {**name, **counts, **milliseconds}
+  name = f"gamma = {gamma}" if gamma else "plain"
+  row = {"decoding": name, **counts, **milliseconds}
   return {**row, "total_ms": sum(duration for _, duration, _ in boxes(row))}
 
 
@@ -200,10 +198,8 @@ def boxes(row: Mapping[str, Any]) -> Iterator[tuple[float, float, str]]:
 
 
 def _draw_calls(table: Table) -> Any:
-  """Returns the figure of the measured rows; None if no row was measured."""
-  rows = [row for row in table.rows if "calls" in row]
-  if not rows:
-    return None
+  """Returns the figure of the rows."""
+  rows = table.rows
   figure, (axis,) = plotting.new_figure(11, 0.8 + 0.7 * len(rows))
   style = {"edgecolors": "white", "linewidth": 0.4}
   for place, row in enumerate(rows):

@@ -46,11 +46,11 @@ def _measured(name: str, args: argparse.Namespace) -> Table:
   """Measures every cell of a table that the flags request."""
   job = jobs.from_flags(args)
   cells = measure_all(args, job, functools.partial(_settings, name, args))
-  ours = [{**row, **(cell.row() if cell else {})} for row, cell in cells]
+  ours = [{**row, **cell.row()} for row, cell in cells]
   if name == "table2":
     ours = _fastest(ours)
   same_models = jobs.preset(args) != jobs.DEMO
-  sizes = {row["task"]: cell.inputs for row, cell in cells if cell}
+  sizes = {row["task"]: cell.inputs for row, cell in cells}
   return render(
     name,
     published.beside(ours, declared(name), same_models=same_models),
@@ -67,10 +67,9 @@ def _fastest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     groups.setdefault((row["draft"], row["temperature"]), []).append(row)
   fastest = []
   for group in groups.values():
-    measured = [row for row in group if "speed" in row]
-    gammas = " ".join(str(row["gamma"]) for row in measured)
-    best = max(measured, key=lambda row: row["speed"].median, default=None)
-    fastest.append({**best, "gammas": gammas} if best else {**group[0], "gamma": None})
+    gammas = " ".join(str(row["gamma"]) for row in group)
+    best = max(group, key=lambda row: row["speed"].median)
+    fastest.append({**best, "gammas": gammas})
   return fastest
 
 

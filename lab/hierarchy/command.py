@@ -158,16 +158,17 @@ def _rows(study, plans: Sequence[Plan], sampling) -> list[dict[str, Any]]:
     cell = Measured.timed(setting, decodes[i], decodes[0])
     by_level = [sum(int(n[0]) for n in level) for level in zip(*calls, strict=True)]
     target_calls = cell.columns["target_calls"].sum()
+    values = cell.row()
     row = {
-      **cell.row(),
+      **values,
       "levels": len(plan.levels),
       "plan": _text(plan),
       "tokens_predicted": plan.tokens_per_call,
       "middle_calls": ", ".join(f"{count / target_calls:.2f}" for count in by_level),
       "ms_predicted": 1e3 * plan.seconds,
-      "ms": 1e3 * float(decodes[i].seconds.sum()) / cell.tokens,
+      "ms": 1e3 * float(decodes[i].seconds.sum()) / values["tokens"],
       "speed_predicted": plans[0].seconds / plan.seconds,
-      "speed": cell.speedup_in_all,
+      "speed": values["in_all"],
     }
     rows.append(row)
   return rows

@@ -94,7 +94,7 @@ def _timed(study: Study, rows: Sequence[Mapping[str, Any]], args) -> list[dict]:
   for row in rows:
     cell = cells[row["found"]]
     results = {"tokens_per_call": cell.tokens_per_call, "measured": cell.speedup}
-    timed_rows.append({**row, **results, "identical": cell.equal})
+    timed_rows.append({**row, **results, "identical": cell.row()["identical"]})
   return timed_rows
 
 

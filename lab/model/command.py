@@ -50,10 +50,10 @@ def make(args: argparse.Namespace) -> Table:
     def run(piece=piece):
       return _compiled(piece, target)
 
-    cost = cells.get(key, run, args.recorded)
-    if REFUSED in (cost or {}):
+    cost = cells.get(key, run)
+    if REFUSED in cost:
       refused[piece] = cost[REFUSED]
-    elif cost is not None:
+    else:
       costs[piece] = Cost(**cost)
   seconds = timed.measure(costs, args.runs, cells) if is_cpu else {}
   return tables.table(args, model, costs, seconds, refused)

@@ -127,7 +127,7 @@ def table(
     _speed_rows(model, args.drafts),
     words,
     notes=notes,
-    settings={name: value for name, value in vars(args).items() if name != "recorded"},
+    settings=vars(args),
     facts={"device": facts, "refused": refusals},
     before=(
       of("model.pieces", pieces, words, f" | {extra['columns']}" if extra else ""),

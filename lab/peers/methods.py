@@ -22,7 +22,7 @@ _WITH_A_DRAFT = (programs.HF_GAMMA, programs.HF_DEFAULT, programs.HF_NO_MASK)
 
 def make(args: argparse.Namespace) -> Table:
   """Decodes every input with every method and with the installed peers."""
-  table = comparison.make("methods", args, more)
+  table = comparison.make("methods", args, more=more)
   notes = list(declared("methods", "lab")["notes"])
   if 0.0 in args.temperatures:
     ran = {row["draft"] for row in table.rows}

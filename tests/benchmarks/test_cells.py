@@ -16,7 +16,6 @@ def test_a_cell_is_found_by_the_complete_key(tmp_path):
   (line,) = first.path.read_text().splitlines()
   assert json.loads(line) == {"key": KEY, "result": {"alpha": 0.5}}
   again = Cells(tmp_path / "new")
-  assert again.unasked() == 0  # No cell was asked for.
   assert again.find(dict(reversed(KEY.items()))) == {"alpha": 0.5}
   assert again.find({**KEY, "device": "gpu H100"}) is None
   assert again.find({**KEY, "gamma": 4}) is None

@@ -44,25 +44,6 @@ def test_a_target_drafts_for_itself(files, tmp_path):
   assert rows[2]["tokens_per_call"]["value"] > rows[1]["tokens_per_call"]["value"]
 
 
-def test_an_output_that_repeats_its_input_is_copied(files, tmp_path, capsys):
-  path = tmp_path / "texts.jsonl"
-  sentences = tiny.sentences(3, seed=4)
-  lines = [json.dumps({"article": text, "highlights": text}) for text in sentences]
-  path.write_text("\n".join(lines))
-  flags = "--size=tiny --gamma=3 --matches 1 --input-length=48 --max-length=48"
-  flags = [*named({"texts": path}, vocabulary=files["vocabulary"]), *flags.split()]
-  (row,) = ran("copy", tmp_path, *flags)["rows"]
-  assert (row["copy_match"], row["equal"]) == (1, "3/3")
-  assert row["tokens_per_call"]["value"] > 2
-  assert row["alpha"]["value"] > 0.7
-  assert "| 3/3   |" in capsys.readouterr().out
-  # The first sentences of the input are copied as well.
-  path.write_text('{"article": "the old dog. a cat. the man"}\n')
-  (row,) = ran("copy", tmp_path, *flags, "--lead=1")["rows"]
-  assert row["equal"] == "1/1"
-  assert row["alpha"]["value"] > 0.5
-
-
 RULES = {
   None: {"token", "block"},
   "independent": {"recursive", "kseq", "traversal"},
@@ -71,9 +52,11 @@ RULES = {
 
 
 def test_every_rule_of_a_shape_has_a_column(pair, tmp_path, capsys, monkeypatch):
-  shapes = [way for way in tables()["rules"]["ways"] if way["shape"] != "chain"]
+  shapes = [
+    way for way in tables("benchmarks")["rules"]["ways"] if way["shape"] != "chain"
+  ]
   chain = {"of": ["first"], "shape": "chain", "gamma": 1, "rules": ["token", "block"]}
-  monkeypatch.setitem(tables()["rules"], "ways", [chain, *shapes[3:6]])
+  monkeypatch.setitem(tables("benchmarks")["rules"], "ways", [chain, *shapes[3:6]])
   flags = "--batches=2 --max-length=12 --num-inputs=3"
   rows = ran("rules", tmp_path, *pair, *flags.split())["rows"]
   greedy, sampled = ([r for r in rows if r["temperature"] == t] for t in "01")
@@ -136,10 +119,10 @@ def test_a_comparison_is_an_entry_of_data(pair, tmp_path, monkeypatch):
     "flags": ["pair", "gammas"],
     "ways": [{**way, "gamma": "$gammas", "rules": ["token"]}],
   }
-  monkeypatch.setitem(tables(), "lengths", entry)
+  monkeypatch.setitem(tables("benchmarks"), "lengths", entry)
   args = ["--gammas", "1", "2", *SHORT[:2], f"--output={tmp_path}"]
   assert comparison.command("lengths").main([*pair, *args]) == 0
   table = json.loads((tmp_path / "lengths.json").read_text())
   assert [row["shape"] for row in table["rows"]] == ["1 tokens", "2 tokens"]
   assert {row["identical"] for row in table["rows"]} == {"3/3"}
-  assert set(COMPARISONS) == {"batches", "copy", "rules", "methods"}
+  assert set(COMPARISONS) == {"batches", "rules", "methods"}

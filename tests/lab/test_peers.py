@@ -73,9 +73,9 @@ def test_installed_peers_give_our_plain_outputs(study):
   cells = compare(runs, range(3), Setting(GAMMA, 0.0))
   assert 2 < (tokens(runs[PLAIN](0)) > 0).sum() < LENGTH
   cells.pop(programs.CT2["int8"], None)  # The int8 network is a slightly different one.
-  assert {name: cell.equal for name, cell in cells.items()} == dict.fromkeys(
-    cells, "3/3"
-  )
+  assert {
+    name: cell.row()["identical"] for name, cell in cells.items()
+  } == dict.fromkeys(cells, "3/3")
 
 
 @pytest.mark.skipif(not importable(HUGGING_FACE), reason="needs the extra `peers`")

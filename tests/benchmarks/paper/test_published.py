@@ -68,5 +68,3 @@ def test_table_1_follows_in_every_digit(tmp_path, capsys):
   assert [row["agrees"] for row in table["rows"]] == ["yes"] * 6
   assert "2211.17192" in table["paper"]
   assert (tmp_path / "table1.md").read_text() == capsys.readouterr().out
-  lines = (tmp_path / "table1.csv").read_text().splitlines()
-  assert lines[0].startswith("alpha,gamma,paper_operations,operations")

@@ -1,6 +1,5 @@
-"""Measured tables on a tiny random pair: numbers, resuming, and missing cells."""
+"""Measured tables on a tiny random pair: numbers, and resuming."""
 
-import csv
 import json
 import re
 
@@ -47,11 +46,7 @@ def test_tables_2_and_3_reuse_the_cells_of_table_4(measured, pair_flags, monkeyp
   best = max(ours(measured, "table4"), key=lambda r: r["speed"]["median"])
   assert (row["gamma"], row["speed"]) == (best["gamma"], best["speed"])
   assert row["identical"] == "3/3" or row["tokens"] >= 6
-  with (measured / "table2.csv").open() as file:
-    first = next(csv.DictReader(file))
-  assert (
-    float(first["alpha_low"]) <= float(first["alpha"]) <= float(first["alpha_high"])
-  )
+  assert row["alpha"]["low"] <= row["alpha"]["value"] <= row["alpha"]["high"]
   ran("table3", measured, *pair_flags, "--gamma=3", "--temperatures", "0")
   assert ours(measured, "table3")[0]["alpha"] == ours(measured, "table4")[1]["alpha"]
 
@@ -71,7 +66,7 @@ def test_a_killed_run_is_resumed(measured, pair_flags, tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["device", "code", "draft"])
 def test_cells_of_another_device_code_or_training_are_not_used(
-  name, measured, pair_flags, tmp_path, capsys
+  name, measured, pair_flags, tmp_path
 ):
   text = (measured / "cells.jsonl").read_text()
   # The fingerprint of a draft's parameters.
@@ -79,13 +74,9 @@ def test_cells_of_another_device_code_or_training_are_not_used(
   moved = re.sub(f'({before})"[^"]*"', r'\1"another"', text)
   assert moved.count("another") == 2
   (tmp_path / "cells.jsonl").write_text(moved)
-  ran("table2", tmp_path, *pair_flags, *SPEEDS, "--recorded")
-  (row,) = ours(tmp_path, "table2")
-  assert "speed" not in row
-  assert "has 2 more cells, of other settings, code or machines" in (
-    capsys.readouterr().err
-  )
-  assert (tmp_path / "cells.jsonl").read_text() == moved
+  ran("table2", tmp_path, *pair_flags, *SPEEDS)
+  added = (tmp_path / "cells.jsonl").read_text().removeprefix(moved)
+  assert added.count("\n") == 2
 
 
 def test_table_3_counts_without_a_clock(pair_flags, tmp_path):
