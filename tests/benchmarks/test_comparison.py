@@ -52,11 +52,10 @@ RULES = {
 
 
 def test_every_rule_of_a_shape_has_a_column(pair, tmp_path, capsys, monkeypatch):
-  shapes = [
-    way for way in tables("benchmarks")["rules"]["ways"] if way["shape"] != "chain"
-  ]
+  entry = tables("benchmarks")["rules"]
+  shapes = [way for way in entry["ways"] if way["shape"] != "chain"]
   chain = {"of": ["first"], "shape": "chain", "gamma": 1, "rules": ["token", "block"]}
-  monkeypatch.setitem(tables("benchmarks")["rules"], "ways", [chain, *shapes[3:6]])
+  monkeypatch.setitem(entry, "ways", [chain, *shapes[3:6]])
   flags = "--batches=2 --max-length=12 --num-inputs=3"
   rows = ran("rules", tmp_path, *pair, *flags.split())["rows"]
   greedy, sampled = ([r for r in rows if r["temperature"] == t] for t in "01")

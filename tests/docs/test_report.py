@@ -53,10 +53,10 @@ def test_a_table_without_an_end_is_refused(copy, capsys):
 
 
 def test_a_page_may_show_some_columns_of_some_rows(copy, monkeypatch):
+  pages = tables("benchmarks")["pages"]
+
   def shown_by(**query):
-    monkeypatch.setitem(
-      tables("benchmarks")["pages"], "fast", {"kept": "table1", **query}
-    )
+    monkeypatch.setitem(pages, "fast", {"kept": "table1", **query})
     return report.rendered("<!-- table fast -->\n<!-- end -->\n", copy)
 
   where = {"gamma": ["5"], "alpha": ["0.7", "0.8"]}

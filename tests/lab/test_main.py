@@ -44,12 +44,22 @@ def test_an_unknown_command_is_refused_with_the_list_of_commands(name, capsys):
       "--requests=7 --input-length=32",
       "expected --requests=7 lines of at most --input-length=32",
     ),
+    (
+      "copy",
+      "--texts=texts.jsonl --vocabulary={vocabulary} --size=tiny --source=story",
+      "story",
+    ),
     ("methods", "--draft copy --also others.txt", "--also: expected NAME=FILE"),
   ],
 )
-def test_bad_flags_are_refused(name, flags, message, files, domains, tmp_path, capsys):
+def test_bad_flags_are_refused(
+  name, flags, message, files, domains, tmp_path, capsys, monkeypatch
+):
   pair = named({n: files[n] for n in ("target", "vocabulary", "inputs")})
-  inputs = {"model": [], "online": domains}.get(name, pair)
+  inputs = {"model": [], "copy": [], "online": domains}.get(name, pair)
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "texts.jsonl").write_text('{"article": "a", "highlights": "a"}')
+  flags = flags.format(**files)
   output = tmp_path / "output"
   assert main([name, *inputs, *flags.split(), f"--output={output}"]) == 1
   printed = capsys.readouterr()
