@@ -1,7 +1,6 @@
 """Comparisons of ways to decode: the commands of tables.toml, entries with `ways`."""
 
 import argparse
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -16,19 +15,14 @@ from benchmarks.command import Command, at_least
 from benchmarks.measure import PLAIN, Row, Run, Setting, Way, Ways, measure
 from benchmarks.study import Decode, Draft, Study, pad_inputs
 from benchmarks.table import Table, declared, listed, render
-from specdec_t5x.build import headed
-from specdec_t5x.contrib.link import process
-from specdec_t5x.contrib.link.client import Remote
-from specdec_t5x.contrib.pruned import Pruned
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.rules import get_rule
-from specdec_t5x.core.tree import chain, delayed
+from specdec_t5x.core.tree import delayed
 from specdec_t5x.native import library
 from specdec_t5x.ways import WAYS
 
 _EXACT = "traversal"  # For any tree; on a chain it is block verification.
-_RANKS = 8
 _COSTS_RUNS = 5
 _TRAINING = {
   "draft_model": "a draft model",
@@ -39,8 +33,8 @@ _ITSELF = Draft("target", "", None, "target", "")  # Every target can draft for 
 _ABSENT = {"batches": [1], "queue": 1, "temperatures": [0.0], "also": [], "gamma": None}
 _KEY = ("draft", "shape", "rule", "nodes", "siblings")
 
-# (study, flags, temperature) -> further ways.
-MoreFn = Callable[[Study, argparse.Namespace, float], Ways]
+# Returns further ways at a temperature.
+MoreFn = Callable[[Study, float], Ways]
 
 
 def command(name: str) -> Command:
@@ -66,36 +60,31 @@ def make(
   """
   entry = declared(name, package)
   flags = {**_ABSENT, **vars(args)}
-  at_least(argparse.Namespace(**flags), batches=1, queue=1, gamma=1, sizes=1)
+  at_least(argparse.Namespace(**flags), batches=1, queue=1, gamma=1)
   study, domains = _with_domains(study or jobs.load(args), flags)
-  if not (pairs := _pairs(study, entry, flags)):
+  if not _pairs(study, entry, flags):
     kinds = sorted({kind for way in entry["ways"] for kind in way["of"]})
     given = [f"{draft.name}: {draft.drafter}" for draft in study.drafts]
     raise ValueError(
       f"--draft: expected one of the kinds {kinds}, got {given}. Give another draft."
     )
-  with contextlib.ExitStack() as stack:
-    if any(way.get("way") == "link" for _, way in pairs):
-      drafting = process.drafting(study.first_model.source, study.job.dtype)
-      flags["remote"] = Remote(stack.enter_context(drafting))
 
-    def ways(temperature, batch):
-      others = more(study, args, temperature) if more else {}
-      return _ways(study, entry, flags, temperature, batch) | others
+  def ways(temperature, batch):
+    others = more(study, temperature) if more else {}
+    return _ways(study, entry, flags, temperature, batch) | others
 
-    run = Run(
-      ways,
-      lambda batch: study.groups(batch * flags["queue"]),
-      flags["temperatures"],
-      flags["batches"],
-      domains,
-      Setting(0, 0.0, timed=not entry.get("counted")),
-    )
-    measured = list(measure(run))
-    # A shape has the same cost under all rules and temperatures.
-    decodes = {row.key[:2]: row.way.decode for row in measured if row.way.decode}
-    costs = study.costs(decodes, _COSTS_RUNS) if entry.get("costs") else {}
-    lost = flags["remote"].counts()["lost"] if "remote" in flags else 0
+  run = Run(
+    ways,
+    lambda batch: study.groups(batch * flags["queue"]),
+    flags["temperatures"],
+    flags["batches"],
+    domains,
+    Setting(0, 0.0, timed=not entry.get("counted")),
+  )
+  measured = list(measure(run))
+  # A shape has the same cost under all rules and temperatures.
+  decodes = {row.key[:2]: row.way.decode for row in measured if row.way.decode}
+  costs = study.costs(decodes, _COSTS_RUNS) if entry.get("costs") else {}
   rows, fastest = _rows(measured, study.job.task)
   for row in rows:
     cost = costs.get((row.get("draft"), row["shape"]))
@@ -105,12 +94,7 @@ def make(
   if "pivot" in entry:
     rows = _pivoted(rows, entry["pivot"])
   inputs = {name: domains.count(name) for name in dict.fromkeys(domains)}
-  facts = {
-    "inputs": inputs or len(study.inputs),
-    "gamma": flags["gamma"],
-    # After losses the rows of the other process are of a draft that was away.
-    "drafts lost on the link": lost or None,
-  }
+  facts = {"inputs": inputs or len(study.inputs), "gamma": flags["gamma"]}
   words = {
     "task": study.job.task,
     "draft": study.drafts[0].name,
@@ -156,13 +140,7 @@ def _described(study, draft, way, rule, sampling) -> tuple[Decode, dict[str, Any
   rule = get_rule(knobs.pop("name"), **knobs)
   model = draft.model
   words = {name: way[name] for name in ("gamma", "policy") if name in way}
-  if "heads" in way:
-    size = way.get("size", model.network.config.count)
-    shape = chain(size)
-    if way["heads"] == "pruned":
-      shape = Pruned(size, width=max(size // 2, _RANKS), ranks=_RANKS)
-    drafter = headed(model.network, shape)
-  elif "way" in way:
+  if "way" in way:
     model = model if WAYS[way["way"]].needs_network else None
     drafter = _drafter(way, model and model.network)
   else:
@@ -203,8 +181,6 @@ def _pairs(study, entry, flags) -> list[tuple[Draft, Mapping]]:
     kinds = {draft.drafter}
     kinds |= {"first"} if draft is study.first_model else set()
     kinds |= {"any"} if draft is study.drafts[0] else set()
-    if draft.drafter == "heads" and draft.model.network.config.kind != "eagle":
-      kinds.add("trees")
     for way in entry["ways"]:
       if flags.get(way.get("when"), True) and not kinds.isdisjoint(way["of"]):
         pairs.append((draft, way))

@@ -21,7 +21,7 @@ from benchmarks.measure import Measured, Setting
 from benchmarks.oracle import Pair, Setup
 from benchmarks.paper import published
 from benchmarks.table import Table, render
-from benchmarks.timed import alternate, repeated, slopes
+from benchmarks.timed import Costs, alternate, repeated, slopes
 from specdec_t5x.analysis import theory
 from specdec_t5x.native.cuda import library
 from specdec_t5x.network.config import WEIGHTS
@@ -141,36 +141,34 @@ def measured(pair: Pair, alphas: list[float], runs: int) -> dict[str, Any]:
   if lost := [name for name, median in ms.items() if median <= 0]:
     return {"error": f"the time of {lost} is lost in noise: raise --runs"}
   fastest = min(("plain", "block"), key=ms.get)
+  plain = timed[fastest, setup.max_length]
   # The time of a small draft may be lost in noise.
-  draft = max(ms["redrafted"] - ms["iteration"], 0.0) / setup.gamma
-  c = draft / ms[fastest]
+  draft = max(ms["redrafted"] - ms["iteration"], 0.0)
+  costs = Costs(setup.gamma, ms[fastest], 0.0, ms["iteration"], 0.0, draft)
+  setting = Setting(setup.gamma, setup.temperature)
   rows = []
   for alpha in calls:
-    cell = Measured.timed(
-      Setting(setup.gamma, setup.temperature),
-      timed[alpha],
-      timed[fastest, setup.max_length],
-    )
+    cell = Measured.timed(setting, timed[alpha], plain)
     came = cell.alpha.value
-    tokens = float(theory.expected_tokens(came, setup.gamma))
     row = {
       "alpha": alpha,
       "came": came,
       "tokens_per_call": cell.tokens_per_call.value,
       "speed": dataclasses.asdict(cell.speedup),
-      "theorem": float(theory.walltime_improvement(came, setup.gamma, c)),
-      "with_block": tokens * ms[fastest] / ms["iteration"],
+      "theorem": float(theory.walltime_improvement(came, setup.gamma, costs.c)),
+      "with_block": float(costs.loop_improvement(came)),
       "identical": f"{int(cell.columns['identical'].sum())}/{runs * setup.batch}",
     }
     rows.append(row)
   memory = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
   return {
-    **{name: ms[name] for name in ("iteration", "block")},
-    "plain": ms[fastest],
+    "iteration": costs.iteration,
+    "block": ms["block"],
+    "plain": costs.plain,
     "width": 1 if fastest == "plain" else setup.gamma + 1,
-    "draft_step": draft,
-    "rest": ms["iteration"] - setup.gamma * draft - ms["block"],
-    "c": c,
+    "draft_step": draft / setup.gamma,
+    "rest": costs.block - ms["block"],
+    "c": costs.c,
     "compile": pair.compile_seconds,
     "memory": memory and memory / 1e9,
     "calls": rows,
@@ -182,15 +180,11 @@ def _checked() -> dict[str, list[dict[str, str]]]:
 
   A failing kernel may disable a process's device, so another process checks kernels.
   """
-  variables = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+  command = [sys.executable, "-m", "tests.native.device"]
+  environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+  limit = {"timeout": _CHECK_SECONDS, "stdout": subprocess.PIPE}
   try:
-    process = subprocess.run(
-      [sys.executable, "-m", "tests.native.device"],
-      timeout=_CHECK_SECONDS,
-      stdout=subprocess.PIPE,
-      env=variables,
-      cwd=ROOT,
-    )
+    process = subprocess.run(command, env=environment, cwd=ROOT, **limit)
     output = process.stdout
     ending = f"the exit status is {process.returncode}"
   except subprocess.TimeoutExpired as error:
@@ -199,9 +193,8 @@ def _checked() -> dict[str, list[dict[str, str]]]:
   lines = [line.split(": ", 2) for line in output.decode().splitlines()]
   # A killed process may leave half a line.
   rows = [line for line in lines if len(line) > 2] + [["ended", "all", ending]]
-  return {
-    "rows": [dict(zip(("verdict", "check", "found"), x, strict=True)) for x in rows]
-  }
+  names = "verdict", "check", "found"
+  return {"rows": [dict(zip(names, row, strict=True)) for row in rows]}
 
 
 def _rows(setup: Setup, result: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:

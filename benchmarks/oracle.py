@@ -16,8 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
 from benchmarks.sizes import VOCAB_SIZE, random_params, t5_1_1
 from benchmarks.study import Decode
@@ -35,7 +34,6 @@ from specdec_t5x.network.transformer import Transformer
 FEW = 2  # The smaller of the two counts of iterations.
 # Drafts made by rounding the target: bits, and the number of inputs that share a scale.
 ROUNDED = {"int8": (8, 0), "int4": (4, 0), "int4/32": (4, 32)}
-_DRAWS = 64
 # The margin of a forced token's logit over all other logits. Up to MOST_TEMPERATURE the
 # softmax is one-hot in float32.
 _MARGIN = 1e4
@@ -93,45 +91,20 @@ def oracle_start(decode: Decode):
       extend = oracle_extend(spec.extend, forced["target"])
       return dataclasses.replace(spec, extend=extend), state
     target = spec.context.target
-    networks = spec.context.networks
-    fields = {"target": _bent(target, forced["target"])}
-    if networks:
-      fields["networks"] = {"draft": _bent(networks["draft"], forced["draft"])}
-    else:  # The target drafts for itself.
+    networks = {}
 
-      def without(*args):
-        return oracle_extend(target.without(*args), forced["draft"])
+    def without(*args):  # The target drafts for itself.
+      return oracle_extend(target.without(*args), forced["draft"])
 
-      fields["target"] = dataclasses.replace(fields["target"], without=without)
-    context = dataclasses.replace(spec.context, **fields)
+    for name, network in spec.context.networks.items():
+      extend = oracle_extend(network.extend, forced["draft"])
+      networks[name] = dataclasses.replace(network, extend=extend)
+    extend = oracle_extend(target.extend, forced["target"])
+    target = dataclasses.replace(target, extend=extend, without=without)
+    context = dataclasses.replace(spec.context, target=target, networks=networks)
     return dataclasses.replace(spec, context=context), state
 
   return start
-
-
-def replayed(kept: Bool[np.ndarray, "B T"], gamma: int) -> tuple[int, int]:
-  """Returns the numbers of accepted and tested tokens in decoding a given text.
-
-  `kept` says whether the draft is right at each position.
-  """
-  accepted = tried = 0
-  for row in np.asarray(kept).tolist():
-    begin = 0
-    while begin < len(row):
-      # The last token of an output is always the target's.
-      most = min(gamma, len(row) - begin - 1)
-      right = 0
-      while right < most and row[begin + right]:
-        right += 1
-      accepted += right
-      tried += min(right + 1, most)
-      begin += right + 1
-  return accepted, tried
-
-
-def _bent(network, forced):
-  extend = oracle_extend(network.extend, forced)
-  return dataclasses.replace(network, extend=extend)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,20 +225,16 @@ class Pair:
   def forced_at(self, alpha: float, seed: int) -> dict[str, Int[Array, "B T"]]:
     """Returns forced tokens: the target's text, and a draft that is right at alpha.
 
-    The draft's token is the target's token with probability alpha, independently at
-    each position. An output has few tested positions. So the result is the draw, of
-    many, with a share of accepted tokens nearest to alpha.
+    The draft has the target's token at a share alpha of the positions, chosen at random
+    in each row. The tested positions are a part of all positions, so the share of
+    accepted tokens is near alpha.
     """
-    shape = _DRAWS, *self._text.shape
-    is_right = jax.random.uniform(jax.random.key(seed), shape) < alpha
-    drawn = jnp.where(is_right, self._text, (self._text + 1) % VOCAB_SIZE)
-
-    def distance(kept):
-      accepted, tried = replayed(kept, self.setup.gamma)
-      return abs(accepted - alpha * tried) / max(tried, 1)
-
-    nearest = np.argmin([distance(kept) for kept in np.asarray(is_right)])
-    return {"target": self._text, "draft": drawn[nearest]}
+    is_right = jnp.arange(self._text.shape[1]) < alpha * self._text.shape[1]
+    is_right = jnp.broadcast_to(is_right, self._text.shape)
+    key = jax.random.key(seed)
+    is_right = jax.random.permutation(key, is_right, axis=1, independent=True)
+    draft = jnp.where(is_right, self._text, (self._text + 1) % VOCAB_SIZE)
+    return {"target": self._text, "draft": draft}
 
   def loops(self) -> dict[str, Loop]:
     """Returns each compiled program as a loop with a small and a large count."""

@@ -136,10 +136,6 @@ class Study:
     """The inputs' tokens, without padding."""
     return [[token for token in row[0].tolist() if token] for row in self.inputs]
 
-  def batch(self, size: int) -> Int[Array, "B E"]:
-    """Returns the first inputs as one batch."""
-    return next(iter(api.padded_batches(self.ids[:size], size)))[1]
-
   def groups(self, rows: int) -> list[Group]:
     """Returns the inputs in groups of `rows`."""
     return [Group(*group) for group in api.padded_batches(self.ids, rows)]
@@ -200,9 +196,11 @@ class Study:
     """Returns the times of the parts of decodes, on the first input."""
     text = self.inputs[0]
     plain = self.decode(next(iter(decodes.values())).sampling)
-    loops = {n: (x.loop(text), x.loop(text, redrafts=True)) for n, x in decodes.items()}
-    depths = {name: x.decoder.drafter.depth for name, x in decodes.items()}
-    return measure_costs(plain.loop(text), loops, depths, runs)
+    loops = {}
+    for name, decode in decodes.items():
+      once, twice = (decode.loop(text, redrafts) for redrafts in (False, True))
+      loops[name] = decode.decoder.drafter.depth, once, twice
+    return measure_costs(plain.loop(text), loops, runs)
 
   def key(self, draft: Draft, setting) -> dict[str, Any]:
     """Returns the key of a cell: all settings that determine the measurement."""

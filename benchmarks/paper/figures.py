@@ -79,34 +79,36 @@ def _make_curves(name: str, args: argparse.Namespace) -> Table:
 
 
 def _read_points(path: str | None) -> list[dict[str, Any]]:
-  """Returns a point for each measured row of a table's JSON; none if `path` is None."""
-  points = []
+  """Returns a point for each row of a table's JSON; none if `path` is None."""
+  if path is None:
+    return []
   try:
-    document = json.loads(epath.Path(path).read_text()) if path else {"rows": []}
-    for row in document["rows"]:
-      if row.get("alpha"):
-        label = f"{row['draft']}, {row['task']}, T={row['temperature']}"
-        tokens = row["tokens_per_call"]["value"]
-        point = {
-          "of": f"measured: {label} ({document['environment']['device']})",
-          "alpha": row["alpha"]["value"],
-          "tokens": tokens,
-          "speed": row["speed"]["median"],
-          # The target's scored tokens over the output tokens.
-          "operations": (row["gamma"] + 1) / tokens,
-        }
-        points.append({**point, "gamma": row["gamma"], "c": row["c"]})
+    document = json.loads(epath.Path(path).read_text())
+    rows = [row for row in document["rows"] if row.get("alpha")]
+    if not rows:
+      raise ValueError("no measured row")
+    return [_point(row, document["environment"]["device"]) for row in rows]
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise ValueError(
       f"--points: {path!r} can't be read ({type(error).__name__}: {error}). Expected "
       "table2.json or table4.json, as written by `python -m benchmarks` table2 "
       "or table4."
     ) from error
-  if path and not points:
-    raise ValueError(
-      f"--points: {path!r} has no measured row. Run the table's command first."
-    )
-  return points
+
+
+def _point(row: Mapping[str, Any], device: str) -> dict[str, Any]:
+  label = f"{row['draft']}, {row['task']}, T={row['temperature']}"
+  tokens = row["tokens_per_call"]["value"]
+  return {
+    "of": f"measured: {label} ({device})",
+    "alpha": row["alpha"]["value"],
+    "gamma": row["gamma"],
+    "c": row["c"],
+    "tokens": tokens,
+    "speed": row["speed"]["median"],
+    # The target's scored tokens over the output tokens.
+    "operations": (row["gamma"] + 1) / tokens,
+  }
 
 
 def _draw_curves(table: Table) -> Any:
@@ -122,11 +124,11 @@ def _draw_curves(table: Table) -> Any:
     for value, rows in curves.items():
       numbers = [row[column] for row in rows]
       axis.plot(_ALPHAS, numbers, color=colors[value], label=f"{by} = {value:g}")
+    labels = set()
     for row in table.rows:
       if row["of"] != "theory":
         ours = row["of"].startswith("measured")
         kind = "measured" if ours else row["of"]
-        is_known = kind in axis.get_legend_handles_labels()[1]
         axis.plot(
           row["alpha"],
           row[column],
@@ -135,8 +137,9 @@ def _draw_curves(table: Table) -> Any:
           # A point has the colour of the curve with the same gamma or c, else white.
           markerfacecolor=colors.get(row[by], "white"),
           markeredgecolor="black",
-          label=None if is_known else kind,
+          label=None if kind in labels else kind,
         )
+        labels.add(kind)
     axis.set(xlabel="alpha", ylabel=label)
   axes[0].legend(fontsize=7)
   figure.suptitle(table.title, fontsize=10)
@@ -166,22 +169,22 @@ def _row(cell: Measured, gamma: int, number: int) -> dict[str, Any]:
       f"--input: expected a number below the number of decoded inputs ({cell.inputs}), "
       f"got {number}. Raise --num-tokens to decode more inputs."
     )
-  prefix = "" if gamma else "plain_"
   costs = cell.costs
+  prefix = "" if gamma else "plain_"
   tokens = int(cell.columns[f"{prefix}emitted"][number])
   calls = int(cell.columns["target_calls"][number]) if gamma else tokens
-  seconds = {
+  row = {
+    "decoding": f"gamma = {gamma}" if gamma else "plain",
+    "tokens": tokens,
+    "calls": calls,
+    "draft_steps": calls * gamma,
     # Encoding is the time of a call without iterations.
-    "encoder_ms": costs.plain_start,
-    "draft_encoder_ms": max(costs.start - costs.plain_start, 0.0) if gamma else 0.0,
-    "draft_ms": costs.draft / gamma if gamma else 0.0,
-    "target_ms": costs.block if gamma else costs.plain,
-    "measured_ms": float(cell.columns[f"{prefix}seconds"][number]),
+    "encoder_ms": 1e3 * costs.plain_start,
+    "draft_encoder_ms": 1e3 * max(costs.start - costs.plain_start, 0) * bool(gamma),
+    "draft_ms": 1e3 * costs.draft / gamma if gamma else 0.0,
+    "target_ms": 1e3 * (costs.block if gamma else costs.plain),
+    "measured_ms": 1e3 * float(cell.columns[f"{prefix}seconds"][number]),
   }
-  milliseconds = {column: 1e3 * value for column, value in seconds.items()}
-  counts = {"tokens": tokens, "calls": calls, "draft_steps": calls * gamma}
-  name = f"gamma = {gamma}" if gamma else "plain"
-  row = {"decoding": name, **counts, **milliseconds}
   return {**row, "total_ms": sum(duration for _, duration, _ in boxes(row))}
 
 

@@ -19,6 +19,7 @@ from benchmarks.timed import each_turn, medians
 from lab.layers.agreement import Agreement
 from lab.layers.costs import LayerCosts
 from lab.layers.search import Search, require_optuna
+from specdec_t5x import api
 from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.policy import Fixed
@@ -165,7 +166,7 @@ def measured(
       f"{study.job.max_length}. Raise --max-length or lower --gamma."
     )
   names = study.target.network.sublayers
-  texts = study.batch(batch)
+  _, texts, _ = next(iter(api.padded_batches(study.ids[:batch], batch)))
   kinds = list(dict.fromkeys(name.partition("_")[0] for name in names))
   skips = {kind: [n for n in names if n.startswith(f"{kind}_")] for kind in kinds}
   skips |= {"whole": [], "rest": names}
