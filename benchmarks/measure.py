@@ -248,15 +248,6 @@ def measure(run: Run) -> Iterator[Row]:
         yield Row(key, way, batch, domain, cell, parts[key].results)
 
 
-def compare(
-  programs: Mapping[Any, Program], inputs: Sequence[Any], setting: Setting
-) -> dict[Any, Measured]:
-  """Returns the measurements of programs that run in turn, with `PLAIN` among them."""
-  ways = {key: Way(program) for key, program in programs.items()}
-  run = Run(lambda *_: ways, lambda batch: inputs, setting=setting)
-  return {row.key: row.cell for row in measure(run)}
-
-
 def tokens(result: Any) -> np.ndarray:
   """Returns the output tokens of one or several decodes, a row per output."""
   decodes = result if isinstance(result, list) else [result]

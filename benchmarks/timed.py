@@ -153,11 +153,6 @@ def slopes(timed: Mapping[tuple[Any, int], Timed]) -> dict[Any, Float[np.ndarray
   return result
 
 
-def each_turn(loops: Mapping[Any, Loop], runs: int) -> dict[Any, Any]:
-  """Returns the seconds [R] per repetition of loops that run in turn (`repeated`)."""
-  return slopes(alternate(repeated(loops), range(runs)))
-
-
 def medians(slopes: Mapping[Any, Float[np.ndarray, "R"]]) -> dict[Any, float]:
   """Returns the median seconds per repetition of each loop.
 

@@ -16,7 +16,7 @@ from benchmarks.command import Command
 from benchmarks.measure import PLAIN, Measured, Setting
 from benchmarks.study import Decode, Study
 from benchmarks.table import Table, listed, render
-from benchmarks.timed import Timed, alternate, each_turn, medians
+from benchmarks.timed import Timed, alternate, medians, repeated, slopes
 from lab.hierarchy import planner
 from lab.hierarchy.planner import Plan
 from specdec_t5x.api import Model
@@ -118,11 +118,11 @@ def _seconds(study, decode, pairs, sampling, gamma):
     decoding = decode(*pair, size)
     loops[pair, size] = decoding.loop(text)
     loops[pair[1], size] = decoding.loop(text, redrafts=True)
-  slopes = each_turn(loops, _RUNS)
+  turns = slopes(alternate(repeated(loops), range(_RUNS)))
   seconds = {}
   for pair, size in itertools.product(pairs, sizes):
-    seconds[pair, size] = medians({"iteration": slopes[pair, size]})["iteration"]
-    draft = np.median(slopes[pair[1], size] - slopes[pair, size])
+    seconds[pair, size] = medians({"iteration": turns[pair, size]})["iteration"]
+    draft = np.median(turns[pair[1], size] - turns[pair, size])
     seconds[pair[1], size] = max(float(draft), 0.0)  # Copying may be lost in noise.
   every = np.arange(1, gamma + 1)
 
@@ -131,7 +131,7 @@ def _seconds(study, decode, pairs, sampling, gamma):
 
   drafts = {name: curve(name) for _, name in pairs}
   iterations = {pair: curve(pair) for pair in pairs}
-  return float(np.median(slopes[PLAIN])), drafts, iterations
+  return float(np.median(turns[PLAIN])), drafts, iterations
 
 
 def _rows(study, plans: Sequence[Plan], sampling) -> list[dict[str, Any]]:

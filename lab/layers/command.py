@@ -12,10 +12,10 @@ from benchmarks import jobs
 from benchmarks.cells import Cells
 from benchmarks.command import Command, at_least
 from benchmarks.environment import machine
-from benchmarks.measure import PLAIN, Setting, compare
+from benchmarks.measure import PLAIN, Run, Way, measure
 from benchmarks.study import Decode, Study, fingerprint, pad_inputs
 from benchmarks.table import Table, listed, put, render
-from benchmarks.timed import each_turn, medians
+from benchmarks.timed import alternate, medians, repeated, slopes
 from lab.layers.agreement import Agreement
 from lab.layers.costs import LayerCosts
 from lab.layers.search import Search, require_optuna
@@ -86,11 +86,12 @@ def _rows(search: Search, trials: int, seed: int) -> Iterator[dict[str, Any]]:
 def _timed(study: Study, rows: Sequence[Mapping[str, Any]], args) -> list[dict]:
   """Returns the rows with speed and equality, measured in turn with plain decoding."""
   study = dataclasses.replace(study, inputs=pad_inputs(study.ids[: args.timed]))
-  runs = {PLAIN: study.grouped(study.decode(args.temperature), 1)}
+  ways = {PLAIN: Way(study.grouped(study.decode(args.temperature), 1))}
   for row in rows:
     decode = skipping(study, args.temperature, row["skip"], row["gamma"])
-    runs[row["found"]] = study.grouped(decode, 1)
-  cells = compare(runs, study.groups(1), Setting(0, args.temperature))
+    ways[row["found"]] = Way(study.grouped(decode, 1))
+  run = Run(lambda *_: ways, study.groups, [args.temperature])
+  cells = {row.key: row.cell for row in measure(run)}
   timed_rows = []
   for row in rows:
     cell = cells[row["found"]]
@@ -177,7 +178,7 @@ def measured(
     loops[f"{name}, twice"] = decode(skip, longest).loop(texts, redrafts=True)
   for gamma in range(1, longest + 1):
     loops[gamma] = decode(names, gamma).loop(texts)
-  turns = each_turn(loops, runs)
+  turns = slopes(alternate(repeated(loops), range(runs)))
   # An iteration that drafts twice takes a draft more.
   drafts = {name: turns[f"{name}, twice"] - turns.pop(name) for name in skips}
   return _costs(medians(turns | drafts), skips, names, longest)

@@ -9,7 +9,7 @@ import jax
 
 from benchmarks import jobs
 from benchmarks.command import Command
-from benchmarks.measure import PLAIN, Run, Setting, Way, compare, measure
+from benchmarks.measure import PLAIN, Run, Setting, Way, measure
 from benchmarks.study import Study
 from benchmarks.table import Column, Table, listed, render
 from benchmarks.timed import Program
@@ -89,15 +89,20 @@ def _rows(
 def _timed(study: Study, kept, setting: Setting, address: str, args) -> dict:
   """Returns the speed-up over each link and the counted bits, by K."""
   remotes = {speed: Remote(address, speed, args.delay_ms) for speed in args.mbits}
-  runs = {PLAIN: study.grouped(study.decode(setting.temperature), 1)}
+  plain = study.grouped(study.decode(setting.temperature), 1)
+  runs = {}
   for k in kept:
     for speed, remote in remotes.items():
       link = Link(remote, args.gamma, k)
       decode = study.decode(setting.temperature, None, link)
       runs[k, speed] = _Counted(study.grouped(decode, 1), remote)
-  cells = compare(runs, study.groups(1)[: args.num_timed], setting)
+  ways = {PLAIN: Way(plain), **{key: Way(run) for key, run in runs.items()}}
+  run = Run(
+    lambda *_: ways, lambda _: study.groups(1)[: args.num_timed], setting=setting
+  )
+  cells = {row.key: row.cell for row in measure(run)}
   results = {k: {} for k in kept}
-  for (k, speed), run in list(runs.items())[1:]:
+  for (k, speed), run in runs.items():
     results[k] |= {_named(speed): cells[k, speed].speedup, **run.bits_a_token()}
   return results
 

@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.measure import tokens
 from benchmarks.oracle import random_model
 from benchmarks.sizes import SIZES, random_params, t5_1_1
-from benchmarks.study import Decode, decoding_groups
+from benchmarks.study import NEVER, Decode, Group, Job, Study
 from specdec_t5x.build import Model, together
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import get_rule
@@ -126,6 +126,7 @@ def agreement(size: str, dtype: str, same_bits: bool | None = None) -> tuple[boo
   vocab = target.network.config.vocab_size
   inputs = jax.random.randint(jax.random.key(2), (LINES, _INPUTS), 2, vocab)
   inputs = np.asarray(inputs)
+  study = Study(Job("", "", {}, None, _OUTPUTS), target, (), (), NEVER)
   lines = {}
   calls = {}
   # An accelerator multiplies float32 in fewer bits by default.
@@ -133,7 +134,7 @@ def agreement(size: str, dtype: str, same_bits: bool | None = None) -> tuple[boo
     for name, decoder in decoders.items():
       used = params if decoder.drafter else {"target": target.params}
       decode = Decode(decoder, used, GREEDY, _OUTPUTS)
-      outputs = decoding_groups(decode, BATCH)((0, inputs))
+      outputs = study.grouped(decode, BATCH)(Group(0, inputs, LINES))
       lines[name] = tokens(outputs)
       calls[name] = sum(int(x.statistics.target_calls.sum()) for x in outputs)
   plain = lines.pop("plain")
