@@ -4,6 +4,7 @@
 """
 
 import argparse
+import functools
 import importlib
 import sys
 from collections.abc import Sequence
@@ -14,15 +15,15 @@ from benchmarks.table import tables
 from specdec_t5x.quiet import import_quietly
 
 COMPARISONS = [name for name, entry in tables("benchmarks").items() if "ways" in entry]
-# "module:attribute" of each command.
+# The module of each command, with `make` and perhaps `draw`.
 COMMANDS = {
-  "decode": "gpu:DECODE",
-  "gpu": "gpu:GPU",
-  "infer": "infer:COMMAND",
-  "machine": "machine:COMMAND",
-  **{f"table{number}": "paper.tables:command" for number in range(1, 6)},
-  **{f"figure{number}": "paper.figures:command" for number in range(2, 6)},
-  **dict.fromkeys(COMPARISONS, "comparison:command"),
+  "decode": "gpu",
+  "gpu": "gpu",
+  "infer": "infer",
+  "machine": "machine",
+  **{f"table{number}": "paper.tables" for number in range(1, 6)},
+  **{f"figure{number}": "paper.figures" for number in range(2, 6)},
+  **dict.fromkeys(COMPARISONS, "comparison"),
 }
 # Commands that never load TensorFlow, which takes seconds.
 _LIGHT = ("decode", "infer", "machine", "gpu", "figure2", "figure3", "figure4")
@@ -47,10 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return OTHERS[name](argv[1:])
   if name not in _LIGHT:
     import_quietly("tensorflow")
-  module, _, attribute = COMMANDS[name].partition(":")
-  command = getattr(importlib.import_module(f"benchmarks.{module}"), attribute)
-  command = command if isinstance(command, Command) else command(name)
-  return command.main(argv[1:])
+  module = importlib.import_module(f"benchmarks.{COMMANDS[name]}")
+  make = functools.partial(module.make, name)
+  return Command(name, make, draw=getattr(module, "draw", None)).main(argv[1:])
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""The common part of the commands: flags, tables and error messages."""
+"""The common part of the commands: flags, tables, figures and error messages."""
 
 import argparse
 import dataclasses
+import importlib.util
+import pathlib
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks import plotting, report
+from benchmarks import report
 from benchmarks.table import Table, put, tables
 from specdec_t5x.platforms import check_platform
 
@@ -26,20 +28,12 @@ def at_least(args: argparse.Namespace, **least: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-  """A command of `python -m benchmarks`, or of another package.
+  """A command of `python -m benchmarks`, or of another package."""
 
-  Attributes:
-    name: the entry of tables.toml with the text of --help and the flags.
-    make: makes the table from the flags.
-    package: the package with the tables.toml.
-    output: the default folder of files; None if --output is required.
-    draw: returns a figure of the table, or None; a flag --chart makes it optional.
-  """
-
-  name: str
-  make: Callable[[argparse.Namespace], Table]
-  package: str = "benchmarks"
-  output: str | None = None
+  name: str  # The entry of tables.toml with the text of --help and the flags.
+  make: Callable[[argparse.Namespace], Table]  # Makes the table from the flags.
+  package: str = "benchmarks"  # The package with the tables.toml.
+  # Returns a figure of the table. A flag --chart makes the figure optional.
   draw: Callable[[Table], Any] | None = None
 
   def parser(self) -> argparse.ArgumentParser:
@@ -51,17 +45,16 @@ class Command:
       epilog="Leave the cores idle for the timed programs.",
       formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    defaults = entry.get("defaults", {})
     about = "folder for JSON and Markdown, and for kept cells"
-    is_needed = self.output is None
-    parser.add_argument("--output", default=self.output, required=is_needed, help=about)
+    parser.add_argument("--output", required="output" not in defaults, help=about)
     about = f"keep the JSON as {report.DATA}/NAME.json, the source of the pages"
     parser.add_argument("--keep", metavar="NAME", help=about)
     flags = {**tables("benchmarks")["flags"], **tables(self.package)["flags"]}
+    groups = tables("benchmarks")["groups"]
     names = entry.get("flags", [])
-    while groups := [name for name in names if name in tables("benchmarks")["groups"]]:
-      group = tables("benchmarks")["groups"][groups[0]]
-      i = names.index(groups[0])
-      names = [*names[:i], *group, *names[i + 1 :]]
+    while not groups.keys().isdisjoint(names):
+      names = [flag for name in names for flag in groups.get(name, [name])]
     for name in names:
       options = dict(flags[name])
       if "type" in options:
@@ -69,7 +62,7 @@ class Command:
       if options.get("default", []) != []:
         options["help"] += " (%(default)s)"
       parser.add_argument(f"--{name.replace('_', '-')}", **options)
-    parser.set_defaults(**entry.get("defaults", {}))
+    parser.set_defaults(**defaults)
     return parser
 
   def main(self, argv: Sequence[str]) -> int:
@@ -82,8 +75,11 @@ class Command:
     args = parser.parse_args(argv)
     draws = self.draw and getattr(args, "chart", True)
     try:
-      if draws:
-        plotting.require_matplotlib()
+      if draws and importlib.util.find_spec("matplotlib") is None:
+        raise ValueError(
+          "Figures need matplotlib, but matplotlib is not installed. Install matplotlib "
+          "with pip install 'specdec_t5x[reproduce]'; the tables need no matplotlib."
+        )
       check_platform()
       table = self.make(args)
       settings = table.settings or vars(args)
@@ -91,8 +87,8 @@ class Command:
       command = f"{parser.prog} {shlex.join(argv)}"
       table = dataclasses.replace(table, settings=settings, command=command)
       files = table.write(args.output)
-      if draws and (figure := self.draw(table)):
-        files += plotting.save(figure, args.output, table.name)
+      if draws:
+        files += _save(self.draw(table), args.output, table.name)
       if args.keep:
         files.append(put(report.DATA, f"{args.keep}.json", table.json()))
     except (ValueError, OSError) as error:
@@ -101,3 +97,27 @@ class Command:
     print(table.markdown(), end="")
     print(f"Written: {', '.join(files)}", file=sys.stderr)
     return 0
+
+
+def new_figure(width: float, height: float, panels: int = 1):
+  """Returns a figure of matplotlib and a list of axes side by side."""
+  # `Figure` needs no window system and no global state, unlike pyplot.
+  from matplotlib.figure import Figure
+
+  figure = Figure(figsize=(width, height), layout="constrained")
+  axes = figure.subplots(1, panels, squeeze=False)[0]
+  for axis in axes:
+    axis.grid(alpha=0.3, linewidth=0.6)
+  return figure, list(axes)
+
+
+def _save(figure, folder: str, name: str) -> list[str]:
+  """Writes NAME.png and NAME.svg into an existing folder and returns their paths."""
+  from matplotlib import rc_context
+
+  paths = [pathlib.Path(folder) / f"{name}.{kind}" for kind in ("png", "svg")]
+  figure.savefig(paths[0], dpi=150)
+  # Without a date and random names, equal figures give equal files.
+  with rc_context({"svg.hashsalt": name}):
+    figure.savefig(paths[1], metadata={"Date": None})
+  return list(map(str, paths))

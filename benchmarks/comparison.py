@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import functools
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 import jax
 
 from benchmarks import jobs
-from benchmarks.command import Command, at_least
+from benchmarks.command import at_least
 from benchmarks.measure import PLAIN, Row, Run, Setting, Way, Ways, measure
 from benchmarks.study import Decode, Draft, Study, pad_inputs
 from benchmarks.table import Table, declared, listed, render
@@ -35,11 +34,6 @@ _KEY = ("draft", "shape", "rule", "nodes", "siblings")
 
 # Returns further ways at a temperature.
 MoreFn = Callable[[Study, float], Ways]
-
-
-def command(name: str) -> Command:
-  """Returns the command of a comparison."""
-  return Command(name, functools.partial(make, name))
 
 
 def make(

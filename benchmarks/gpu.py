@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import functools
 import itertools
 import os
 import subprocess
@@ -15,7 +14,7 @@ import jax
 import numpy as np
 
 from benchmarks.cells import Cells
-from benchmarks.command import Command, at_least
+from benchmarks.command import at_least
 from benchmarks.environment import ROOT, environment, machine
 from benchmarks.measure import Measured, Setting
 from benchmarks.oracle import Pair, Setup
@@ -220,7 +219,3 @@ def _paper(setup: Setup, alpha: float) -> dict[str, Any]:
     if (row["draft"], row["temperature"], row["alpha"]) == key:
       return {name: row[column] for name, column in shown.items()}
   return {}
-
-
-GPU = Command("gpu", functools.partial(make, "gpu"))
-DECODE = Command("decode", functools.partial(make, "decode"))

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.command import Command, at_least
+from benchmarks.command import at_least
 from benchmarks.table import Table, render
 from benchmarks.timed import alternate, median_ratio, spread
 
@@ -27,12 +27,12 @@ class Finished(NamedTuple):
   processor: float
 
 
-def make(args: argparse.Namespace) -> Table:
+def make(name: str, args: argparse.Namespace) -> Table:
   """Runs both commands in turn at each batch and temperature."""
   at_least(args, runs=1, batches=1)
   settings = itertools.product(args.temperatures, args.batches)
   rows = [_row(args, temperature, batch) for temperature, batch in settings]
-  return render("infer", rows, {"task": args.task, "runs": args.runs})
+  return render(name, rows, {"task": args.task, "runs": args.runs})
 
 
 def run(flags: Sequence[str], folder: str) -> Finished:
@@ -96,6 +96,3 @@ def _row(args: argparse.Namespace, temperature: float, batch: int) -> dict[str, 
 def _processor_seconds() -> float:
   usage = resource.getrusage(resource.RUSAGE_CHILDREN)
   return usage.ru_utime + usage.ru_stime
-
-
-COMMAND = Command("infer", make)

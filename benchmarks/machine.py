@@ -5,13 +5,13 @@ import argparse
 import jax
 import jax.numpy as jnp
 
-from benchmarks.command import Command, at_least
+from benchmarks.command import at_least
 from benchmarks.table import Table, render
 from benchmarks.timed import alternate, median_ratio, spread
 from specdec_t5x.network import products
 
 
-def make(args: argparse.Namespace) -> Table:
+def make(name: str, args: argparse.Namespace) -> Table:
   """Times one row and many rows with the same matrix, and one row twice."""
   at_least(args, megabytes=1, rows=1, runs=1)
   size = int((args.megabytes * 1e6 / 4) ** 0.5)
@@ -34,7 +34,4 @@ def make(args: argparse.Namespace) -> Table:
     "one program over itself": median_ratio(seconds["once"], seconds["again"]),
   }
   rows = [{"of": name, "value": value} for name, value in values.items()]
-  return render("machine", rows, {"megabytes": args.megabytes})
-
-
-COMMAND = Command("machine", make)
+  return render(name, rows, {"megabytes": args.megabytes})

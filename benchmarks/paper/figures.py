@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import functools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from benchmarks import jobs, plotting
+from benchmarks import jobs
 from benchmarks.cells import measure_all
-from benchmarks.command import Command
+from benchmarks.command import new_figure
 from benchmarks.measure import Measured, Setting
 from benchmarks.paper import published
 from benchmarks.table import Table, render
@@ -34,12 +33,14 @@ _COLORS = {
 }
 
 
-def command(name: str) -> Command:
-  """Returns the command of a figure, such as 'figure2'."""
-  if name == "figure5":
-    return Command(name, _make_calls, output=published.OUTPUT, draw=_draw_calls)
-  make = functools.partial(_make_curves, name)
-  return Command(name, make, output=published.OUTPUT, draw=_draw_curves)
+def make(name: str, args: argparse.Namespace) -> Table:
+  """Returns the numbers of a figure, such as 'figure2'."""
+  return _make_calls(args) if name == "figure5" else _make_curves(name, args)
+
+
+def draw(table: Table) -> Any:
+  """Returns the figure of `make`'s table."""
+  return _draw_calls(table) if table.name == "figure5" else _draw_curves(table)
 
 
 # ---- Figures 2 to 4: theory for every alpha, and points ----
@@ -114,7 +115,7 @@ def _point(row: Mapping[str, Any], device: str) -> dict[str, Any]:
 def _draw_curves(table: Table) -> Any:
   """Returns the figure, with a panel for each column of `_PANELS`."""
   by, panels = _PANELS[table.name]
-  figure, axes = plotting.new_figure(5.2 * len(panels), 4.2, len(panels))
+  figure, axes = new_figure(5.2 * len(panels), 4.2, len(panels))
   curves = {}
   for row in table.rows:
     if row["of"] == "theory":
@@ -203,7 +204,7 @@ def boxes(row: Mapping[str, Any]) -> Iterator[tuple[float, float, str]]:
 def _draw_calls(table: Table) -> Any:
   """Returns the figure of the rows."""
   rows = table.rows
-  figure, (axis,) = plotting.new_figure(11, 0.8 + 0.7 * len(rows))
+  figure, (axis,) = new_figure(11, 0.8 + 0.7 * len(rows))
   style = {"edgecolors": "white", "linewidth": 0.4}
   for place, row in enumerate(rows):
     for start, duration, kind in boxes(row):

@@ -8,7 +8,6 @@ from typing import Any
 
 from specdec_t5x.analysis import theory
 
-OUTPUT = "runs/reproduce"  # Tables and figures share the folder, and thus cells.
 _HALF_A_TENTH = 0.05  # Half a unit of the last digit that table 4 prints.
 
 Row = Mapping[str, Any]

@@ -130,7 +130,7 @@ def table(
     settings=vars(args),
     facts={"device": facts, "refused": refusals},
     before=(
-      of("model.pieces", pieces, words, f" | {extra['columns']}" if extra else ""),
+      of("model.pieces", pieces, words, extra.get("columns", ())),
       of("model.c", _c_rows(model, args.drafts)),
       of("model.advice", list(_advice(model, args))),
     ),

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks import jobs, plotting
+from benchmarks import jobs
 from benchmarks.cells import Cells
-from benchmarks.command import Command
+from benchmarks.command import Command, new_figure
 from benchmarks.environment import machine
 from benchmarks.measure import COUNTED, Measured, Setting
 from benchmarks.study import fingerprint
@@ -174,7 +174,7 @@ def _rows(args, way: str, found, control) -> Iterator[dict]:
 
 def draw(table: Table) -> Any:
   """Returns the figure: alpha over requests, a curve per loss."""
-  figure, (axis,) = plotting.new_figure(7, 4)
+  figure, (axis,) = new_figure(7, 4)
   requests = table.settings["requests"]
   domains = list(dict.fromkeys(row["domain"] for row in table.rows))
   for way in dict.fromkeys(row["learns"] for row in table.rows):

@@ -1,11 +1,13 @@
 """Comparisons of ways to decode on a tiny pair: the contents of the rows."""
 
+import functools
 import json
 
 import pytest
 
 from benchmarks import comparison
 from benchmarks.__main__ import COMPARISONS
+from benchmarks.command import Command
 from benchmarks.table import tables
 from tests.benchmarks.conftest import named, ran
 from tests.t5x_bridge import tiny
@@ -120,7 +122,8 @@ def test_a_comparison_is_an_entry_of_data(pair, tmp_path, monkeypatch):
   }
   monkeypatch.setitem(tables("benchmarks"), "lengths", entry)
   args = ["--gammas", "1", "2", *SHORT[:2], f"--output={tmp_path}"]
-  assert comparison.command("lengths").main([*pair, *args]) == 0
+  make = functools.partial(comparison.make, "lengths")
+  assert Command("lengths", make).main([*pair, *args]) == 0
   table = json.loads((tmp_path / "lengths.json").read_text())
   assert [row["shape"] for row in table["rows"]] == ["1 tokens", "2 tokens"]
   assert {row["identical"] for row in table["rows"]} == {"3/3"}
