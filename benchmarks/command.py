@@ -77,8 +77,8 @@ class Command:
     try:
       if draws and importlib.util.find_spec("matplotlib") is None:
         raise ValueError(
-          "Figures need matplotlib, but matplotlib is not installed. Install matplotlib "
-          "with pip install 'specdec_t5x[reproduce]'; the tables need no matplotlib."
+          "Figures need matplotlib, but matplotlib is not installed. Install it by "
+          "pip install 'specdec_t5x[reproduce]'; the tables need no matplotlib."
         )
       check_platform()
       table = self.make(args)

@@ -28,10 +28,13 @@ SOURCES = (
 
 def environment(packages: Sequence[str] = PACKAGES) -> dict[str, str | None]:
   """Returns versions (None if not installed), code, device, the host's cores, date."""
+  device = jax.devices()[0]
+  # The device kind of a CPU is "cpu", so the processor's name is more precise.
+  kind = tuning.processor() if device.platform == "cpu" else device.device_kind
   return {
     **versions(packages),
     "code": code(ROOT),
-    "device": _device(),
+    "device": f"{device.platform} {kind}",
     "cores": str(os.cpu_count()),
     "date": datetime.date.today().isoformat(),
   }
@@ -51,10 +54,3 @@ def code(root: pathlib.Path, sources: Sequence[str] = SOURCES) -> str:
     digest.update(f"{path.relative_to(root)}\0".encode())
     digest.update(path.read_bytes())
   return digest.hexdigest()[:16]
-
-
-def _device() -> str:
-  device = jax.devices()[0]
-  # The device kind of a CPU is "cpu", so the processor's name is more precise.
-  is_cpu = device.platform == "cpu"
-  return f"{device.platform} {tuning.processor() if is_cpu else device.device_kind}"

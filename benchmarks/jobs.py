@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from etils import epath
 
@@ -46,12 +45,6 @@ def from_flags(args: argparse.Namespace) -> Job:
       fixed[name] = getattr(args, name)
   job = {DEMO: _of_demo, PAPER: _of_paper, None: _of_flags}[chosen](args)
   return dataclasses.replace(job, drafts={**job.drafts, **_drafts(args)}, **fixed)
-
-
-def known(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the preset and the folders of models, for a table's settings."""
-  job = from_flags(args)
-  return {"preset": preset(args), "models": {"target": job.target, **job.drafts}}
 
 
 def _of_demo(args) -> Job:

@@ -181,7 +181,6 @@ class Way:
   columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # Of the rows.
   decode: Any = None  # The decode whose parts may be timed.
   costs: Costs | None = None  # The times of the parts, if known.
-  shown: Sequence[str] | None = None  # The measured columns of the rows; None is all.
 
 
 # Ways by key. All ways are compared with the way `PLAIN`.
@@ -216,13 +215,11 @@ class Row:
   @property
   def values(self) -> dict[str, Any]:
     """The row's values by column."""
-    measured = self.cell.row()
-    shown = measured if self.way.shown is None else self.way.shown
     return {
       "temperature": f"{self.cell.setting.temperature:g}",
       "batch": self.batch,
       "domain": self.domain,
-      **{name: measured[name] for name in shown},
+      **self.cell.row(),
       **self.way.columns,
     }
 

@@ -10,8 +10,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int, Key
 
+from benchmarks import timed
 from benchmarks.environment import machine
-from benchmarks.timed import Costs, Loop, iterated, measure_costs
+from benchmarks.timed import Costs, Loop
 from specdec_t5x import api, tuning
 from specdec_t5x.api import Model
 from specdec_t5x.build import together
@@ -82,7 +83,7 @@ class Decode:
       most = max(1, min(_ITERATIONS, fit))
       decoder = dataclasses.replace(decoder, policy=Fixed())
     start = dataclasses.replace(self, decoder=decoder, eos_id=NEVER).start
-    return iterated(start, redrafts), self.given(inputs), (0, most)
+    return timed.iterated(start, redrafts), self.given(inputs), (0, most)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +110,11 @@ class Job:
   dtype: str = "float32"  # The dtype of parameters and activations.
   runs: int = 15  # The number of timed runs of each part.
   vocabulary: str = ""  # A SentencePiece model, or a Hugging Face folder.
+
+  @property
+  def models(self) -> dict[str, str]:
+    """The folders of the models by name."""
+    return {"target": self.target, **self.drafts}
 
   def load(self) -> "Study":
     """Loads the inputs and models."""
@@ -193,14 +199,27 @@ class Study:
     )
 
   def costs(self, decodes: Mapping[Any, Decode], runs: int) -> dict[Any, Costs]:
-    """Returns the times of the parts of decodes, on the first input."""
+    """Times the parts of decodes in turn with the plain loop, on the first input."""
     text = self.inputs[0]
-    plain = self.decode(next(iter(decodes.values())).sampling)
-    loops = {}
-    for name, decode in decodes.items():
-      once, twice = (decode.loop(text, redrafts) for redrafts in (False, True))
-      loops[name] = decode.decoder.drafter.depth, once, twice
-    return measure_costs(plain.loop(text), loops, runs)
+    loops = {"plain": self.decode(next(iter(decodes.values())).sampling).loop(text)}
+    for key, decode in decodes.items():
+      loops[key, 0] = decode.loop(text)
+      loops[key, 1] = decode.loop(text, redrafts=True)
+    calls = timed.alternate(timed.repeated(loops), range(runs))
+    seconds = timed.slopes(calls)
+    middle = timed.medians(seconds)
+    return {
+      key: Costs(
+        gamma=decode.decoder.drafter.depth,
+        plain=middle["plain"],
+        plain_start=float(np.median(calls["plain", 0].seconds)),
+        iteration=middle[key, 0],
+        start=float(np.median(calls[(key, 0), 0].seconds)),
+        # The time of drafting by lookups may be lost in noise.
+        draft=max(float(np.median(seconds[key, 1] - seconds[key, 0])), 0.0),
+      )
+      for key, decode in decodes.items()
+    }
 
   def key(self, draft: Draft, setting) -> dict[str, Any]:
     """Returns the key of a cell: all settings that determine the measurement."""

@@ -200,33 +200,3 @@ class Costs:
   def loop_improvement(self, alpha: ArrayLike) -> Numbers:
     """Returns E(alpha, gamma) plain / iteration: theorem 3.8 with a block's cost."""
     return expected_tokens(alpha, self.gamma) * self.plain / self.iteration
-
-
-def measure_costs(
-  plain: Loop, decodes: Mapping[Any, tuple[int, Loop, Loop]], runs: int
-) -> dict[Any, Costs]:
-  """Times the loops of decodes in turn with the plain loop; the fewer count is 0.
-
-  Args:
-    plain: the plain loop.
-    decodes: each decode's gamma, the loop, and the loop that drafts twice.
-    runs: the number of runs of every program.
-  """
-  loops = {"plain": plain}
-  for key, (_, once, twice) in decodes.items():
-    loops |= {(key, 0): once, (key, 1): twice}
-  timed = alternate(repeated(loops), range(runs))
-  seconds = slopes(timed)
-  middle = medians(seconds)
-  costs = {}
-  for key, (gamma, _, _) in decodes.items():
-    costs[key] = Costs(
-      gamma=gamma,
-      plain=middle["plain"],
-      plain_start=float(np.median(timed["plain", 0].seconds)),
-      iteration=middle[key, 0],
-      start=float(np.median(timed[(key, 0), 0].seconds)),
-      # The time of drafting by lookups may be lost in noise.
-      draft=max(float(np.median(seconds[key, 1] - seconds[key, 0])), 0.0),
-    )
-  return costs

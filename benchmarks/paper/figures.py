@@ -159,7 +159,7 @@ def _make_calls(args: argparse.Namespace) -> Table:
   rows = [_row(cell, row["gamma"], args.input) for row, cell in cells]
   rows.append(_row(cells[-1][1], 0, args.input))
   words = {**vars(args), "task": job.task, "draft": cells[0][0]["draft"]}
-  settings = {**jobs.known(args), "gammas": args.gammas, "input": args.input}
+  settings = {**vars(args), "models": job.models}
   return render("figure5", rows, words, settings=settings)
 
 

@@ -31,7 +31,7 @@ def make(name: str, args: argparse.Namespace) -> Table:
     name,
     published.beside(ours, declared(name), same_models=same_models),
     notes=published.exceptions() if name == "table4" else (),
-    settings={**vars(args), **jobs.known(args), "inputs": sizes},
+    settings={**vars(args), "models": job.models, "inputs": sizes},
     facts={"paper": published.numbers()["source"]},
   )
 

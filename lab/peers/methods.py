@@ -21,8 +21,8 @@ from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.contrib.pruned import Pruned
 from specdec_t5x.network.functional import is_decoder_only
 
-# Peers do not report their calls.
-_SHOWN = ("milliseconds", "speed", "in_all", "identical")
+# The columns that need the calls, which peers do not report.
+_UNKNOWN = ("alpha", "alpha_by_counts", "tokens_per_call", "drafted")
 _RANKS = 8
 _WITH_A_DRAFT = (programs.HF_GAMMA, programs.HF_DEFAULT, programs.HF_NO_MASK)
 
@@ -89,7 +89,6 @@ def installed(study: Study, args: argparse.Namespace) -> dict[str, Way]:
     name: Way(
       lambda group, program=program: program(group.first),
       columns=_columns(name),
-      shown=_SHOWN,
     )
     for name, program in decoders.items()
   }
@@ -98,6 +97,7 @@ def installed(study: Study, args: argparse.Namespace) -> dict[str, Way]:
 def _columns(name: str) -> dict[str, Any]:
   has_draft = name in _WITH_A_DRAFT
   return {
+    **dict.fromkeys(_UNKNOWN),
     "draft": name,
     "shape": "peer",
     "rule": "greedy",
