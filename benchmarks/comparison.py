@@ -30,6 +30,7 @@ _TRAINING = {
 }
 _ITSELF = Draft("target", "", None, "target", "")  # Every target can draft for itself.
 _ABSENT = {"batches": [1], "queue": 1, "temperatures": [0.0], "also": [], "gamma": None}
+_ABSENT |= {"top_k": 0, "top_p": 0.0}
 _KEY = ("draft", "shape", "rule", "nodes", "siblings")
 
 # Returns further ways at a temperature.
@@ -43,14 +44,10 @@ def make(
   more: MoreFn | None = None,
   package: str = "benchmarks",
 ) -> Table:
-  """Decodes every input by every way of a comparison.
+  """Decodes every input by every way of the comparison `name` of a tables.toml.
 
-  Args:
-    name: the entry of tables.toml.
-    args: the flags.
-    study: the pair and the inputs; None are those of the flags.
-    more: returns ways that decode in turn with the ways.
-    package: the package with the tables.toml.
+  `more` returns further ways, timed in turn with the ways of the comparison. The pair
+  and the inputs are those of the flags without a study.
   """
   entry = declared(name, package)
   flags = {**_ABSENT, **vars(args)}
@@ -93,7 +90,7 @@ def make(
     "task": study.job.task,
     "draft": study.drafts[0].name,
     "inputs": len(study.inputs),
-    "sampling": _sampling(flags, flags["temperatures"][0]),
+    "sampling": Sampling(flags["temperatures"][0], flags["top_k"], flags["top_p"]),
     "products": library.problem() or "native",
     "fastest": fastest,
   }
@@ -103,7 +100,7 @@ def make(
 
 def _ways(study, entry, flags, temperature, batch) -> dict[Any, Way]:
   """Returns the ways by the columns `_KEY`, and plain decoding if ways are timed."""
-  sampling = _sampling(flags, temperature)
+  sampling = Sampling(temperature, flags["top_k"], flags["top_p"])
   at = "sampled" if temperature else "greedy"
   described = {}
   if not entry.get("counted"):
@@ -202,10 +199,6 @@ def _drafter(way: Mapping, network: Any) -> Any:
       stem, branches, depth = value
       knobs[name] = delayed(stem, branches, max(depth, stem + 1))
   return WAYS[way["way"]].make({"draft": network}, **knobs)
-
-
-def _sampling(flags: Mapping[str, Any], temperature: float) -> Sampling:
-  return Sampling(temperature, flags.get("top_k", 0), flags.get("top_p", 0.0))
 
 
 def _with_domains(study: Study, flags: Mapping) -> tuple[Study, list[str]]:

@@ -88,28 +88,27 @@ def _read_points(path: str | None) -> list[dict[str, Any]]:
     rows = [row for row in document["rows"] if row.get("alpha")]
     if not rows:
       raise ValueError("no measured row")
-    return [_point(row, document["environment"]["device"]) for row in rows]
+    device = document["environment"]["device"]
+    return [
+      {
+        "of": f"measured: {row['draft']}, {row['task']}, T={row['temperature']} "
+        f"({device})",
+        "alpha": row["alpha"]["value"],
+        "gamma": row["gamma"],
+        "c": row["c"],
+        "tokens": row["tokens_per_call"]["value"],
+        "speed": row["speed"]["median"],
+        # The target's scored tokens over the output tokens.
+        "operations": (row["gamma"] + 1) / row["tokens_per_call"]["value"],
+      }
+      for row in rows
+    ]
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise ValueError(
       f"--points: {path!r} can't be read ({type(error).__name__}: {error}). Expected "
       "table2.json or table4.json, as written by `python -m benchmarks` table2 "
       "or table4."
     ) from error
-
-
-def _point(row: Mapping[str, Any], device: str) -> dict[str, Any]:
-  label = f"{row['draft']}, {row['task']}, T={row['temperature']}"
-  tokens = row["tokens_per_call"]["value"]
-  return {
-    "of": f"measured: {label} ({device})",
-    "alpha": row["alpha"]["value"],
-    "gamma": row["gamma"],
-    "c": row["c"],
-    "tokens": tokens,
-    "speed": row["speed"]["median"],
-    # The target's scored tokens over the output tokens.
-    "operations": (row["gamma"] + 1) / tokens,
-  }
 
 
 def _draw_curves(table: Table) -> Any:
@@ -159,8 +158,7 @@ def _make_calls(args: argparse.Namespace) -> Table:
   rows = [_row(cell, row["gamma"], args.input) for row, cell in cells]
   rows.append(_row(cells[-1][1], 0, args.input))
   words = {**vars(args), "task": job.task, "draft": cells[0][0]["draft"]}
-  settings = {**vars(args), "models": job.models}
-  return render("figure5", rows, words, settings=settings)
+  return render("figure5", rows, words, settings={**vars(args), "models": job.models})
 
 
 def _row(cell: Measured, gamma: int, number: int) -> dict[str, Any]:
