@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from benchmarks.measure import PLAIN, Measured, Run, Setting, Way, measure
 from benchmarks.study import BATCH, Draft, Job, Study
-
-FILE = "cells.jsonl"
+from benchmarks.timed import Costs
 
 Key = Mapping[str, Any]
 
@@ -27,7 +27,7 @@ class Cells:
   """The cells of one folder."""
 
   def __init__(self, folder: str | os.PathLike):
-    self.path = pathlib.Path(folder) / FILE
+    self.path = pathlib.Path(folder) / "cells.jsonl"
     self._results, self._is_whole = self._read()
 
   def find(self, key: Key) -> dict[str, Any] | None:
@@ -95,14 +95,17 @@ def measure_all(
   for draft, setting in tqdm(pairs, desc=job.task, unit="cell", file=sys.stderr):
 
     def run(draft=draft, setting=setting):
-      return measure_cell(study, draft, setting).to_result()
+      cell = measure_cell(study, draft, setting)
+      columns = {name: values.tolist() for name, values in cell.columns.items()}
+      return {"columns": columns, "costs": cell.costs and vars(cell.costs)}
 
     # A timed cell has the same counts as a counted cell.
     timed = study.key(draft, dataclasses.replace(setting, timed=True))
-    key = study.key(draft, setting)
-    result = cells.find(timed) or cells.get(key, run)
+    result = cells.find(timed) or cells.get(study.key(draft, setting), run)
+    columns = {name: np.array(values) for name, values in result["columns"].items()}
+    costs = result["costs"] and Costs(**result["costs"])
     row = {**names, "draft": draft.name, **dataclasses.asdict(setting)}
-    rows.append((row, Measured.of(setting, result)))
+    rows.append((row, Measured(setting, columns, costs)))
   return rows
 
 

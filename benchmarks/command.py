@@ -6,7 +6,7 @@ import importlib.util
 import pathlib
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import report
@@ -14,16 +14,6 @@ from benchmarks.table import Table, put, tables
 from specdec_t5x.platforms import check_platform
 
 _TYPES = {"int": int, "float": float}
-
-
-def at_least(args: argparse.Namespace, **least: int) -> None:
-  """Raises a ValueError if a flag, or a value of a flag, is below the least value."""
-  for name, bound in least.items():
-    value = vars(args).get(name)
-    for each in value if isinstance(value, list) else [value]:
-      if each is not None and each < bound:
-        flag = name.replace("_", "-")
-        raise ValueError(f"--{flag} must be at least {bound}, got {each}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +25,16 @@ class Command:
   package: str = "benchmarks"  # The package with the tables.toml.
   # Returns a figure of the table. A flag --chart makes the figure optional.
   draw: Callable[[Table], Any] | None = None
+
+  @property
+  def _flags(self) -> dict[str, Mapping[str, Any]]:
+    """The entry's flags, with the keywords of argparse and the least value."""
+    flags = {**tables("benchmarks")["flags"], **tables(self.package)["flags"]}
+    groups = tables("benchmarks")["groups"]
+    names = tables(self.package)[self.name].get("flags", [])
+    while not groups.keys().isdisjoint(names):
+      names = [flag for name in names for flag in groups.get(name, [name])]
+    return {name: flags[name] for name in names}
 
   def parser(self) -> argparse.ArgumentParser:
     """Returns the parser of the entry's flags."""
@@ -50,13 +50,8 @@ class Command:
     parser.add_argument("--output", required="output" not in defaults, help=about)
     about = f"keep the JSON as {report.DATA}/NAME.json, the source of the pages"
     parser.add_argument("--keep", metavar="NAME", help=about)
-    flags = {**tables("benchmarks")["flags"], **tables(self.package)["flags"]}
-    groups = tables("benchmarks")["groups"]
-    names = entry.get("flags", [])
-    while not groups.keys().isdisjoint(names):
-      names = [flag for name in names for flag in groups.get(name, [name])]
-    for name in names:
-      options = dict(flags[name])
+    for name, keywords in self._flags.items():
+      options = {key: value for key, value in keywords.items() if key != "least"}
       if "type" in options:
         options["type"] = _TYPES[options["type"]]
       if options.get("default", []) != []:
@@ -80,6 +75,7 @@ class Command:
           "Figures need matplotlib, but matplotlib is not installed. Install it by "
           "pip install 'specdec_t5x[reproduce]'; the tables need no matplotlib."
         )
+      self._check(args)
       check_platform()
       table = self.make(args)
       settings = table.settings or vars(args)
@@ -97,6 +93,14 @@ class Command:
     print(table.markdown(), end="")
     print(f"Written: {', '.join(files)}", file=sys.stderr)
     return 0
+
+  def _check(self, args: argparse.Namespace) -> None:
+    for name, options in self._flags.items():
+      value = getattr(args, name)
+      for each in value if isinstance(value, list) else [value]:
+        if "least" in options and each is not None and not each >= options["least"]:
+          flag = name.replace("_", "-")
+          raise ValueError(f"--{flag} must be at least {options['least']}, got {each}.")
 
 
 def new_figure(width: float, height: float, panels: int = 1):

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 
 from benchmarks import jobs
-from benchmarks.command import at_least
 from benchmarks.measure import PLAIN, Row, Run, Setting, Way, Ways, measure
 from benchmarks.study import Decode, Draft, Study, pad_inputs
 from benchmarks.table import Table, declared, listed, render
@@ -51,7 +50,6 @@ def make(
   """
   entry = declared(name, package)
   flags = {**_ABSENT, **vars(args)}
-  at_least(argparse.Namespace(**flags), batches=1, queue=1, gamma=1)
   study, domains = _with_domains(study or jobs.load(args), flags)
   if not _pairs(study, entry, flags):
     kinds = sorted({kind for way in entry["ways"] for kind in way["of"]})

@@ -14,7 +14,6 @@ import jax
 import numpy as np
 
 from benchmarks.cells import Cells
-from benchmarks.command import at_least
 from benchmarks.environment import ROOT, environment, machine
 from benchmarks.measure import Measured, Setting
 from benchmarks.oracle import Pair, Setup
@@ -29,14 +28,10 @@ _WARM = 3  # A GPU records command buffers in a program's second run.
 _CHECK_SECONDS = 150
 # Acceptance rates that the target's rounded weights may reach, not from the paper.
 _ALPHAS = {"int8": [0.99], "int4": [0.88], "int4/32": [0.95]}
-_PARTS = "plain", "width", "iteration", "draft_step", "block", "rest", "c", "memory"
 
 
 def make(name: str, args: argparse.Namespace) -> Table:
   """Measures cells until the time is up, and returns the tables of a command."""
-  at_least(args, batches=1, gamma=1, runs=1, input_length=1)
-  if not args.minutes >= 0:
-    raise ValueError(f"--minutes must be a number of at least 0, got {args.minutes}.")
   if not all(0 <= alpha <= 1 for alpha in args.alphas):
     raise ValueError(f"--alphas must be numbers from 0 to 1, got {args.alphas}.")
   pairs = list(_setups(args))
@@ -84,13 +79,11 @@ def _alphas(setup: Setup, args: argparse.Namespace) -> list[float]:
   """Returns the acceptance rates to prescribe: given, the paper's, or T5-base's."""
   if args.alphas or setup.draft in _ALPHAS:
     return args.alphas or _ALPHAS[setup.draft]
-  rows = published.numbers()["tables_2_and_4"]
-  name = f"T5-{setup.draft}"
-  if name not in {row["draft"] for row in rows}:
-    name = "T5-base"
-  key = name, int(setup.temperature > 0)
-  rates = {row["alpha"] for row in rows if (row["draft"], row["temperature"]) == key}
-  return sorted(rates, reverse=True)
+  rates = {}
+  for row in published.numbers()["tables_2_and_4"]:
+    if row["temperature"] == int(setup.temperature > 0):
+      rates.setdefault(row["draft"], set()).add(row["alpha"])
+  return sorted(rates.get(f"T5-{setup.draft}", rates["T5-base"]), reverse=True)
 
 
 def _setups(args: argparse.Namespace) -> Iterator[Setup]:
@@ -115,7 +108,7 @@ def _measured(setup: Setup, alphas, runs: int, programs: dict) -> dict[str, Any]
   try:
     pair = Pair(setup)
     jax.block_until_ready(pair.given)
-    pair.compile(known=programs)
+    pair.compile(programs)
     return measured(pair, alphas, runs)
   except jax.errors.JaxRuntimeError as error:
     message = str(error).splitlines()[0][:200]
@@ -180,10 +173,10 @@ def _checked() -> dict[str, list[dict[str, str]]]:
   A failing kernel may disable a process's device, so another process checks kernels.
   """
   command = [sys.executable, "-m", "tests.native.device"]
-  environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-  limit = {"timeout": _CHECK_SECONDS, "stdout": subprocess.PIPE}
+  how = {"cwd": ROOT, "timeout": _CHECK_SECONDS, "stdout": subprocess.PIPE}
+  how["env"] = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
   try:
-    process = subprocess.run(command, env=environment, cwd=ROOT, **limit)
+    process = subprocess.run(command, **how)
     output = process.stdout
     ending = f"the exit status is {process.returncode}"
   except subprocess.TimeoutExpired as error:
@@ -203,7 +196,7 @@ def _rows(setup: Setup, result: Mapping[str, Any] | None) -> Iterator[dict[str, 
   if result is None or "error" in result:
     yield {**row, **(result or {})}
     return
-  row |= {name: result[name] for name in _PARTS}
+  row |= {n: x for n, x in result.items() if n not in ("compile", "calls")}
   row |= {f"compile_{name}": value for name, value in result["compile"].items()}
   for call in result["calls"]:
     yield {**row, **_paper(setup, call["alpha"]), **call, "wanted": call["alpha"]}

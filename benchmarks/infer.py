@@ -11,25 +11,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from benchmarks.command import at_least
 from benchmarks.table import Table, render
 from benchmarks.timed import alternate, median_ratio, spread
 
-BOTH = ("baseline", "spec")
-
-
-class Finished(NamedTuple):
-  """The parsed lines of a finished run's JSONL, and the processors' seconds."""
-
-  records: Sequence[Mapping[str, Any]]
-  processor: float
+# The parsed lines of a finished run's JSONL, and the processors' seconds.
+Finished = tuple[Sequence[Mapping[str, Any]], float]
 
 
 def make(name: str, args: argparse.Namespace) -> Table:
   """Runs both commands in turn at each batch and temperature."""
-  at_least(args, runs=1, batches=1)
   settings = itertools.product(args.temperatures, args.batches)
   rows = [_row(args, temperature, batch) for temperature, batch in settings]
   return render(name, rows, {"task": args.task, "runs": args.runs})
@@ -46,10 +38,9 @@ def run(flags: Sequence[str], folder: str) -> Finished:
   # The command would keep finished results, even after a new training of the pair.
   shutil.rmtree(folder, ignore_errors=True)
   begin = _processor_seconds()
+  command = [sys.executable, *arguments]
   with log.open("w", encoding="utf-8") as file:
-    process = subprocess.run(
-      [sys.executable, *arguments], stdout=file, stderr=file, check=False
-    )
+    process = subprocess.run(command, stdout=file, stderr=file, check=False)
   processor = _processor_seconds() - begin
   if process.returncode:
     end = log.read_text(encoding="utf-8", errors="replace")[-2000:]
@@ -59,7 +50,7 @@ def run(flags: Sequence[str], folder: str) -> Finished:
     )
   (path,) = pathlib.Path(folder).glob("*.jsonl-00000-of-00001")
   lines = path.read_text(encoding="utf-8").splitlines()
-  return Finished([*map(json.loads, lines)], processor)
+  return [json.loads(line) for line in lines], processor
 
 
 def _row(args: argparse.Namespace, temperature: float, batch: int) -> dict[str, Any]:
@@ -67,7 +58,7 @@ def _row(args: argparse.Namespace, temperature: float, batch: int) -> dict[str, 
   settings = [f"--gin.BATCH_SIZE={batch}", f"--gin.TEMPERATURE={temperature!r}"]
   with tempfile.TemporaryDirectory() as folder:
     programs = {}
-    for name in BOTH:
+    for name in ("baseline", "spec"):
       files = (f"configs/{name}_{args.task}.gin", *args.gin_file)
       flags = [f"--gin_file={file}" for file in files] + settings
       if name == "spec":
@@ -75,9 +66,9 @@ def _row(args: argparse.Namespace, temperature: float, batch: int) -> dict[str, 
       job = functools.partial(run, flags, f"{folder}/{name}")
       programs[name] = lambda _, job=job: job()
     timed = alternate(programs, range(args.runs))
-  plain, ours = (timed[name] for name in BOTH)
-  processors = [[run.processor for run in each.results] for each in (plain, ours)]
-  pairs = list(zip(plain.results[-1].records, ours.results[-1].records, strict=True))
+  plain, ours = timed.values()
+  processors = [[run[1] for run in each.results] for each in (plain, ours)]
+  pairs = list(zip(plain.results[-1][0], ours.results[-1][0], strict=True))
   same = sum(x["prediction_tokens"] == y["prediction_tokens"] for x, y in pairs)
   counts = [record["aux"] for _, record in pairs]
   calls = sum(count["target_calls"] for count in counts)

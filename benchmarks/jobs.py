@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from etils import epath
 
-from benchmarks.command import at_least
 from benchmarks.study import UNTRAINED, Job, Study, Tokens
 from specdec_t5x.demo import embedded
 from specdec_t5x.vocabularies.frames import frame_of
@@ -38,7 +37,6 @@ def from_flags(args: argparse.Namespace) -> Job:
     ValueError: if flags or files are missing; the message names all of them.
   """
   chosen = preset(args)
-  at_least(args, num_inputs=1, max_length=1, num_tokens=1, runs=1)
   fixed = {"num_tokens": 10_000, "dtype": "bfloat16"} if chosen == PAPER else {}
   for name in ("max_length", "num_tokens", "dtype", "runs"):
     if vars(args).get(name) is not None:

@@ -5,7 +5,6 @@ import argparse
 import jax
 import jax.numpy as jnp
 
-from benchmarks.command import at_least
 from benchmarks.table import Table, render
 from benchmarks.timed import alternate, median_ratio, spread
 from specdec_t5x.network import products
@@ -13,7 +12,6 @@ from specdec_t5x.network import products
 
 def make(name: str, args: argparse.Namespace) -> Table:
   """Times one row and many rows with the same matrix, and one row twice."""
-  at_least(args, megabytes=1, rows=1, runs=1)
   size = int((args.megabytes * 1e6 / 4) ** 0.5)
   weights = jax.random.normal(jax.random.key(0), (size, size))
   product = jax.jit(lambda x: products.multiply("auto", x, weights)[0])

@@ -80,17 +80,6 @@ class Measured:
       }
     return cls(setting, columns, costs)
 
-  @classmethod
-  def of(cls, setting: Setting, result: Mapping[str, Any]) -> "Measured":
-    """Returns the cell of a result of `to_result`."""
-    columns = {name: np.array(values) for name, values in result["columns"].items()}
-    return cls(setting, columns, result["costs"] and Costs(**result["costs"]))
-
-  def to_result(self) -> dict[str, Any]:
-    """Returns the cell without the setting, for JSON."""
-    columns = {name: values.tolist() for name, values in self.columns.items()}
-    return {"columns": columns, "costs": self.costs and dataclasses.asdict(self.costs)}
-
   @property
   def inputs(self) -> int:
     """The number of inputs."""

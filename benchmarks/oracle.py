@@ -91,11 +91,11 @@ def oracle_start(decode: Decode):
       extend = oracle_extend(spec.extend, forced["target"])
       return dataclasses.replace(spec, extend=extend), state
     target = spec.context.target
-    networks = {}
 
     def without(*args):  # The target drafts for itself.
       return oracle_extend(target.without(*args), forced["draft"])
 
+    networks = {}
     for name, network in spec.context.networks.items():
       extend = oracle_extend(network.extend, forced["draft"])
       networks[name] = dataclasses.replace(network, extend=extend)
@@ -182,23 +182,20 @@ class Pair:
     self.programs: dict[str, Any] = {}
     self.compile_seconds: dict[str, float] = {}
 
-  def compile(self, *names: str, known: MutableMapping[Any, Any] | None = None) -> None:
-    """Compiles functions at the same time.
+  def compile(self, known: MutableMapping[Any, Any]) -> None:
+    """Compiles the functions at the same time.
 
     Nothing else may run: XLA times products on the device during compilation.
 
     Args:
-      names: names in `functions`; none are all.
-      known: programs of other pairs, which share programs without the draft, and which
-        get the new programs.
+      known: programs of other pairs, with the same plain programs if only the draft
+        differs. Gets the new programs.
     """
-    known = {} if known is None else known
     other = dataclasses.replace(self.setup, draft="")
-    keys = {name: (name, self.setup) for name in names or self.functions}
-    keys |= {"block": other} if "block" in keys else {}
-    keys |= {"plain": dataclasses.replace(other, gamma=0)} if "plain" in keys else {}
+    keys = {name: (name, self.setup) for name in self.functions}
+    keys |= {"block": other, "plain": dataclasses.replace(other, gamma=0)}
+    missing = [name for name, key in keys.items() if key not in known]
     with futures.ThreadPoolExecutor() as pool:
-      missing = [name for name in keys if keys[name] not in known]
       programs = pool.map(self._compiled, missing)
       known |= {keys[n]: program for n, program in zip(missing, programs, strict=True)}
     for name, key in keys.items():
@@ -210,10 +207,6 @@ class Pair:
     lowered = function.lower(jnp.int32(1), *arguments)
     begin = time.perf_counter()
     return lowered.compile(), time.perf_counter() - begin
-
-  def run(self, name: str, count: int):
-    """Runs a program for `count` tokens or iterations."""
-    return self.programs[name](jnp.int32(count), *self.functions[name][1])
 
   def calls(self, alpha: float, runs: int) -> Program:
     """Returns a program of calls by number; each call has other accepted positions."""
@@ -239,9 +232,9 @@ class Pair:
   def loops(self) -> dict[str, Loop]:
     """Returns each compiled program as a loop with a small and a large count."""
     tokens = self.setup.max_length
-    counts = dict.fromkeys(self.programs, (FEW, tokens // (self.setup.gamma + 1)))
-    counts |= {"plain": (FEW, tokens), "block": (FEW, tokens)}
+    iterations = tokens // (self.setup.gamma + 1)
+    most = {"plain": tokens, "block": tokens}
     return {
-      name: (program, self.functions[name][1], counts[name])
+      name: (program, self.functions[name][1], (FEW, most.get(name, iterations)))
       for name, program in self.programs.items()
     }

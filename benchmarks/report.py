@@ -26,15 +26,13 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
-from typing import Any
 
 from benchmarks.table import Column, grid, tables
 
 DATA = "docs/results/data"
 PAGES = ("README.md", "docs/results/*.md", "docs/methods/*.md")
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-# The first table. The environments of other tables are compared with its environment.
-_FIRST = "machine"
+_FIRST = "machine"  # Kept tables count if they have this table's environment.
 _ENVIRONMENT = ("device", "cores", "jax", "jaxlib", "code")
 _FOLDER = re.compile(r"\{(\w+)\}")
 
@@ -87,15 +85,9 @@ def main(argv: Sequence[str], root: pathlib.Path = pathlib.Path()) -> int:
   return int(args.check and bool(pages))
 
 
-def selected(
-  name: str, table: Mapping[str, Any], query: Mapping[str, Any]
-) -> tuple[list[Column], list[dict]]:
-  """Returns columns and rows of a kept table, by the query of a table on a page.
-
-  Raises:
-    ValueError: if the table lacks a column, or no row is selected.
-  """
-  by_key = {fields[0]: Column(*fields) for fields in table["columns"]}
+def _selected(name, kept, query) -> tuple[list[Column], list[dict]]:
+  """Returns the columns and rows of a kept table that a table on a page shows."""
+  by_key = {fields[0]: Column(*fields) for fields in kept["columns"]}
   columns = query.get("columns", [*by_key])
   where = query.get("where", {})
   if unknown := {*columns, *where} - by_key.keys():
@@ -105,7 +97,7 @@ def selected(
     )
   rows = [
     row
-    for row in table["rows"]
+    for row in kept["rows"]
     if all(by_key[key].show(row.get(key)) in values for key, values in where.items())
   ]
   if not rows:
@@ -124,13 +116,13 @@ def _table(root, begin, name, end) -> str:
       f"with the table's command and --keep {source}."
     )
   kept = json.loads(path.read_text(encoding="utf-8"))
-  text = grid(*selected(name, kept, query))
+  text = grid(*_selected(name, kept, query))
   where = "{device}, {cores} cores, {date}, code {code}".format_map(kept["environment"])
   command = kept["command"]
   if planned := _planned().get(source):  # The short command of `results`.
-    folders = dict.fromkeys(_FOLDER.findall(planned))
-    data = "".join(f" --data {word}=DIR" for word in folders)
-    command = f"python -m benchmarks results --only {source}{data}"
+    command = f"python -m benchmarks results --only {source}"
+    for word in dict.fromkeys(_FOLDER.findall(planned)):
+      command += f" --data {word}=DIR"
   return f"{begin}\n{text}\n{where}: `{command}`\n\n{end}"
 
 
@@ -179,16 +171,14 @@ def commands(
 ) -> dict[str, list[str] | None]:
   """Returns the arguments of `python -m` by table; None if a folder is not given.
 
-  Args:
-    given: folders by the words in braces.
-    plan: commands by table; None is results.toml.
+  `given` has the folders by the words in braces.
   """
   found = {}
   for name, command in (plan or _planned()).items():
-    is_complete = set(_FOLDER.findall(command)) <= given.keys()
-    words = shlex.split(command.format_map(given)) if is_complete else []
-    package = [] if words[:1] == ["lab"] else ["benchmarks"]
-    found[name] = [*package, *words] if is_complete else None
+    found[name] = None
+    if set(_FOLDER.findall(command)) <= given.keys():
+      words = shlex.split(command.format_map(given))
+      found[name] = words if words[0] == "lab" else ["benchmarks", *words]
   return found
 
 

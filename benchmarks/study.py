@@ -119,8 +119,6 @@ class Job:
   def load(self) -> "Study":
     """Loads the inputs and models."""
     ids, eos_id = self.read()
-    if not ids:
-      raise ValueError(f"{self.task}: expected at least 1 input, got no input.")
     drafts = [load_draft(name, path, self.dtype) for name, path in self.drafts.items()]
     target = api.load_model(self.target, self.dtype)
     return Study(self, target, tuple(drafts), pad_inputs(ids), eos_id)
@@ -180,16 +178,14 @@ class Study:
   @property
   def first_model(self) -> Draft | None:
     """The first draft model, or None."""
-    models = (draft for draft in self.drafts if draft.drafter == "draft_model")
-    return next(models, None)
+    return next((x for x in self.drafts if x.drafter == "draft_model"), None)
 
   def decode(
     self, sampling: float | Sampling, draft: Any = None, *parts, **words
   ) -> Decode:
     """Returns a way to decode with the other arguments of `build.together`."""
     decoder, params = together(self.target, draft, *parts, **words)
-    if not isinstance(sampling, Sampling):
-      sampling = Sampling(sampling)
+    sampling = sampling if isinstance(sampling, Sampling) else Sampling(sampling)
     return Decode(decoder, params, sampling, self.job.max_length, self.eos_id)
 
   def cell(self, draft: Draft, setting) -> Decode:

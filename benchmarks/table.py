@@ -146,11 +146,11 @@ def render(
   """Returns a table of rows, with title, columns and notes from tables.toml.
 
   Args:
-    name: the name in tables.toml. The last part is the table's name.
+    name: the entry of the package's tables.toml. The last part is the table's name.
     rows: values by column.
-    words: values for the names in braces in tables.toml.
-    more: columns besides those of tables.toml.
-    notes: notes besides those of tables.toml.
+    words: values for the names in braces.
+    more: columns beside those of the entry.
+    notes: notes beside those of the entry.
     package: the package with the tables.toml.
     **fields: other fields of the table.
   """

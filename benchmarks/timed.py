@@ -54,14 +54,7 @@ def alternate(
   Each program runs `warm` times on the first input before the clock starts, so
   compilation is not timed. The order is reversed from input to input, so no program
   always follows the same other program.
-
-  Raises:
-    ValueError: if there is no program or no input.
   """
-  if not programs or not inputs:
-    raise ValueError(
-      f"Expected at least 1 program and 1 input, got {len(programs)} and {len(inputs)}."
-    )
   for program in programs.values():
     for _ in range(warm):
       jax.block_until_ready(program(inputs[0]))

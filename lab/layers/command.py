@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks import jobs
 from benchmarks.cells import Cells
-from benchmarks.command import Command, at_least
+from benchmarks.command import Command
 from benchmarks.environment import machine
 from benchmarks.measure import PLAIN, Run, Way, measure
 from benchmarks.study import Decode, Study, fingerprint, pad_inputs
@@ -39,7 +39,6 @@ _KEYED = ("temperature", "max_length", "gamma", "batch")
 def make(args: argparse.Namespace) -> Table:
   """Measures costs and alpha, searches, and times the results."""
   require_optuna()
-  at_least(args, trials=0, timed=0, gamma=1, batch=1, runs=1)
   study = jobs.load(args)
   if not getattr(study.target.network, "sublayers", ()):
     raise ValueError(

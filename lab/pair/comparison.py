@@ -10,7 +10,7 @@ import sentencepiece
 from jaxtyping import Array, Int
 
 from benchmarks import jobs
-from benchmarks.command import Command, at_least
+from benchmarks.command import Command
 from benchmarks.measure import PLAIN, Run, Setting, Way, measure
 from benchmarks.study import Job, Study
 from benchmarks.table import Table, render
@@ -33,7 +33,8 @@ DRAFTS = {
 
 def make(args: argparse.Namespace) -> Table:
   """Measures the drafts on the first texts of the test set, and scores the outputs."""
-  at_least(args, num_inputs=2)
+  if args.num_inputs is not None and args.num_inputs < 2:
+    raise ValueError(f"--num-inputs must be at least 2, got {args.num_inputs}.")
   inputs, references = embedded.examples(args.num_inputs)
   vocabulary = embedded.vocabulary()
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from benchmarks import comparison, jobs
-from benchmarks.command import Command, at_least
+from benchmarks.command import Command
 from benchmarks.environment import PACKAGES, environment
 from benchmarks.measure import Way
 from benchmarks.study import Study
@@ -29,7 +29,6 @@ _WITH_A_DRAFT = (programs.HF_GAMMA, programs.HF_DEFAULT, programs.HF_NO_MASK)
 
 def make(args: argparse.Namespace) -> Table:
   """Decodes every input with every method and with the installed peers."""
-  at_least(args, sizes=1)
   study = jobs.load(args)
   first = study.first_model
   with contextlib.ExitStack() as stack:
