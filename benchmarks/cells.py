@@ -1,11 +1,12 @@
-"""Cells: measurements of a way to decode, kept in a file.
+"""Cells: measurements of a way to decode, kept in files.
 
 A cell's key has every setting that determines the measurement, with the device, the
-versions and a digest of the code. Cells are never removed from the file.
+versions and a digest of the code. Cells are never removed.
 """
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -24,28 +25,27 @@ Key = Mapping[str, Any]
 
 
 class Cells:
-  """The cells of one folder."""
+  """The cells of one folder, each in a file whose name is a digest of the key."""
 
   def __init__(self, folder: str | os.PathLike):
-    self.path = pathlib.Path(folder) / "cells.jsonl"
-    self._results, self._is_whole = self._read()
+    self.folder = pathlib.Path(folder) / "cells"
 
   def find(self, key: Key) -> dict[str, Any] | None:
     """Returns the result with the given key, or None."""
-    return self._results.get(json.dumps(key, sort_keys=True))
+    path = self._path(key)
+    return json.loads(path.read_text("utf-8"))["result"] if path.exists() else None
 
   def add(self, key: Key, result: Mapping[str, Any]) -> None:
     """Adds a result, and writes it to disk before returning."""
-    name = json.dumps(key, sort_keys=True)
-    line = json.dumps({"key": json.loads(name), "result": result}) + "\n"
-    self.path.parent.mkdir(parents=True, exist_ok=True)
-    with self.path.open("a", encoding="utf-8") as file:
-      # An unfinished line of a killed run stays in the file; the new line comes below.
-      file.write(line if self._is_whole else f"\n{line}")
+    path = self._path(key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The file gets its name when complete, so a killed run leaves no half of a cell.
+    part = path.with_suffix(".part")
+    with part.open("w", encoding="utf-8") as file:
+      json.dump({"key": key, "result": result}, file, indent=1)
       file.flush()
       os.fsync(file.fileno())
-    self._is_whole = True
-    self._results[name] = json.loads(json.dumps(result))
+    part.replace(path)
 
   def get(self, key: Key, measure: Callable[[], Any]) -> dict[str, Any]:
     """Returns the result with the given key; measures and adds a missing result."""
@@ -53,24 +53,9 @@ class Cells:
       self.add(key, measure())
     return self.find(key)
 
-  def _read(self):
-    if not self.path.exists():
-      return {}, True
-    text = self.path.read_text(encoding="utf-8", errors="replace")
-    results = {}
-    for number, line in enumerate(text.split("\n"), start=1):
-      if not line.strip():
-        continue
-      try:
-        cell = json.loads(line)
-        results[json.dumps(cell["key"], sort_keys=True)] = cell["result"]
-      except (ValueError, KeyError, TypeError):
-        print(
-          f"{self.path}, line {number}: not a complete cell, perhaps because the run "
-          "was killed. The cell is measured again if needed; the line is kept.",
-          file=sys.stderr,
-        )
-    return results, text.endswith("\n") or not text
+  def _path(self, key: Key) -> pathlib.Path:
+    text = json.dumps(key, sort_keys=True)
+    return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
 
 def measure_all(

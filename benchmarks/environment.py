@@ -13,6 +13,8 @@ from specdec_t5x import tuning
 from specdec_t5x.environment import versions
 
 PACKAGES = ("jax", "jaxlib", "flax")
+# The entries of the environment that affect measured times.
+MACHINE = ("device", "cores", "jax", "jaxlib", "code")
 # The root of the clone.
 ROOT = pathlib.Path(__file__).parents[1]
 _TIMING = "timed", "study", "oracle", "measure"
@@ -41,9 +43,9 @@ def environment(packages: Sequence[str] = PACKAGES) -> dict[str, str | None]:
 
 
 def machine() -> dict[str, str | None]:
-  """Returns the environment's entries that affect measured times."""
+  """Returns the environment's entries of `MACHINE`."""
   facts = environment()
-  return {name: facts[name] for name in ("device", "cores", "jax", "jaxlib", "code")}
+  return {name: facts[name] for name in MACHINE}
 
 
 @functools.cache

@@ -117,14 +117,7 @@ def _measured(setup: Setup, alphas, runs: int, programs: dict) -> dict[str, Any]
 
 
 def measured(pair: Pair, alphas: list[float], runs: int) -> dict[str, Any]:
-  """Times a pair's programs in turn.
-
-  Returns:
-    Milliseconds of a "plain" token in the faster of two loops, an "iteration", a
-    "draft_step", a "block" and the "rest" of an iteration; "width", the faster loop's
-    tokens per call; "c"; seconds of each "compile"; "memory", the most bytes of this
-    process on the device; and "calls", a row for each prescribed acceptance rate.
-  """
+  """Times a pair's programs in turn; returns times in milliseconds."""
   setup = pair.setup
   calls = {alpha: pair.calls(alpha, runs) for alpha in alphas}
   timed = alternate({**repeated(pair.loops()), **calls}, range(runs), _WARM)
@@ -157,13 +150,13 @@ def measured(pair: Pair, alphas: list[float], runs: int) -> dict[str, Any]:
     "iteration": costs.iteration,
     "block": ms["block"],
     "plain": costs.plain,
-    "width": 1 if fastest == "plain" else setup.gamma + 1,
+    "width": 1 if fastest == "plain" else setup.gamma + 1,  # Tokens of a call.
     "draft_step": draft / setup.gamma,
     "rest": costs.block - ms["block"],
     "c": costs.c,
     "compile": pair.compile_seconds,
-    "memory": memory and memory / 1e9,
-    "calls": rows,
+    "memory": memory and memory / 1e9,  # The most of this process so far.
+    "calls": rows,  # A row for each prescribed acceptance rate.
   }
 
 

@@ -191,22 +191,23 @@ class Pair:
       known: programs of other pairs, with the same plain programs if only the draft
         differs. Gets the new programs.
     """
+
+    def compiled(name):
+      """Returns a program and the seconds of the compilation, without the tracing."""
+      function, arguments = self.functions[name]
+      lowered = function.lower(jnp.int32(1), *arguments)
+      begin = time.perf_counter()
+      return lowered.compile(), time.perf_counter() - begin
+
     other = dataclasses.replace(self.setup, draft="")
     keys = {name: (name, self.setup) for name in self.functions}
     keys |= {"block": other, "plain": dataclasses.replace(other, gamma=0)}
     missing = [name for name, key in keys.items() if key not in known]
     with futures.ThreadPoolExecutor() as pool:
-      programs = pool.map(self._compiled, missing)
+      programs = pool.map(compiled, missing)
       known |= {keys[n]: program for n, program in zip(missing, programs, strict=True)}
     for name, key in keys.items():
       self.programs[name], self.compile_seconds[name] = known[key]
-
-  def _compiled(self, name: str) -> tuple[Any, float]:
-    """Returns a program and the seconds of the compilation, without the tracing."""
-    function, arguments = self.functions[name]
-    lowered = function.lower(jnp.int32(1), *arguments)
-    begin = time.perf_counter()
-    return lowered.compile(), time.perf_counter() - begin
 
   def calls(self, alpha: float, runs: int) -> Program:
     """Returns a program of calls by number; each call has other accepted positions."""

@@ -27,13 +27,13 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 
+from benchmarks.environment import MACHINE
 from benchmarks.table import Column, grid, tables
 
 DATA = "docs/results/data"
 PAGES = ("README.md", "docs/results/*.md", "docs/methods/*.md")
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _FIRST = "machine"  # Kept tables count if they have this table's environment.
-_ENVIRONMENT = ("device", "cores", "jax", "jaxlib", "code")
 _FOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -188,7 +188,7 @@ def is_kept(root: pathlib.Path, name: str, command: Sequence[str]) -> bool:
   if not all(path.is_file() for path in paths):
     return False
   kept, first = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
-  same = all(kept["environment"][x] == first["environment"][x] for x in _ENVIRONMENT)
+  same = all(kept["environment"][x] == first["environment"][x] for x in MACHINE)
   return same and kept["command"].startswith(f"python -m {shlex.join(command)} ")
 
 

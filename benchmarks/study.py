@@ -111,11 +111,6 @@ class Job:
   runs: int = 15  # The number of timed runs of each part.
   vocabulary: str = ""  # A SentencePiece model, or a Hugging Face folder.
 
-  @property
-  def models(self) -> dict[str, str]:
-    """The folders of the models by name."""
-    return {"target": self.target, **self.drafts}
-
   def load(self) -> "Study":
     """Loads the inputs and models."""
     ids, eos_id = self.read()

@@ -158,7 +158,8 @@ def _make_calls(args: argparse.Namespace) -> Table:
   rows = [_row(cell, row["gamma"], args.input) for row, cell in cells]
   rows.append(_row(cells[-1][1], 0, args.input))
   words = {**vars(args), "task": job.task, "draft": cells[0][0]["draft"]}
-  return render("figure5", rows, words, settings={**vars(args), "models": job.models})
+  models = {"target": job.target, **job.drafts}
+  return render("figure5", rows, words, settings={**vars(args), "models": models})
 
 
 def _row(cell: Measured, gamma: int, number: int) -> dict[str, Any]:

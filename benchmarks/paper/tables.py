@@ -27,11 +27,12 @@ def make(name: str, args: argparse.Namespace) -> Table:
     ours = _fastest(ours)
   same_models = jobs.preset(args) != jobs.DEMO
   sizes = {row["task"]: cell.inputs for row, cell in cells}
+  models = {"target": job.target, **job.drafts}
   return render(
     name,
     published.beside(ours, declared(name), same_models=same_models),
     notes=published.exceptions() if name == "table4" else (),
-    settings={**vars(args), "models": job.models, "inputs": sizes},
+    settings={**vars(args), "models": models, "inputs": sizes},
     facts={"paper": published.numbers()["source"]},
   )
 

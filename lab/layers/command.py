@@ -118,7 +118,7 @@ def _key(study, args) -> dict[str, Any]:
 
 
 def _costs_of(study, args, cells: Cells, key) -> LayerCosts:
-  """Returns the costs, measured unless cells.jsonl has them."""
+  """Returns the costs, measured unless the cells have them."""
   if args.costs == "weights":
     return by_weights(study.target.network.config, args.gamma)
 

@@ -78,7 +78,7 @@ def test_bench_gpu_needs_only_jax_flax_and_numpy(tmp_path):
   )
   assert done.returncode == 0, done.stderr[-3000:]
   assert "not measured" in done.stdout
-  assert not (tmp_path / "out" / "cells.jsonl").exists()
+  assert not (tmp_path / "out" / "cells").exists()
 
 
 def test_decode_measures_the_given_rates(tmp_path, monkeypatch):
