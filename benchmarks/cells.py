@@ -21,8 +21,6 @@ from benchmarks.measure import PLAIN, Measured, Run, Setting, Way, measure
 from benchmarks.study import BATCH, Draft, Job, Study
 from benchmarks.timed import Costs
 
-Key = Mapping[str, Any]
-
 
 class Cells:
   """The cells of one folder, each in a file whose name is a digest of the key."""
@@ -30,12 +28,12 @@ class Cells:
   def __init__(self, folder: str | os.PathLike):
     self.folder = pathlib.Path(folder) / "cells"
 
-  def find(self, key: Key) -> dict[str, Any] | None:
+  def find(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the result with the given key, or None."""
     path = self._path(key)
     return json.loads(path.read_text("utf-8"))["result"] if path.exists() else None
 
-  def add(self, key: Key, result: Mapping[str, Any]) -> None:
+  def add(self, key: Mapping[str, Any], result: Mapping[str, Any]) -> None:
     """Adds a result, and writes it to disk before returning."""
     path = self._path(key)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,13 +45,13 @@ class Cells:
       os.fsync(file.fileno())
     part.replace(path)
 
-  def get(self, key: Key, measure: Callable[[], Any]) -> dict[str, Any]:
+  def get(self, key: Mapping[str, Any], measure: Callable[[], Any]) -> dict[str, Any]:
     """Returns the result with the given key; measures and adds a missing result."""
     if self.find(key) is None:
       self.add(key, measure())
     return self.find(key)
 
-  def _path(self, key: Key) -> pathlib.Path:
+  def _path(self, key: Mapping[str, Any]) -> pathlib.Path:
     text = json.dumps(key, sort_keys=True)
     return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 

@@ -75,7 +75,12 @@ class Command:
           "Figures need matplotlib, but matplotlib is not installed. Install it by "
           "pip install 'specdec_t5x[reproduce]'; the tables need no matplotlib."
         )
-      self._check(args)
+      for name, options in self._flags.items():
+        values = getattr(args, name) if "least" in options else []
+        for value in values if isinstance(values, list) else [values]:
+          if value is not None and not value >= (least := options["least"]):
+            flag = name.replace("_", "-")
+            raise ValueError(f"--{flag} must be at least {least}, got {value}.")
       check_platform()
       table = self.make(args)
       settings = table.settings or vars(args)
@@ -93,14 +98,6 @@ class Command:
     print(table.markdown(), end="")
     print(f"Written: {', '.join(files)}", file=sys.stderr)
     return 0
-
-  def _check(self, args: argparse.Namespace) -> None:
-    for name, options in self._flags.items():
-      value = getattr(args, name)
-      for each in value if isinstance(value, list) else [value]:
-        if "least" in options and each is not None and not each >= options["least"]:
-          flag = name.replace("_", "-")
-          raise ValueError(f"--{flag} must be at least {options['least']}, got {each}.")
 
 
 def new_figure(width: float, height: float, panels: int = 1):

@@ -32,21 +32,18 @@ _ABSENT = {"batches": [1], "queue": 1, "temperatures": [0.0], "also": [], "gamma
 _ABSENT |= {"top_k": 0, "top_p": 0.0}
 _KEY = ("draft", "shape", "rule", "nodes", "siblings")
 
-# Returns further ways at a temperature.
-MoreFn = Callable[[Study, float], Ways]
-
 
 def make(
   name: str,
   args: argparse.Namespace,
   study: Study | None = None,
-  more: MoreFn | None = None,
+  more: Callable[[Study, float], Ways] | None = None,
   package: str = "benchmarks",
 ) -> Table:
   """Decodes every input by every way of the comparison `name` of a tables.toml.
 
-  `more` returns further ways, timed in turn with the ways of the comparison. The pair
-  and the inputs are those of the flags without a study.
+  `more` returns further ways at a temperature, timed in turn with the comparison's. The
+  pair and the inputs are those of the flags without a study.
   """
   entry = declared(name, package)
   flags = {**_ABSENT, **vars(args)}

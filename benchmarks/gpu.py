@@ -34,22 +34,21 @@ def make(name: str, args: argparse.Namespace) -> Table:
   """Measures cells until the time is up, and returns the tables of a command."""
   if not all(0 <= alpha <= 1 for alpha in args.alphas):
     raise ValueError(f"--alphas must be numbers from 0 to 1, got {args.alphas}.")
-  pairs = list(_setups(args))
+  fixed = {"runs": args.runs, **machine()}
+  keys = {
+    setup: {"pair": dataclasses.asdict(setup), "alphas": _alphas(setup, args), **fixed}
+    for setup in _setups(args)
+  }
   cells = Cells(args.output)
   reason = library.problem()
   kernels = f"not there: {reason}" if reason else "there"
   print(f"Native kernels: {kernels}.", file=sys.stderr, flush=True)
   end = time.monotonic() + 60 * args.minutes
-  fixed = {"runs": args.runs, **machine()}
   checked = None
   if name == "gpu":
     key = {"checks": True, **fixed}
     is_late = time.monotonic() >= end
     checked = cells.find(key) if is_late else cells.get(key, _checked)
-  keys = {
-    setup: {"pair": dataclasses.asdict(setup), "alphas": _alphas(setup, args), **fixed}
-    for setup in pairs
-  }
 
   def table():
     rows = [row for setup in keys for row in _rows(setup, cells.find(keys[setup]))]

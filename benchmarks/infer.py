@@ -10,14 +10,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.table import Table, render
 from benchmarks.timed import alternate, median_ratio, spread
-
-# The parsed lines of a finished run's JSONL, and the processors' seconds.
-Finished = tuple[Sequence[Mapping[str, Any]], float]
 
 
 def make(name: str, args: argparse.Namespace) -> Table:
@@ -27,8 +24,11 @@ def make(name: str, args: argparse.Namespace) -> Table:
   return render(name, rows, {"task": args.task, "runs": args.runs})
 
 
-def run(flags: Sequence[str], folder: str) -> Finished:
+def run(flags: Sequence[str], folder: str) -> tuple[list[dict[str, Any]], float]:
   """Runs `python -m t5x.infer` into a folder; FOLDER.log gets the command's output.
+
+  Returns:
+    The parsed lines of the results, and the processors' seconds.
 
   Raises:
     ValueError: if the command fails, with the command line and the end of the log.

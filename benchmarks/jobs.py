@@ -38,9 +38,8 @@ def from_flags(args: argparse.Namespace) -> Job:
   """
   chosen = preset(args)
   fixed = {"num_tokens": 10_000, "dtype": "bfloat16"} if chosen == PAPER else {}
-  for name in ("max_length", "num_tokens", "dtype", "runs"):
-    if vars(args).get(name) is not None:
-      fixed[name] = getattr(args, name)
+  given = {n: vars(args).get(n) for n in ("max_length", "num_tokens", "dtype", "runs")}
+  fixed |= {name: value for name, value in given.items() if value is not None}
   job = {DEMO: _of_demo, PAPER: _of_paper, None: _of_flags}[chosen](args)
   return dataclasses.replace(job, drafts={**job.drafts, **_drafts(args)}, **fixed)
 

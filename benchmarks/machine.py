@@ -23,13 +23,13 @@ def make(name: str, args: argparse.Namespace) -> Table:
     "many": lambda _: product(many),
   }
   timed = alternate(programs, range(args.runs))
-  seconds = {name: result.seconds for name, result in timed.items()}
+  once, again, many = (result.seconds for result in timed.values())
   values = {
-    "weights read for one row, GB/s": spread(weights.nbytes / 1e9 / seconds["once"]),
+    "weights read for one row, GB/s": spread(weights.nbytes / 1e9 / once),
     f"{args.rows} rows multiplied, GFLOP/s": spread(
-      2 * args.rows * size**2 / 1e9 / seconds["many"]
+      2 * args.rows * size**2 / 1e9 / many
     ),
-    "one program over itself": median_ratio(seconds["once"], seconds["again"]),
+    "one program over itself": median_ratio(once, again),
   }
   rows = [{"of": name, "value": value} for name, value in values.items()]
   return render(name, rows, {"megabytes": args.megabytes})

@@ -57,7 +57,7 @@ class Measured:
 
   @classmethod
   def timed(
-    cls, setting: Setting, ours: Timed, plain: Timed | None = None, costs=None
+    cls, setting: Setting, ours: Timed, plain: Timed | None = None
   ) -> "Measured":
     """Returns the cell of a program's results, compared with plain results if given.
 
@@ -78,7 +78,7 @@ class Measured:
         "identical": np.array([rows.sum() for rows in same]),
         "outputs": np.array([rows.size for rows in same]),
       }
-    return cls(setting, columns, costs)
+    return cls(setting, columns)
 
   @property
   def inputs(self) -> int:
@@ -143,9 +143,9 @@ class Measured:
     if costs is None:
       return row
     # The speed-up that follows from the parts' times and the counted calls.
-    plain = costs.plain_seconds(columns["plain_emitted"]) / columns["plain_emitted"]
-    ours = costs.seconds(columns["target_calls"]) / columns["emitted"]
-    predicted = median_ratio(plain, ours)
+    plain = costs.plain_start / columns["plain_emitted"] + costs.plain
+    ours = costs.start + columns["target_calls"] * costs.iteration
+    predicted = median_ratio(plain, ours / columns["emitted"])
     row |= {
       "c": costs.c,
       "block": costs.block / costs.plain,
@@ -157,8 +157,8 @@ class Measured:
     if alpha is not None:
       # Theorem 3.8: a block is as fast as a token, and encoders take no time.
       theorem = theory.walltime_improvement(alpha, costs.gamma, costs.c)
-      row |= {"theorem": float(theorem)}
-      row |= {"with_block": float(costs.loop_improvement(alpha))}
+      row["theorem"] = float(theorem)
+      row["with_block"] = float(costs.loop_improvement(alpha))
     return row
 
 
@@ -169,7 +169,6 @@ class Way:
   program: Program  # Decodes an input of the run.
   columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # Of the rows.
   decode: Any = None  # The decode whose parts may be timed.
-  costs: Costs | None = None  # The times of the parts, if known.
 
 
 # Ways by key. All ways are compared with the way `PLAIN`.
@@ -220,17 +219,16 @@ def measure(run: Run) -> Iterator[Row]:
     setting = dataclasses.replace(run.setting, temperature=temperature)
     ways = run.ways(temperature, batch)
     timed = _timed(run, ways, run.inputs(batch))
-    for domain in dict.fromkeys(run.domains) or [""]:
-      parts = timed
-      if domain:
-        numbers = [i for i, name in enumerate(run.domains) if name == domain]
-        parts = {
-          key: Timed(whole.seconds[numbers], tuple(whole.results[i] for i in numbers))
-          for key, whole in timed.items()
-        }
+    domains = run.domains or [""] * len(next(iter(timed.values())).results)
+    for domain in dict.fromkeys(domains):
+      numbers = [i for i, name in enumerate(domains) if name == domain]
+      parts = {
+        key: Timed(whole.seconds[numbers], tuple(whole.results[i] for i in numbers))
+        for key, whole in timed.items()
+      }
       plain = parts.get(PLAIN) if setting.timed else None
       for key, way in ways.items():
-        cell = Measured.timed(setting, parts[key], plain, way.costs)
+        cell = Measured.timed(setting, parts[key], plain)
         yield Row(key, way, batch, domain, cell, parts[key].results)
 
 

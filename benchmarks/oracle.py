@@ -25,7 +25,7 @@ from specdec_t5x import tuning
 from specdec_t5x.api import Model
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.quantized import Quantized
 from specdec_t5x.network.functional import Network
@@ -70,10 +70,8 @@ def random_model(size: str, dtype: str = "float32", weights: str = "float32") ->
   return Model(network, tuning.in_weights(network, random_model(size, dtype).params))
 
 
-def paired(target: Network, draft: Network | str | None, gamma: int = 0) -> Decoder:
-  """Returns the decoder of a draft, a network or a name in `ROUNDED`; plain without."""
-  if draft is None:
-    return PlainDecoder(target, block=gamma or 1)
+def paired(target: Network, draft: Network | str, gamma: int) -> SpeculativeDecoder:
+  """Returns the decoder of a draft, a network or a name in `ROUNDED`."""
   if isinstance(draft, str):
     return SpeculativeDecoder(target, Quantized(*ROUNDED[draft], gamma=gamma))
   return SpeculativeDecoder(target, DraftModel(draft, gamma))
@@ -183,13 +181,10 @@ class Pair:
     self.compile_seconds: dict[str, float] = {}
 
   def compile(self, known: MutableMapping[Any, Any]) -> None:
-    """Compiles the functions at the same time.
+    """Compiles the functions that are not `known` of other pairs, and adds them.
 
-    Nothing else may run: XLA times products on the device during compilation.
-
-    Args:
-      known: programs of other pairs, with the same plain programs if only the draft
-        differs. Gets the new programs.
+    Pairs that differ only in the draft have the same plain programs. Nothing else may
+    run: XLA times products on the device during compilation.
     """
 
     def compiled(name):

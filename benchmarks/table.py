@@ -143,16 +143,10 @@ def render(
   package: str = "benchmarks",
   **fields: Any,
 ) -> Table:
-  """Returns a table of rows, with title, columns and notes from tables.toml.
+  """Returns a table of rows, with title, columns and notes from a tables.toml.
 
-  Args:
-    name: the entry of the package's tables.toml. The last part is the table's name.
-    rows: values by column.
-    words: values for the names in braces.
-    more: columns beside those of the entry.
-    notes: notes beside those of the entry.
-    package: the package with the tables.toml.
-    **fields: other fields of the table.
+  The last part of the entry's name is the table's name. `words` has values for the
+  names in braces; `more` and `notes` follow the columns and notes of the entry.
   """
   entry = declared(name, package)
   words = words or {}

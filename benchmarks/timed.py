@@ -84,9 +84,6 @@ def spread(values: Float[np.ndarray, "N"]) -> Spread:
   return Spread(float(median), float(low), float(high))
 
 
-# ---- Parts of a decode ----
-
-
 def iterated(prepare: Callable[..., Any], redrafts: bool = False) -> Callable[..., Any]:
   """Returns a compiled program (count, *arguments) of `count` iterations or tokens.
 
@@ -181,14 +178,6 @@ class Costs:
   def block(self) -> float:
     """Seconds of an iteration without drafting: scoring, verification, bookkeeping."""
     return self.iteration - self.draft
-
-  def plain_seconds(self, tokens: ArrayLike) -> Numbers:
-    """Returns the seconds of a plain call with the given number of tokens."""
-    return self.plain_start + np.asarray(tokens) * self.plain
-
-  def seconds(self, calls: ArrayLike) -> Numbers:
-    """Returns the seconds of a speculative call with the given number of iterations."""
-    return self.start + np.asarray(calls) * self.iteration
 
   def loop_improvement(self, alpha: ArrayLike) -> Numbers:
     """Returns E(alpha, gamma) plain / iteration: theorem 3.8 with a block's cost."""

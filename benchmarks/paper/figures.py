@@ -75,8 +75,8 @@ def _make_curves(name: str, args: argparse.Namespace) -> Table:
     # With c = 0 the speed is equation 1, the tokens of figure 2.
     of = "paper, table 1" + (" (c = c_hat = 0)" if name == "figure4" else "")
     rows += [{**row, "of": of, "tokens": row["speed"]} for row in printed["table1"]]
-  facts = {"paper": printed["source"]}
-  return render(name, rows + points, {**vars(args), "most": _MOST}, facts=facts)
+  words = {**vars(args), "most": _MOST}
+  return render(name, rows + points, words, facts={"paper": printed["source"]})
 
 
 def _read_points(path: str | None) -> list[dict[str, Any]]:

@@ -34,17 +34,6 @@ def follows(row: Row) -> bool:
   return abs(theorem(row) - row["expected"]) <= _HALF_A_TENTH
 
 
-def exceptions() -> list[str]:
-  """Returns a note for each expected value that the paper's alpha and c don't give."""
-  return [
-    f"The paper's {row['task']}, {row['draft']}, T={row['temperature']}: expected "
-    f"{row['expected']} does not follow from the printed alpha {row['alpha']} and "
-    f"c {row['c']}, which give {theorem(row):.3f} (docs/math.md)."
-    for row in numbers()["tables_2_and_4"]
-    if not follows(row)
-  ]
-
-
 def beside(ours: Sequence[Row], table: Row, *, same_models: bool) -> list[dict]:
   """Returns our rows, each with the paper's row of the same models.
 

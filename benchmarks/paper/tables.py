@@ -31,7 +31,6 @@ def make(name: str, args: argparse.Namespace) -> Table:
   return render(
     name,
     published.beside(ours, declared(name), same_models=same_models),
-    notes=published.exceptions() if name == "table4" else (),
     settings={**vars(args), "models": models, "inputs": sizes},
     facts={"paper": published.numbers()["source"]},
   )

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from benchmarks.oracle import paired
 from benchmarks.study import NEVER, Study
 from lab.trees import batches
 from specdec_t5x.core.distributions import Sampling, acceptance_mass
+from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import extend_fn, logits_fn
@@ -60,7 +60,7 @@ class Agreement:
   def _read(self, params, texts: Int[Array, "B E"], outputs: Int[Array, "B T"]):
     """Returns the decoder's input tokens, features, cache and first position."""
     length = outputs.shape[1]
-    decoder = paired(self._target.network, None, self._block)
+    decoder = PlainDecoder(self._target.network, self._block)
     keys = row_keys(jax.random.key(0), outputs.shape[0])
     plain, state = decoder.prepare(
       {"target": params}, texts, keys, self._sampling, length, NEVER

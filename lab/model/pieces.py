@@ -23,6 +23,7 @@ from lab.model.hlo import Program
 from specdec_t5x.core import tree
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.types import Proposal
+from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.decoding.step import score_tree
 from specdec_t5x.network.transformer import Transformer
@@ -156,10 +157,12 @@ def _network(piece, size):
 
 def _decoder(piece):
   """Returns the decoder of a piece; a decoder of blocks without a draft."""
-  draft = piece.draft or None
-  if draft and draft not in ROUNDED:
-    draft = _network(piece, draft)
-  return paired(_network(piece, piece.size), draft, piece.width)
+  network = _network(piece, piece.size)
+  if not piece.draft:
+    return PlainDecoder(network, piece.width)
+  is_rounded = piece.draft in ROUNDED
+  draft = piece.draft if is_rounded else _network(piece, piece.draft)
+  return paired(network, draft, piece.width)
 
 
 def _inputs(piece):

@@ -75,18 +75,18 @@ def rows(
 
   ways = {PLAIN: Way(alone())}
   for draft in study.drafts:
-    program = study.grouped(study.cell(draft, setting), 1)
-    ways[draft.name] = Way(program, costs=costs[draft.name])
+    ways[draft.name] = Way(study.grouped(study.cell(draft, setting), 1))
   plain, *others = measure(Run(lambda *_: ways, study.groups, setting=setting))
   result = []
   for draft, row in zip(study.drafts, others, strict=True):
+    cell = dataclasses.replace(row.cell, costs=costs[draft.name])
     outputs = {"plain_score": plain.results, "score": row.results}
     if draft.model:
       decoded = map(alone(draft.model), study.groups(1))
       outputs["draft_score"] = [result for (result,) in decoded]
     scores = {name: score([x.tokens[0] for x in run]) for name, run in outputs.items()}
     name = {"task": study.job.task, "draft": draft.name, "gamma": setting.gamma}
-    result.append({**row.values, **name, **scores})
+    result.append({**row.values, **cell.row(), **name, **scores})
   return result
 
 
