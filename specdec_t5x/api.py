@@ -158,7 +158,8 @@ def generate(
 
   Args:
     inputs: texts with the prefix that the models were trained with; prompts for a
-      decoder-only target, which may be empty; or lists of token ids.
+      decoder-only target, which may be empty; or lists of token ids, or an array of
+      token ids, padded with 0 at the end.
     target: the model with the distribution of the outputs.
     draft: the draft model, or a table of n-grams; the name of a drafter without a
       network: 'quantized' (the target with rounded weights) or 'copy'; None decodes
@@ -196,7 +197,8 @@ def generate(
   arguments.check_sampling(sampling)
   check_models(target, draft)
   target.generation.check()
-  inputs = arguments.inputs(inputs, target.network.config.vocab_size)
+  rows = target.network.config.vocab_size
+  inputs = arguments.inputs(inputs, rows, target.generation.pads)
   has_texts = any(isinstance(each, str) for each in inputs)
   if has_texts or vocabulary is not None:
     vocabulary = arguments.path_of(vocabulary, "vocabulary")
@@ -282,13 +284,24 @@ def encoded(
   """Returns the tokens of the inputs, with the vocabulary's prefix and suffix.
 
   Token ids stay unchanged. A prompt has no suffix: the output continues the prompt.
+
+  Raises:
+    ValueError: if an input of an encoder has no tokens.
   """
   prefix, suffix = ((), ()) if vocabulary is None else frames.frame_of(vocabulary)
-  end = () if is_decoder_only(network) else suffix
-  return [
+  is_prompt = is_decoder_only(network)
+  end = () if is_prompt else suffix
+  ids = [
     [*prefix, *vocabulary.encode(each), *end] if isinstance(each, str) else each
     for each in inputs
   ]
+  if not (is_prompt or all(ids)):
+    number = [len(tokens) for tokens in ids].index(0)
+    raise ValueError(
+      f"inputs[{number}] has no tokens, but an encoder reads at least one. Leave the "
+      "input out, or end every input with EOS."
+    )
+  return ids
 
 
 def warn_where_lossy(guarantee: Guarantee, stacklevel: int = 3) -> None:

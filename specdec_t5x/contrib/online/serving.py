@@ -86,6 +86,7 @@ def serve(
     api.warn_where_lossy(decoder.guarantee)
     end_ids = api.end_tokens(target, opened)
     run = api.compiled(decoder, sampling, max_length, end_ids)
+    arguments.check_listed(requests, "requests")
     ids = (_encoded(n, text, opened, input_length) for n, text in enumerate(requests))
     for decoded in decodes(run, params, learner, ids, input_length, seed):
       yield from api.generations(decoded, opened, end_ids)
