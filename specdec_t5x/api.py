@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -51,6 +52,8 @@ DecodeFn = Callable[..., Decoded]
 _QUEUED = 8
 # Seconds before a progress bar appears.
 _SHOWN_AFTER = 3.0
+# Suppresses the errors of a progress bar on a closed stderr: outputs are not lost.
+_UNSEEN = contextlib.suppress(OSError, ValueError)
 
 
 @contextlib.contextmanager
@@ -121,15 +124,13 @@ def load_model(
     settings = dataclasses.replace(settings, weights=weights)
   network = network_for(settings)
   if not rounded.of_weights(settings):
-    return Model(network, source.load(network, dtype), generation=source.generation)
-
-  def restore():
-    # In the file's dtype: 16 bits take half the memory of float32, and round to the
-    # same whole numbers.
-    return source.load(network, None)
-
+    params = source.load(network, dtype)
+    return Model(network, params, None, source.generation, source.vocabulary_folder)
+  # In the file's dtype: 16 bits take half the memory of float32, and round to the same
+  # whole numbers.
+  restore = functools.partial(source.load, network, None)
   params = tuning.in_weights(network, restore())
-  return Model(network, params, restore, source.generation)
+  return Model(network, params, restore, source.generation, source.vocabulary_folder)
 
 
 @_from_python()
@@ -165,8 +166,9 @@ def generate(
       network: 'quantized' (the target with rounded weights) or 'copy'; None decodes
       plainly.
     vocabulary: path of the SentencePiece model of both models, of a tokenizer.json, or
-      of a Hugging Face folder with a vocabulary. None decodes token ids to token ids,
-      up to the end tokens of the target's folder.
+      of a Hugging Face folder with a vocabulary. None reads texts by the vocabulary of
+      the target's Hugging Face folder, and decodes token ids to token ids, up to the
+      end tokens of the target's folder.
     drafter: proposes tokens: an object, or a name: 'draft_model', 'ngram', 'heads',
       'quantized', 'copy', 'sparse'. By default `draft` drafts.
     rule: accepts drafted tokens: an object, or a name in `core.rules.RULES`.
@@ -200,6 +202,8 @@ def generate(
   rows = target.network.config.vocab_size
   inputs = arguments.inputs(inputs, rows, target.generation.pads)
   has_texts = any(isinstance(each, str) for each in inputs)
+  if has_texts and vocabulary is None:
+    vocabulary = target.folder
   if has_texts or vocabulary is not None:
     vocabulary = arguments.path_of(vocabulary, "vocabulary")
   opened_vocabulary = opened(vocabulary, target)
@@ -368,10 +372,16 @@ def _collected(
 
   outputs = {}
   # The bar appears only if decoding takes longer than this.
-  with tqdm(total=count, unit="input", delay=_SHOWN_AFTER) as progress:
+  hidden = sys.stderr is None
+  bar = tqdm(total=count, unit="input", delay=_SHOWN_AFTER, disable=hidden)
+  try:
     for numbers, decoded in decodes:
       outputs |= zip(numbers, generations(decoded, vocabulary, eos_id), strict=True)
-      progress.update(len(outputs) - progress.n)
+      with _UNSEEN:
+        bar.update(len(numbers))
+  finally:
+    with _UNSEEN:
+      bar.close()
   return [outputs[number] for number in range(count)]
 
 
