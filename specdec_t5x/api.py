@@ -32,7 +32,7 @@ from specdec_t5x.decoding.policy import Policy
 from specdec_t5x.decoding.state import Decoded, keys_at
 from specdec_t5x.decoding.step import Speculation as Speculation
 from specdec_t5x.decoding.step import step as step
-from specdec_t5x.groups import Group, grouped, room_of, widest
+from specdec_t5x.groups import Group, grouped, room_of, rows_for, widest
 from specdec_t5x.names import python_names
 from specdec_t5x.network import rounded
 from specdec_t5x.network.config import NetworkConfig
@@ -317,11 +317,10 @@ def warn_where_lossy(guarantee: Guarantee, stacklevel: int = 3) -> None:
 
 def _queued(decoder: Decoder, count: int, batch_size: int) -> tuple[Decoder, int]:
   """Returns the decoder for a batch size, and the number of inputs of a call."""
-  rows = min(batch_size, max(count, 1))
+  rows = rows_for(count, batch_size)
   if count <= rows:
     return decoder, rows
-  batches = min(_QUEUED, -(-count // rows))
-  return dataclasses.replace(decoder, slots=rows), rows * batches
+  return dataclasses.replace(decoder, slots=rows), rows * _QUEUED
 
 
 def _decode_groups(
