@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from specdec_t5x import arguments, memory, tuning
+from specdec_t5x import arguments, memory, programs, tuning
 from specdec_t5x.build import Model as Model
 from specdec_t5x.build import check_models, together
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
@@ -59,6 +59,7 @@ _UNSEEN = contextlib.suppress(OSError, ValueError)
 @contextlib.contextmanager
 def _from_python() -> Iterator[None]:
   """Runs an entry point of Python; also a decorator."""
+  programs.keep()
   with python_names(), memory.check_full(), usual_promotion():
     yield
 

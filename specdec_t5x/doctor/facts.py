@@ -111,13 +111,15 @@ def kept_folders() -> dict[str, int]:
     folders.append(importlib.import_module("specdec_t5x.native.library").folder())
   programs = os.environ.get("JAX_COMPILATION_CACHE_DIR")
   if programs is None:
+    with contextlib.suppress(OSError):
+      folders.append(importlib.import_module("specdec_t5x.programs").folder())
     # `checks.t5x` reports a broken t5x. Upstream T5X keeps no programs.
     with contextlib.suppress(*BROKEN):
       programs = importlib.import_module("t5x.kept_programs").folder()
   if programs:
     folders.append(pathlib.Path(programs))
   sizes = {}
-  for folder in folders:
+  for folder in filter(pathlib.Path.is_dir, folders):
     files = (path for path in folder.glob("*") if path.is_file())
     sizes[str(folder)] = sum(path.stat().st_size for path in files)
   return sizes
