@@ -183,8 +183,10 @@ def generate(
     sampling: temperature, top-k, top-p.
     max_length: the most tokens of an output.
     batch_size: the most inputs that are decoded at once.
-    seed: the sampling's seed. Samples of an input depend on the seed and on the input's
-      place in `inputs`, not on batch_size.
+    seed: the sampling's seed. With policy 'fixed', rule 'coupled' or without a draft,
+      samples of an input depend on the seed and on the input's place in `inputs`, not
+      on batch_size. Under 'auto' they also depend on the measured times and on the
+      batch, as the draft lengths do.
     same_bits: whether all blocks of the target have one width, so that plain and
       speculative decoding compute the same bits in bfloat16. The default is True on
       GPUs and TPUs at batch size 1, without extra cost.

@@ -60,6 +60,7 @@ _NEVER = -1  # No token ends a sequence that is timed.
 # Results of this process by job, and measurements by the names of their files.
 _tuned: dict["Job", "Tuned"] = {}
 _measured: dict[str, "Times"] = {}
+_said: set[str] = set()  # Lines that this process has printed.
 _chosen: set[Any] = set()  # Jobs with chosen kernels for a GPU.
 # Bytes of derived arrays and of the parameters that they derive from, by name.
 _sizes: dict[str, dict[str, int]] = {}
@@ -133,8 +134,13 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
   choose_kernels(job, params)
   if job not in _tuned:
     _tuned[job] = _tune(job, params)
-    if outlook := _tuned[job].outlook:
-      console.say(outlook)
+    lines = [_tuned[job].outlook]
+    if _tuned[job].times and not job.decoder.drawn(job.sampling).certain:
+      lines.append(_DEPENDS)
+    for line in filter(None, lines):
+      if line not in _said:
+        console.say(line)
+        _said.add(line)
   return _tuned[job].decoder
 
 
@@ -257,7 +263,8 @@ def _timed() -> dict[Job, Tuned]:
 
 def outlooks() -> list[str]:
   """Returns the expected speedups of the decodes of this process, as lines."""
-  return [outcome.outlook for outcome in _tuned.values() if outcome.outlook]
+  lines = (outcome.outlook for outcome in _tuned.values() if outcome.outlook)
+  return list(dict.fromkeys(lines))
 
 
 def speed_by_iterations(counts: Mapping[str, float]) -> float | None:

@@ -77,6 +77,7 @@ def timed_as(monkeypatch, cost):
     return tuning.Times((1.0, *drafts), prepare=(0.5, 0.5))
 
   monkeypatch.setattr(tuning, "_tuned", {})
+  monkeypatch.setattr(tuning, "_said", set())
   monkeypatch.setattr(tuning, "_times", times)
   return jobs
 
@@ -192,6 +193,48 @@ def test_samples_at_a_fixed_length_depend_on_the_seed_and_not_the_batch_size(set
   samples = sample(seed=1)
   assert samples == sample(seed=1) == sample(seed=1, batch_size=2)
   assert samples != sample(seed=2)
+
+
+def test_coupled_samples_under_auto_depend_on_the_seed_and_not_on_times_or_batches(
+  setup, monkeypatch
+):
+  def sample(cost=None, **words):
+    if cost:
+      timed_as(monkeypatch, cost)
+    settings = {"sampling": Sampling(1.0), "rule": "coupled", "seed": 4, **SIZES}
+    return specdec_t5x.generate(INPUTS, *setup, **settings | words)
+
+  fast, dear = sample(1.0), sample(9.0)
+  assert all(o.drafted > 0 for o in fast)
+  assert all(o.drafted == 0 for o in dear)
+  smaller = sample(1.0, batch_size=2)
+  fixed = sample(policy="fixed", gamma=2)
+  assert tokens(fast) == tokens(dear) == tokens(smaller) == tokens(fixed)
+  assert tokens(fast) != tokens(sample(1.0, seed=5))
+
+
+@pytest.mark.parametrize(
+  ("words", "is_said"),
+  [
+    ({"sampling": Sampling(1.0)}, True),
+    ({"sampling": Sampling(1.0), "policy": CostAware(decay=0.9)}, True),
+    ({"sampling": Sampling(1.0), "rule": "block"}, True),
+    ({}, False),
+    ({"sampling": Sampling(1.0), "rule": "coupled"}, False),
+    ({"sampling": Sampling(1.0, coupled=True)}, False),
+    ({"sampling": Sampling(1.0), "policy": "fixed"}, False),
+    ({"sampling": Sampling(1.0), "gamma": 3}, False),
+  ],
+  ids=str,
+)
+def test_a_run_says_if_its_samples_depend_on_times(
+  setup, words, is_said, monkeypatch, capsys
+):
+  for cost in (1.0, 9.0):
+    timed_as(monkeypatch, cost)
+    specdec_t5x.generate(INPUTS, *setup, **words, **SIZES)
+    printed = capsys.readouterr().err
+    assert ("Samples depend on these times, besides the seed." in printed) == is_said
 
 
 def test_a_rule_that_changes_the_distribution_gives_a_warning(setup):

@@ -62,8 +62,9 @@ def measure(*settings, **named):
 
 def forget(monkeypatch):
   """Forgets this process's times, like a new process that finds the kept times."""
-  monkeypatch.setattr(tuning, "_measured", {})
-  monkeypatch.setattr(tuning, "_tuned", {})
+  for name in ("_measured", "_tuned"):
+    monkeypatch.setattr(tuning, name, {})
+  monkeypatch.setattr(tuning, "_said", set())
 
 
 @pytest.fixture
@@ -268,9 +269,12 @@ def test_the_expected_gain_is_printed_once(cache, counted, capsys):
   # An output is expected to have a quarter of 12 tokens.
   policy = CostAware((1.0, 1.1, 1.225), prepare=(0.3 / 3, 0.6 / 3))
   assert tuned() == tuned() == dataclasses.replace(AUTO, policy=policy)
-  *_, printed = capsys.readouterr().err.splitlines()
-  assert printed == policy.outlook((0, 1, 2))
-  assert tuning.outlooks() == [printed]
+  # Short inputs share their times.
+  tuning.tuned(dataclasses.replace(job(), input_length=6), {})
+  lines = capsys.readouterr().err.splitlines()
+  assert lines[-1] == policy.outlook((0, 1, 2))
+  assert lines.count(lines[-1]) == 1
+  assert tuning.outlooks() == [lines[-1]]
 
 
 def test_the_policy_s_prior_changes_no_times(cache, counted):
