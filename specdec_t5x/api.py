@@ -202,8 +202,8 @@ def generate(
   arguments.check_sampling(sampling)
   check_models(target, draft)
   target.generation.check()
-  rows = target.network.config.vocab_size
-  inputs = arguments.inputs(inputs, rows, target.generation.pads)
+  vocab_size = target.network.config.vocab_size
+  inputs = arguments.inputs(inputs, vocab_size, target.generation.pads)
   has_texts = any(isinstance(each, str) for each in inputs)
   if has_texts and vocabulary is None:
     vocabulary = target.folder
@@ -374,8 +374,8 @@ def _collected(
 
   outputs = {}
   # The bar appears only if decoding takes longer than this.
-  hidden = sys.stderr is None
-  bar = tqdm(total=count, unit="input", delay=_SHOWN_AFTER, disable=hidden)
+  is_lost = sys.stderr is None
+  bar = tqdm(total=count, unit="input", delay=_SHOWN_AFTER, disable=is_lost)
   try:
     for numbers, decoded in decodes:
       outputs |= zip(numbers, generations(decoded, vocabulary, eos_id), strict=True)
