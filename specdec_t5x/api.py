@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -52,8 +51,6 @@ DecodeFn = Callable[..., Decoded]
 _QUEUED = 8
 # Seconds before a progress bar appears.
 _SHOWN_AFTER = 3.0
-# Suppresses the errors of a progress bar on a closed stderr: outputs are not lost.
-_UNSEEN = contextlib.suppress(OSError, ValueError)
 
 
 @contextlib.contextmanager
@@ -372,18 +369,21 @@ def _collected(
   # Here alone: only decoding needs tqdm.
   from tqdm import tqdm
 
+  from specdec_t5x import console
+
   outputs = {}
   # The bar appears only if decoding takes longer than this.
-  is_lost = sys.stderr is None
-  bar = tqdm(total=count, unit="input", delay=_SHOWN_AFTER, disable=is_lost)
-  try:
+  bar = tqdm(
+    total=count,
+    unit="input",
+    delay=_SHOWN_AFTER,
+    file=console.STDERR,
+    dynamic_ncols=True,
+  )
+  with bar as progress:
     for numbers, decoded in decodes:
       outputs |= zip(numbers, generations(decoded, vocabulary, eos_id), strict=True)
-      with _UNSEEN:
-        bar.update(len(numbers))
-  finally:
-    with _UNSEEN:
-      bar.close()
+      progress.update(len(numbers))
   return [outputs[number] for number in range(count)]
 
 

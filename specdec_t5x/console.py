@@ -1,9 +1,11 @@
 """Progress messages of commands on stderr: a line at the start of each stage."""
 
+import contextlib
 import os
 import pathlib
 import sys
 import time
+from typing import Any
 
 
 def _age() -> float:
@@ -26,10 +28,46 @@ def set_quiet(is_quiet: bool) -> None:
   _is_quiet = is_quiet
 
 
+class BestEffort:
+  """A standard stream that drops texts that can't be written.
+
+  The reader of a stream may end (`2>&1 | head`), and a daemon has no streams. Messages
+  are then lost, but results are not.
+
+  Args:
+    name: stdout or stderr.
+  """
+
+  def __init__(self, name: str):
+    self._name = name
+
+  def write(self, text: str) -> None:
+    """Writes a text, or drops the text if the stream is closed or broken."""
+    # sys.stderr may be None. ValueError: the stream is closed, or lacks the characters.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+      getattr(sys, self._name).write(text)
+
+  def flush(self) -> None:
+    """Flushes the stream, if possible."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+      getattr(sys, self._name).flush()
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(getattr(sys, self._name), name)
+
+
+STDOUT, STDERR = BestEffort("stdout"), BestEffort("stderr")
+
+
 def say(message: str) -> None:
   """Prints a line on stderr, unless `set_quiet` turned the output off."""
   if not _is_quiet:
-    print(message, file=sys.stderr, flush=True)
+    print(message, file=STDERR, flush=True)
+
+
+def announce(message: str) -> None:
+  """Prints a line on stdout, even if `set_quiet` turned other output off."""
+  print(message, file=STDOUT, flush=True)
 
 
 def stage(message: str) -> None:

@@ -10,6 +10,8 @@ import sys
 import tempfile
 from types import ModuleType
 
+from specdec_t5x import console
+
 
 def import_quietly(name: str) -> ModuleType:
   """Imports a module with stderr held back, and shows stderr if the import fails.
@@ -19,8 +21,11 @@ def import_quietly(name: str) -> ModuleType:
   and collections during the import and at exit would take as long as the import.
   """
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-  sys.stderr.flush()
-  terminal = os.dup(2)
+  console.STDERR.flush()
+  try:
+    terminal = os.dup(2)
+  except OSError:  # Nothing can be printed.
+    return importlib.import_module(name)
   with tempfile.TemporaryFile() as held:
     os.dup2(held.fileno(), 2)
     gc.disable()
@@ -28,7 +33,8 @@ def import_quietly(name: str) -> ModuleType:
       return importlib.import_module(name)
     except BaseException:
       held.seek(0)
-      os.write(terminal, held.read())
+      with contextlib.suppress(OSError):
+        os.write(terminal, held.read())
       raise
     finally:
       gc.freeze()

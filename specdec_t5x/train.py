@@ -8,6 +8,7 @@ with --job=trim the tokens that a draft is trimmed to. The jobs themselves:
 `specdec_t5x.training.jobs`.
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,10 @@ from collections.abc import Sequence
 if __name__ == "__main__":
   from specdec_t5x.quiet import import_quietly
 
+  with contextlib.suppress(ImportError):  # Upstream T5X has no such module.
+    from t5x import messages
+
+    messages.protect("specdec_t5x.train")
   import_quietly("tensorflow")
 
 import gin
@@ -79,7 +84,7 @@ def main(argv: Sequence[str]) -> None:
       "configs/."
     )
   if values.tfds_data_dir:
-    seqio.set_tfds_data_dir_override(values.tfds_data_dir)
+    seqio.set_tfds_data_dir_override(os.path.expanduser(values.tfds_data_dir))
   try:
     check_platform()
     run(values.job, values.gin_file, values.gin_bindings, values.gin_search_paths)
@@ -88,9 +93,7 @@ def main(argv: Sequence[str]) -> None:
     if logging.get_verbosity() >= logging.INFO:
       raise
     message = " ".join(str(error).partition("\n  In call to configurable")[0].split())
-    sys.exit(
-      f"specdec_t5x.train: {message}\n(--verbosity=1 shows where this was raised.)"
-    )
+    sys.exit(f"specdec_t5x.train: {message}")
 
 
 if __name__ == "__main__":

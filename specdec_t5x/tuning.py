@@ -74,10 +74,12 @@ class Times:
     seconds: time of an iteration for each draft length, the first without a draft.
     prepare: seconds from inputs to the first iteration, mostly of encoders: without a
       drafter, and with the drafter.
+    is_kept: whether an earlier process measured the times.
   """
 
   seconds: tuple[float, ...]
   prepare: tuple[float, float]
+  is_kept: bool = dataclasses.field(default=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,8 +272,8 @@ def outlooks() -> list[str]:
 def speed_by_iterations(counts: Mapping[str, float]) -> float | None:
   """Returns the speedup over plain decoding by measured times.
 
-  The result is None unless this process timed exactly one decode. Real iterations take
-  longer than timed iterations, with and without drafts alike.
+  The result is None unless this process measured the times of exactly one decode. Real
+  iterations take longer than timed iterations, with and without drafts alike.
 
   Args:
     counts: the sums over all outputs: tokens, target_calls, drafted, examples.
@@ -279,6 +281,8 @@ def speed_by_iterations(counts: Mapping[str, float]) -> float | None:
   if len(_timed()) != 1 or not counts["target_calls"]:
     return None
   ((job, outcome),) = _timed().items()
+  if outcome.times.is_kept:
+    return None
   lengths = job.decoder.drafter.lengths
   iterations = outcome.times.seconds
   drafted = counts["drafted"] / counts["target_calls"]
@@ -445,7 +449,7 @@ def _read(name: str, count: int) -> Times | None:
   """Returns the times in a file; None if the file is missing or damaged."""
   try:
     kept = json.loads(_path(name).read_text())
-    times = Times(tuple(kept["seconds"]), tuple(kept["prepare"]))
+    times = Times(tuple(kept["seconds"]), tuple(kept["prepare"]), is_kept=True)
   except (OSError, ValueError, KeyError, TypeError):
     return None
   numbers = *times.seconds, *times.prepare

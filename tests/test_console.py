@@ -1,14 +1,17 @@
 """The commands' messages, and the time per token of a run."""
 
 import dataclasses
+import io
 import re
+import sys
 
 import jax
 import pytest
+from tqdm import tqdm
 
 from specdec_t5x import console, tuning
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
@@ -16,7 +19,6 @@ from specdec_t5x.t5x_bridge import pace, writer
 from tests.t5x_bridge import tiny
 
 TARGET, DRAFT = (network_for(config) for config in (tiny.TARGET, tiny.DRAFT))
-PLAIN = PlainDecoder(TARGET)
 DRAFTED = SpeculativeDecoder(TARGET, DraftModel(DRAFT, 2))
 
 
@@ -27,6 +29,7 @@ STATISTICS = {
   "drafted": 800,
   "accepted": 600,
   "tokens_per_target_call": {"value": 4.0},
+  "alpha_by_counts": {"value": 0.93},
 }
 
 
@@ -46,16 +49,15 @@ def clock(monkeypatch, tmp_path):
   return now
 
 
-def decode(clock, decoder, job="captions", seconds=2.0, tokens=1000):
+def decode(clock, seconds=2.0, tokens=1000):
   """Simulates a run of 10 examples, compiled before the clock counts."""
-  pace.start({"task": job}, decoder, 10)
+  pace.start(10)
   pace.tracing()
   clock[0] += 30.0
   pace.traced()
-  jax.jit(lambda x: x + len(job) + clock[0])(1.0)  # Every call compiles a new program.
+  jax.jit(lambda x: x + clock[0])(1.0)  # Every call compiles a new program.
   clock[0] += seconds
   pace.decoded(tokens)
-  pace.keep()
 
 
 def test_a_stage_has_seconds_and_quiet_silences_messages(capsys):
@@ -67,77 +69,105 @@ def test_a_stage_has_seconds_and_quiet_silences_messages(capsys):
   assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(
+  ("place", "is_kept"),
+  [("new", True), ("new/folder", True), ("file", False), ("file/folder", False)],
+)
+def test_a_cache_that_can_t_be_written_is_not_promised(
+  clock, capsys, tmp_path, place, is_kept
+):
+  (tmp_path / "file").write_text("")
+  before = jax.config.jax_compilation_cache_dir
+  pace.start(10)
+  jax.config.update("jax_compilation_cache_dir", str(tmp_path / place))
+  try:
+    pace.tracing()
+  finally:
+    jax.config.update("jax_compilation_cache_dir", before)
+  assert ("and kept in" in capsys.readouterr().err) == is_kept
+
+
+class Broken(io.StringIO):
+  """A stream whose reader has ended."""
+
+  def write(self, text):
+    raise BrokenPipeError
+
+  def flush(self):
+    raise BrokenPipeError
+
+
+def closed():
+  stream = io.StringIO()
+  stream.close()
+  return stream
+
+
+@pytest.mark.parametrize("stream", [lambda: None, Broken, closed])
+def test_messages_that_nobody_can_read_raise_no_error(monkeypatch, stream):
+  for name in ("stdout", "stderr"):
+    monkeypatch.setattr(sys, name, stream())
+  console.say("Done.")
+  console.announce("Done.")
+  with tqdm(range(3), file=console.STDERR, dynamic_ncols=True, mininterval=0) as bar:
+    assert list(bar) == [0, 1, 2]
+
+
 def test_tokens_are_timed_after_compilation(clock, capsys):
-  decode(clock, DRAFTED)
+  decode(clock)
   assert pace.seconds_per_token() == pytest.approx(0.002)
   stages = [line.split("] ")[1] for line in capsys.readouterr().err.splitlines()]
   assert stages[0].startswith("Compiling the decode: once for these settings")
   assert stages[1:] == ["Decoding 10 examples."]
 
 
-def test_a_plain_run_s_time_is_kept_for_runs_of_the_same_job(clock, tmp_path):
-  decode(clock, DRAFTED)
-  assert pace.plain_seconds_per_token(STATISTICS) is None
-  decode(clock, PLAIN, seconds=3.0)
-  decode(clock, DRAFTED, "news")
-  assert pace.plain_seconds_per_token(STATISTICS) is None
-  decode(clock, DRAFTED)
-  assert pace.plain_seconds_per_token(STATISTICS) == (pytest.approx(0.003), True)
-  (time_file,) = tmp_path.glob("plain-*.json")
-  time_file.write_text("{")
-  assert pace.plain_seconds_per_token(STATISTICS) is None
-
-
-def test_a_disturbed_plain_run_does_not_flatter_drafts(clock):
-  """The fastest of a job's last five plain runs counts."""
-  for seconds in (9.0, 3.0, 6.0):
-    decode(clock, PLAIN, seconds=seconds)
-  decode(clock, DRAFTED)
-  assert pace.plain_seconds_per_token(STATISTICS) == (pytest.approx(0.003), True)
-  for _ in range(5):
-    decode(clock, PLAIN, seconds=5.0)
-  assert pace.plain_seconds_per_token(STATISTICS) == (pytest.approx(0.005), True)
-
-
-def test_a_job_without_a_plain_run_uses_measured_iterations(clock, monkeypatch):
-  decoder = dataclasses.replace(DRAFTED, policy=CostAware())
+def timed(monkeypatch, decoder, is_kept=False):
   job = tuning.Job(decoder, 4, 8, GREEDY, 10)
-  timed = CostAware((0.010, 0.015, 0.020))
-  times = tuning.Times(timed.seconds, prepare=(0.1, 0.2))
+  times = tuning.Times((0.010, 0.015, 0.020), prepare=(0.1, 0.2), is_kept=is_kept)
   monkeypatch.setattr(tuning, "_tuned", {job: tuning.Tuned(decoder, "", times)})
-  decode(clock, decoder)
+
+
+def test_the_speedup_follows_from_iterations_of_this_run(clock, monkeypatch):
+  timed(monkeypatch, dataclasses.replace(DRAFTED, policy=CostAware()))
+  decode(clock)
   # 250 calls with 3.2 drafted tokens: the longest drafts, 20 ms; 10 encoder calls.
   speed = (1000 * 0.010 + 1.0) / (250 * 0.020 + 2.0)
   plain_seconds = pace.plain_seconds_per_token(STATISTICS)
-  assert plain_seconds == (pytest.approx(0.002 * speed), False)
-  assert writer.closing(STATISTICS, [])[-1] == (
-    "2.00 ms per token; plain decoding takes about 3.14 ms on this machine, as "
-    "estimated from its iterations: 1.57 times as fast."
-  )
-
-
-def test_the_last_lines_have_the_speedup(clock):
-  decode(clock, PLAIN, seconds=3.0)
-  decode(clock, DRAFTED)
-  assert writer.closing(STATISTICS, []) == [
+  assert plain_seconds == pytest.approx(0.002 * speed)
+  assert writer.closing(STATISTICS, [], True) == [
     "4.00 tokens per target call (10 examples, 1000 tokens).",
-    "75% of the drafted tokens were accepted.",
-    "2.00 ms per token; plain decoding takes 3.00 ms on this machine: 1.50 times as "
-    "fast.",
+    "75% of the drafted tokens were accepted, and 0.930 of the tested tokens (alpha).",
+    "2.00 ms per token; plain decoding takes about 3.14 ms on this machine, as "
+    "estimated from its iterations: 1.57 times as fast.",
   ]
 
 
+@pytest.mark.parametrize("is_measured", [False, True])
+def test_a_speedup_that_this_run_did_not_measure_is_not_printed(
+  clock, monkeypatch, tmp_path, is_measured
+):
+  monkeypatch.setattr(tuning, "_tuned", {})
+  if is_measured:  # By an earlier process.
+    timed(monkeypatch, dataclasses.replace(DRAFTED, policy=CostAware()), is_kept=True)
+  decode(clock)
+  assert writer.closing(STATISTICS, [], True)[-1] == (
+    "2.00 ms per token. A baseline_*.gin run measures plain decoding's time."
+  )
+  assert not list(tmp_path.iterdir())
+
+
 def test_the_last_lines_have_the_reason_for_no_drafts(clock):
-  decode(clock, DRAFTED)
+  decode(clock)
   nothing = {**STATISTICS, "drafted": 0, "accepted": 0}
-  first, why, *_ = writer.closing(nothing, ["Decoding plainly: it does not pay."])
-  assert (first, why) == ("Nothing was drafted.", "Decoding plainly: it does not pay.")
-  assert writer.closing(None, []) == []
-
-
-def test_a_time_that_can_t_be_kept_is_reported(clock, tmp_path, monkeypatch, capsys):
-  (tmp_path / "file").write_text("")
-  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "file"))
-  decode(clock, PLAIN)
-  assert "The time of plain decoding is not kept" in capsys.readouterr().err
-  assert not list(tmp_path.glob("plain-*"))
+  why = "Decoding plainly: it does not pay."
+  assert writer.closing(nothing, [why], True) == [
+    "Nothing was drafted.",
+    why,
+    "10 examples, 1000 tokens, 2.00 ms per token.",
+    "--gin.GAMMA=5 --gin.GAMMA_POLICY=\"'fixed'\" drafts 5 tokens per target call in "
+    "every case.",
+  ]
+  # A copying drafter has found no match.
+  assert writer.closing(nothing, [], True)[0] == "Nothing was drafted."
+  assert writer.closing(nothing, [], False)[0].startswith("10 examples")
+  assert writer.closing(None, [], True) == []

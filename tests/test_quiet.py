@@ -1,5 +1,8 @@
 """The output of an import is held back, and shown if the import fails."""
 
+import os
+import sys
+
 import pytest
 
 from specdec_t5x.quiet import import_quietly
@@ -24,3 +27,15 @@ def test_a_failing_import_shows_the_output(module, capfd):
   with pytest.raises(RuntimeError, match="no"):
     import_quietly("noisy_failure")
   assert capfd.readouterr().err == "noise of failure"
+
+
+def test_a_module_is_imported_without_stderr(module, monkeypatch):
+  module("module_without_stderr", "VALUE = 3\n")
+  monkeypatch.setattr(sys, "stderr", None)
+  saved = os.dup(2)
+  os.close(2)
+  try:
+    assert import_quietly("module_without_stderr").VALUE == 3
+  finally:
+    os.dup2(saved, 2)
+    os.close(saved)

@@ -58,9 +58,13 @@ class Checkpoint(abc.ABC):
   def open(path: str) -> "Checkpoint":
     """Returns the checkpoint of a folder, without reading parameters.
 
+    A path may begin with ~, the user's home.
+
     Raises:
       ValueError: if there is no checkpoint, or a Hugging Face folder is not a T5's.
     """
+    if isinstance(path, str | os.PathLike):
+      path = os.path.expanduser(path)
     if is_folder(path):
       return HuggingFace(path)
     if not isinstance(path, str | os.PathLike) or not str(path):
@@ -102,7 +106,15 @@ class Checkpoint(abc.ABC):
       shapes = checkpoint.shapes
     except ValueError as error:
       raise ValueError(f"{macro}: {error}") from error
-    check_shapes(shapes, expected, f"{macro}={path}")
+    try:
+      check_shapes(shapes, expected, f"{macro}={path}")
+    except ValueError as error:
+      if not isinstance(checkpoint, HuggingFace):
+        raise
+      raise ValueError(
+        f"{error} The path is a Hugging Face folder: "
+        "--gin_file=configs/pairs/hugging_face.gin takes the sizes from the folder."
+      ) from error
     return checkpoint
 
   @functools.cached_property

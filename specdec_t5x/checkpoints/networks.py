@@ -10,7 +10,7 @@ from specdec_t5x.network.functional import Network, Settings
 from specdec_t5x.network.heads import FeatureDrafter
 
 
-def network_settings(path: str, dtype: str, **knobs: Any) -> Settings:
+def network_settings(path: str | None, dtype: str, **knobs: Any) -> Settings:
   """Returns the configuration of a checkpoint's network.
 
   Args:
@@ -19,8 +19,14 @@ def network_settings(path: str, dtype: str, **knobs: Any) -> Settings:
     **knobs: further fields of the configuration: sharding, products, weights, head.
 
   Raises:
-    ValueError: if there is no checkpoint at `path`.
+    ValueError: if there is no checkpoint at `path`, or `path` is None.
   """
+  if path is None:
+    raise ValueError(
+      "Expected the path of a checkpoint's folder, got None: DRAFT_CHECKPOINT_PATH is "
+      "not set. Set --gin.DRAFT_CHECKPOINT_PATH, or let the target draft for itself: "
+      "--gin_file=configs/drafters/quantized.gin in place of DRAFTER='quantized'."
+    )
   return dataclasses.replace(Checkpoint.open(path).settings(dtype), **knobs)
 
 

@@ -114,6 +114,8 @@ class TaskSpec:
 class AddPrefix:
   """Converts to T5's text-to-text form: inputs are prefix + source, targets unchanged.
 
+  A source that starts with the prefix is an input as the source is.
+
   Attributes:
     fields: the names of the source and the target text in the raw examples.
     prefix: text before every source, including the separating space.
@@ -126,14 +128,16 @@ class AddPrefix:
     """Yields inputs and targets of texts in memory."""
     sources, targets = (columns[field] for field in self.fields)
     for source, target in zip(sources, targets, strict=True):
-      yield self.prefix + source, target
+      yield self.prefix + source.removeprefix(self.prefix), target
 
   def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the dataset of inputs and targets."""
     source, target = self.fields
 
     def to_text(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-      inputs = tf.strings.join([self.prefix, example[source]])
+      start = tf.strings.substr(example[source], 0, len(self.prefix.encode()))
+      prefix = tf.where(start == self.prefix, "", self.prefix)
+      inputs = tf.strings.join([prefix, example[source]])
       return {"inputs": inputs, "targets": example[target]}
 
     return dataset.map(to_text, num_parallel_calls=tf.data.AUTOTUNE)

@@ -100,8 +100,8 @@ def translation_from_files(
     source_language: name of the language in T5's prefix.
     target_language: name of the language in T5's prefix.
     vocabulary: the vocabulary; None means T5's.
-    prefix: text before every source, including the separating space, such as
-      MADLAD-400's '<2de> '; None means T5's prefix.
+    prefix: text before every source that does not start with the prefix, including
+      the separating space, such as MADLAD-400's '<2de> '; None means T5's prefix.
 
   Returns:
     `name`.
@@ -149,7 +149,8 @@ def from_records(
     files: split -> path; .jsonl (one object per line) or .csv (with a header).
     source_field: the field with the model's input.
     target_field: the field with the reference; None means unknown references.
-    prefix: text before every source, including the separating space.
+    prefix: text before every source that does not start with the prefix, including
+      the separating space.
     metric: "bleu" or "rouge".
     vocabulary: the vocabulary; None means T5's.
 

@@ -20,7 +20,12 @@ from absl import logging
 from specdec_t5x import console
 from specdec_t5x.hugging_face import gemma, generation, names, settings
 from specdec_t5x.hugging_face.generation import Generation
-from specdec_t5x.hugging_face.tensors import SINGLE, Tensors, read_json
+from specdec_t5x.hugging_face.tensors import (
+  SINGLE,
+  Tensors,
+  about_adapter,
+  read_json,
+)
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import blank_variables, network_for
 
@@ -59,9 +64,12 @@ def is_folder(path: str) -> bool:
 def lacking(path: str | os.PathLike) -> str:
   """Returns a sentence with the missing parts of a Hugging Face folder.
 
-  The result is '' if the folder has no part of a Hugging Face folder.
+  The result is '' if the folder has no part of a Hugging Face folder, and names the
+  fix for an adapter's folder.
   """
   folder = pathlib.Path(path)
+  if adapter := about_adapter(folder):
+    return adapter
   lacks = []
   for kind, patterns in _FILES.items():
     if not any(any(folder.glob(pattern)) for pattern in patterns):

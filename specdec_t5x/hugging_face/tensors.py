@@ -14,6 +14,9 @@ from specdec_t5x.hugging_face import flax_file, lfs
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 FLAX, FLAX_INDEX = "flax_model.msgpack", "flax_model.msgpack.index.json"
 _DTYPES = ("F32", "BF16", "F16", "F64")
+# Prefixes of torch.compile's and DataParallel's modules.
+_WRAPPERS = ("_orig_mod.", "module.")
+ADAPTER = "adapter_config.json"  # PEFT's, for example of LoRA.
 _ROWS = 4096  # Rows that are compared at once.
 
 
@@ -62,7 +65,7 @@ class Tensors:
     weights = _weights(folder)
     if weights.name in (SINGLE, FLAX):
       shapes = _header(weights)
-      return cls(dict.fromkeys(shapes, weights), shapes)
+      return cls(dict.fromkeys(shapes, weights), shapes)._unwrapped()
     listed = _listed(weights)
     files = {}
     shapes = {}
@@ -72,7 +75,15 @@ class Tensors:
           files[name] = path
           shapes[name] = shape
     lost = {name: path for name, path in listed.items() if name not in files}
-    return cls(files, shapes, lost=lost)
+    return cls(files, shapes, lost=lost)._unwrapped()
+
+  def _unwrapped(self) -> "Tensors":
+    """Returns the arrays without a wrapper's prefix, if all names have the prefix."""
+    for prefix in _WRAPPERS:
+      if self.files and all(name.startswith(prefix) for name in self.files):
+        unwrapped = self.renamed(lambda name, prefix=prefix: name.removeprefix(prefix))
+        return unwrapped._unwrapped()
+    return self
 
   def check_lost(self, spare: Collection[str]) -> None:
     """Raises a ValueError if no file holds an array that the index names.
@@ -209,7 +220,19 @@ def _listed(index: pathlib.Path) -> dict[str, pathlib.Path]:
   return {their_name(name): folder / file for name, file in files.items()}
 
 
+def about_adapter(folder: pathlib.Path) -> str:
+  """Returns a sentence for the folder of an adapter; '' for another folder."""
+  if not (folder / ADAPTER).is_file():
+    return ""
+  return (
+    f" {ADAPTER} says that {folder} is an adapter without the base model. Merge both "
+    "with peft, and give the new folder: model.merge_and_unload().save_pretrained(DIR)."
+  )
+
+
 def _without_weights(folder: pathlib.Path) -> str:
+  if adapter := about_adapter(folder):
+    return f"{folder} lacks the weights of a model.{adapter}"
   kinds = ("*.bin", "*.h5", "*.pt", "*.ckpt")
   others = sorted(path.name for kind in kinds for path in folder.glob(kind))
   if not others:
@@ -217,6 +240,7 @@ def _without_weights(folder: pathlib.Path) -> str:
       f"{folder} has a config.json, but lacks weights ({SINGLE}, {INDEX}, {FLAX} or "
       f"{FLAX_INDEX}). Copy the weights, too."
     )
+  lfs.check_file(folder / others[0])
   return (
     f"{folder} has {others[0]} and no {SINGLE}: pickles run code when loaded, and are "
     f"not read. If you trust {others[0]}, load the model with transformers and write "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import json
 import operator
@@ -77,9 +76,9 @@ def check_run(
   console.set_quiet(quiet)
   guarantee = model.decoder.guarantee
   if not guarantee.keeps_distribution:
-    print(f"{guarantee.name}: this run keeps {guarantee.value}.", flush=True)
+    console.announce(f"{guarantee.name}: this run keeps {guarantee.value}.")
   if rounded.of_weights(model.decoder.target.config):
-    print(f"The target is {what_decodes(model.decoder.target)}.", flush=True)
+    console.announce(f"The target is {what_decodes(model.decoder.target)}.")
   check_task(dataset_cfg)
   provider = provider_of(dataset_cfg.mixture_or_task_name)
   model.number_examples(provider.name, shard_of_command())
@@ -108,7 +107,7 @@ def check_run(
       follow_generation(model, checkpoint)
     check_new_draws(macro, paths[name], learned.Draws.of_run(model, provider))
   examples = count_examples(provider, dataset_cfg.split)
-  pace.start(_job(dataset_cfg, model, paths), model.decoder, examples)
+  pace.start(examples)
   console.stage(describe_run(dataset_cfg, model, variables["params"]))
 
 
@@ -166,21 +165,6 @@ def count_examples(provider, split: str) -> int | None:
 def _rows(decoder, dataset_cfg) -> int:
   """Returns the number of rows that decode at once: SLOTS, or the whole batch."""
   return decoder.slots or dataset_cfg.batch_size
-
-
-def _job(dataset_cfg, model, paths) -> dict[str, Any]:
-  """Returns the settings common to plain and speculative runs of the same job."""
-  decoder = model.decoder
-  return {
-    "provider": getattr(t5x, "PROVIDER", "upstream"),
-    "task": dataset_cfg.mixture_or_task_name,
-    "split": dataset_cfg.split,
-    "lengths": sorted(dataset_cfg.task_feature_lengths.items()),
-    "rows": _rows(decoder, dataset_cfg),
-    "examples a call": dataset_cfg.batch_size,
-    "sampling": dataclasses.replace(model.sampling, coupled=False),
-    "target": (decoder.target.config, str(paths["target"])),
-  }
 
 
 def check_macros() -> None:
@@ -249,8 +233,9 @@ def macros_of_files(gin_files: Sequence[str]) -> set[str]:
 
 def _gin_text(name: str) -> str:
   """Returns the text of a gin file, "" if only gin's own search finds the file."""
-  places = (epath.Path(name), epath.Path(specdec_t5x.config_path()) / name)
-  file = next((place for place in places if place.exists()), None)
+  places = (epath.Path(name).expanduser(), epath.Path(specdec_t5x.config_path()) / name)
+  # A pipe has been read by gin, and can't be read again.
+  file = next((place for place in places if place.is_file()), None)
   return file.read_bytes().decode(errors="replace") if file else ""
 
 
@@ -383,7 +368,7 @@ def follow_generation(model, target: Checkpoint) -> None:
   """
   model.follow(target.generation)
   if note := target.generation.note():
-    print(note, flush=True)
+    console.announce(note)
 
 
 def check_activations(macro: str, checkpoint: Checkpoint, network: Network) -> None:

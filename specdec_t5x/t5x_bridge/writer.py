@@ -1,9 +1,9 @@
 """The results of a run: T5X's JSONL, and the statistics in `speculation.json`."""
 
 import dataclasses
-import fnmatch
 import itertools
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,12 +20,15 @@ from specdec_t5x.data.spec_bench import CATEGORY
 from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.decoders import Decoder
 from specdec_t5x.decoding.widths import FIXED_WIDTH
+from specdec_t5x.native import library
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network
 from specdec_t5x.t5x_bridge import pace
 
 SUMMARY = "speculation.json"
 WHOLE = "-00000-of-00001"
+# The auxiliary value with the number of tokens that is left of a cut input.
+CUT = "inputs_cut_to"
 COUNTS = (
   "tokens",
   "target_calls",
@@ -43,18 +46,26 @@ _FREE = (
 
 
 def write_decoded(
-  path: str, inferences, task_ds, mode: str, *args, write_fn: Callable[..., None]
+  path: str,
+  inferences,
+  task_ds,
+  mode: str,
+  vocabulary: Any,
+  *args,
+  write_fn: Callable[..., None],
 ) -> None:
   """Writes a chunk by `write_fn` if the decode has no NaNs.
 
-  T5X calls this function as `infer.write_fn`. Mode predict has no scores, so NaNs are
-  not detected in this mode.
+  T5X calls this function as `infer.write_fn`. Mode predict has no auxiliary values, so
+  NaNs and cut inputs are not reported in this mode. In other modes, a chunk with cut
+  inputs has the auxiliary value `CUT`.
 
   Args:
     path: path of the chunk.
     inferences: predictions and auxiliary values, with one entry per example.
     task_ds: the examples.
     mode: the run's mode.
+    vocabulary: vocabulary of inputs and outputs.
     *args: further arguments of `write_fn`.
     write_fn: T5X's function that writes a chunk.
 
@@ -68,7 +79,25 @@ def write_decoded(
     mass = jnp.asarray(aux.get("acceptance_mass", jnp.zeros(len(scores))), float)
     check_decoded(scores, mass, lambda row: _name(path, task_ds, row))
     pace.decoded(int(np.sum(aux.get("tokens", 0))))
-  write_fn(path, inferences, task_ds, mode, *args)
+    if any(cut := _cut_lengths(task_ds, vocabulary)):
+      inferences = (predictions, {**aux, CUT: cut})
+  write_fn(path, inferences, task_ds, mode, vocabulary, *args)
+
+
+def _cut_lengths(task_ds, vocabulary: Any) -> list[int]:
+  """Returns the length to which each input was cut, 0 for a complete input."""
+  examples = [x for x in task_ds.as_numpy_iterator() if "inputs_pretokenized" in x]
+  longest = max((len(example["inputs"]) for example in examples), default=0)
+  cut = []
+  for example in examples:
+    tokens = example["inputs"].tolist()
+    text = []
+    if len(tokens) == longest:  # Shorter inputs are complete.
+      text = vocabulary.encode(example["inputs_pretokenized"].decode())
+    places = range(len(tokens) - len(text) + 1)
+    is_whole = any(tokens[place : place + len(text)] == text for place in places)
+    cut.append(0 if is_whole else longest)
+  return cut
 
 
 def _name(path: str, task_ds, row: int) -> str:
@@ -109,11 +138,13 @@ def merge_and_summarize(
     summary = {
       "guarantee": guarantee.name,
       "guarantee_means": guarantee.value,
+      "guarantee_condition": condition(model.decoder),
       "target": what_decodes(model.decoder.target),
       "statistics": summarize(files, model.decoder.alpha_is_mass),
       "decoder": describe(model.decoder),
       **_counted(model.decoder),
       "sampling": describe(model.sampling),
+      "seconds_per_token": pace.seconds_per_token(),
       "iteration_seconds": tuning.asked_for(),
       "same_bits_as_plain": same_bits_as_plain(model.decoder),
       "derived": tuning.sizes(
@@ -130,9 +161,14 @@ def merge_and_summarize(
     path = epath.Path(output_dir) / SUMMARY
     write_atomically(path, json.dumps(summary, indent=2), output_fname)
     new_files = result_files(output_dir, mode)
-  pace.keep()
-  for line in closing(summary["statistics"], tuning.outlooks()):
+  has_drafter = model.decoder.drafter is not None
+  for line in closing(summary["statistics"], tuning.outlooks(), has_drafter):
     console.say(line)
+  is_drafted = summary["statistics"] and summary["statistics"]["drafted"]
+  # In float32 no line of 1,000 differed (docs/results/correctness.md).
+  is_coarse = jnp.dtype(model.decoder.target.config.dtype) != jnp.float32
+  if is_drafted and is_coarse and (text := summary["guarantee_condition"]):
+    console.say(f"{guarantee.name}: {guarantee.value}. {text}")
 
 
 def same_bits_as_plain(decoder: Decoder) -> str:
@@ -150,6 +186,23 @@ def same_bits_as_plain(decoder: Decoder) -> str:
   )
 
 
+def condition(decoder: Decoder) -> str | None:
+  """Returns the condition of the decoder's guarantee; None if there is no condition."""
+  same_bits = same_bits_as_plain(decoder)
+  if same_bits is None or same_bits.startswith("Yes"):
+    return None
+  config = decoder.target.config
+  is_xla = getattr(config, "products", None) == "xla" or library.problem()
+  products = "XLA's" if is_xla else "native"
+  return (
+    f"In {jnp.dtype(config.dtype).name} with {products} products, blocks of several "
+    "tokens may be rounded differently from single tokens. The guarantee holds up to "
+    "this rounding: where two tokens nearly tie, a greedy output may differ from plain "
+    "decoding's. SAME_BITS=True removes the condition: every call of the target scores "
+    f"{FIXED_WIDTH} tokens, which costs time on CPUs and at batch sizes above 1."
+  )
+
+
 def what_decodes(target: Network) -> str:
   """Returns a description of the target, the model behind the guarantee of outputs."""
   if rounding := rounded.of_weights(target.config):
@@ -160,25 +213,49 @@ def what_decodes(target: Network) -> str:
   return "the checkpoint's network"
 
 
-def closing(statistics: Mapping[str, Any] | None, outlooks: Sequence[str]) -> list[str]:
+def closing(
+  statistics: Mapping[str, Any] | None, outlooks: Sequence[str], has_drafter: bool
+) -> list[str]:
   """Returns the run's last lines: tokens per call, accepted share, time per token.
 
   Args:
     statistics: result of `summarize`.
     outlooks: predictions of the speed of drafting (`tuning.outlooks`).
+    has_drafter: whether the run's decoder may draft.
   """
   if statistics is None or statistics["tokens_per_target_call"]["value"] is None:
     return []
+  return [*_of_speed(statistics, outlooks, has_drafter), *_of_cuts(statistics)]
+
+
+def _of_cuts(statistics: Mapping[str, Any]) -> list[str]:
+  """Returns a line about inputs that TASK_FEATURE_LENGTHS has cut."""
+  if not (cut := statistics.get("inputs_cut")):
+    return []
+  was = "was" if cut["examples"] == 1 else "were"
+  return [
+    f"{cut['examples']} of {statistics['examples']} inputs {was} cut to "
+    f"{cut['tokens']} tokens. Raise TASK_FEATURE_LENGTHS['inputs'] to decode whole "
+    f"inputs; {CUT!r} in the results marks the cut inputs."
+  ]
+
+
+def _of_speed(
+  statistics: Mapping[str, Any], outlooks: Sequence[str], has_drafter: bool
+) -> list[str]:
   examples = statistics["examples"]
   tokens = statistics["tokens"]
   seconds = pace.seconds_per_token()
   time = "" if seconds is None else f"{1e3 * seconds:.2f} ms per token"
   if not statistics["drafted"]:
     lines = [f"{examples} examples, {tokens} tokens{time and ', ' + time}."]
-    if outlooks:
+    if has_drafter:
       lines = ["Nothing was drafted.", *outlooks, *lines]
-      if tokens > examples:
-        lines.append("--gin.GAMMA=5 drafts 5 tokens per target call in every case.")
+    if outlooks and tokens > examples:
+      lines.append(
+        "--gin.GAMMA=5 --gin.GAMMA_POLICY=\"'fixed'\" drafts 5 tokens per target call "
+        "in every case."
+      )
     return lines
   rate = statistics["tokens_per_target_call"]["value"]
   share = statistics["accepted"] / statistics["drafted"]
@@ -186,14 +263,15 @@ def closing(statistics: Mapping[str, Any] | None, outlooks: Sequence[str]) -> li
     f"{rate:.2f} tokens per target call ({examples} examples, {tokens} tokens).",
     f"{share:.0%} of the drafted tokens were accepted.",
   ]
-  plain_time = pace.plain_seconds_per_token(statistics)
-  if seconds is not None and plain_time is not None:
-    plain_seconds, was_run = plain_time
-    takes = f"{1e3 * plain_seconds:.2f} ms on this machine"
-    if not was_run:
-      takes = f"about {takes}, as estimated from its iterations"
+  if (alpha := statistics["alpha_by_counts"]["value"]) is not None:
+    lines[-1] = f"{lines[-1][:-1]}, and {alpha:.3f} of the tested tokens (alpha)."
+  plain_seconds = pace.plain_seconds_per_token(statistics)
+  if plain_seconds is not None:
     speed = plain_seconds / seconds
-    lines.append(f"{time}; plain decoding takes {takes}: {speed:.2f} times as fast.")
+    lines.append(
+      f"{time}; plain decoding takes about {1e3 * plain_seconds:.2f} ms on this "
+      f"machine, as estimated from its iterations: {speed:.2f} times as fast."
+    )
   elif time:
     lines.append(f"{time}. A baseline_*.gin run measures plain decoding's time.")
   return lines
@@ -213,9 +291,9 @@ def result_files(output_dir: str, mode: str) -> list[epath.Path]:
     mode: the run's mode.
   """
   # `glob` would take brackets in the folder's name for a pattern.
-  pattern = f"*-{mode}.jsonl-?????-of-?????"
+  pattern = re.compile(rf".*-{mode}\.jsonl-\d{{5,}}-of-\d{{5,}}")
   files = epath.Path(output_dir).iterdir()
-  files = sorted(file for file in files if fnmatch.fnmatchcase(file.name, pattern))
+  files = sorted(file for file in files if pattern.fullmatch(file.name))
   sharded = {_stem(file) for file in files if not file.name.endswith(WHOLE)}
   # The folder may have the shards of a run and also their joined file.
   return [f for f in files if not (f.name.endswith(WHOLE) and _stem(f) in sharded)]
@@ -253,6 +331,8 @@ def summarize(
     return None
   categories.pop(None, None)
   summary = _rates_of_rows(rows, alpha_is_mass)
+  if lengths := [row[CUT] for row in rows if row.get(CUT)]:
+    summary["inputs_cut"] = {"examples": len(lengths), "tokens": max(lengths)}
   if categories:
     summary["categories"] = {
       name: _rates_of_rows(rows_of_category, alpha_is_mass)

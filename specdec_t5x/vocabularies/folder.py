@@ -117,6 +117,7 @@ def _of_pieces(file, folder, settings, end_ids, extra_ids) -> Vocabulary:
     return token.content in (piece, piece.removeprefix(SPACE))
 
   tokens = [token for token in _tokens(file.parent, settings) if not is_piece(token)]
+  tokens = _together(tokens, sentencepieces.sentinels_of(str(file)))
   sentinels = [
     added.sentinel(number, size + count - 1 - number) for number in range(count)
   ]

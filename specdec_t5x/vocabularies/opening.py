@@ -21,7 +21,8 @@ def open_vocabulary(
   """Returns the vocabulary at a path.
 
   Args:
-    path: path of a SentencePiece model, a tokenizer.json or a Hugging Face folder.
+    path: path of a SentencePiece model, a tokenizer.json or a Hugging Face folder. ~ is
+      the user's home.
     extra_ids: number of sentinels after the pieces of a SentencePiece model. For a
       folder, None is the folder's number. For a file, None is T5's 100 if the network
       has at least 100 more rows than the model has pieces, else 0.
@@ -30,7 +31,7 @@ def open_vocabulary(
   Raises:
     ValueError: if there is no vocabulary, or a file of the vocabulary is damaged.
   """
-  path = str(path)
+  path = os.path.expanduser(path)
   if os.path.isdir(path):
     return folder.open_folder(path, extra_ids)
   if path.endswith(".json"):

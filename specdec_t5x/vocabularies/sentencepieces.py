@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -11,13 +12,14 @@ import sentencepiece
 from etils import epy
 from sentencepiece import sentencepiece_model_pb2 as proto
 
-from specdec_t5x.vocabularies.added import AddedToken, AddedTokens
+from specdec_t5x.vocabularies.added import AddedToken, AddedTokens, sentinel
 from specdec_t5x.vocabularies.base import SPACE, Vocabulary
 from specdec_t5x.vocabularies.reading import read_bytes
 
 with epy.lazy_imports():
   import seqio
 
+_MOST_SENTINELS = 300  # UL2 has 300; T5 has 100.
 _SENTINEL = proto.ModelProto.SentencePiece.USER_DEFINED
 Processor = sentencepiece.SentencePieceProcessor
 
@@ -54,10 +56,12 @@ class SentencePieceVocabulary(_SentencePieces):
   """A SentencePiece file with sentinels after the pieces, as in seqio.
 
   The file is read at the first text or token. Tokens and texts are the same as for
-  seqio.SentencePieceVocabulary, and objects of both classes compare equal.
+  seqio.SentencePieceVocabulary, and objects of both classes compare equal. A file that
+  is written again is another vocabulary for objects that are created later.
 
   Attributes:
     sentencepiece_model_file: path of the file, on a disk or in a bucket.
+    version: size, time and inode of the file; None for a bucket or a missing file.
   """
 
   def __init__(self, sentencepiece_model_file: str, extra_ids: int = 0):
@@ -70,11 +74,12 @@ class SentencePieceVocabulary(_SentencePieces):
     self.sentencepiece_model_file = sentencepiece_model_file
     self.path = sentencepiece_model_file
     self.extra_ids = extra_ids
+    self.version = _version(sentencepiece_model_file)
 
   @property
   def tokenizer(self) -> Processor:
     """The model with sentinels."""
-    return _load(self.sentencepiece_model_file, self.extra_ids)
+    return _load(self.sentencepiece_model_file, self.extra_ids, self.version)
 
   @property
   def eos_id(self) -> int:
@@ -93,7 +98,9 @@ class SentencePieceVocabulary(_SentencePieces):
 
   def __eq__(self, other: object) -> bool:
     """Returns whether a vocabulary, or seqio's, has the same model and sentinels."""
-    return isinstance(other, _kinds()) and _identity(self) == _identity(other)
+    if not isinstance(other, _kinds()) or _identity(self) != _identity(other):
+      return False
+    return self.version == getattr(other, "version", self.version)
 
   def __hash__(self) -> int:
     return hash(_identity(self))
@@ -105,7 +112,8 @@ class SentencePieceVocabulary(_SentencePieces):
 
   @property
   def _of_seqio(self) -> seqio.SentencePieceVocabulary:
-    return _seqio_vocabulary(self.sentencepiece_model_file, self.extra_ids)
+    path = self.sentencepiece_model_file
+    return _seqio_vocabulary(path, self.extra_ids, self.version)
 
   # Operations of seqio, which run without Python.
 
@@ -149,7 +157,7 @@ class FolderPieces(_SentencePieces):
       ValueError: if `begins` is set and the model has no beginning of sequence.
     """
     self.path = path
-    self.tokenizer = _load(file, 0)
+    self.tokenizer = _load(file, 0, _version(file))
     model = self.tokenizer.serialized_model_proto()
     self._added = AddedTokens(tuple(added), _normalizer(model))
     eos_id = self.tokenizer.eos_id()
@@ -205,8 +213,27 @@ def has_sentinels(file: str) -> bool:
   Args:
     file: path of the model.
   """
-  tokenizer = _load(file, 0)
-  return not tokenizer.is_unknown(tokenizer.piece_to_id(f"{SPACE}<extra_id_0>"))
+  return bool(_sentinels_among(file, SPACE) or sentinels_of(file))
+
+
+def sentinels_of(file: str) -> list[AddedToken]:
+  """Returns the sentinels among a model's pieces that have no mark of a space.
+
+  transformers searches texts for these pieces, with the pieces' ids.
+
+  Args:
+    file: path of the model.
+  """
+  return [sentinel(*pair) for pair in _sentinels_among(file, "")]
+
+
+def _sentinels_among(file: str, before: str) -> list[tuple[int, int]]:
+  """Returns the number and the id of each sentinel among a model's pieces."""
+  tokenizer = _load(file, 0, _version(file))
+  numbers = range(_MOST_SENTINELS)
+  ids = tokenizer.piece_to_id([f"{before}<extra_id_{number}>" for number in numbers])
+  pairs = zip(numbers, ids, strict=True)
+  return [(number, token) for number, token in pairs if not tokenizer.is_unknown(token)]
 
 
 def _kinds() -> tuple[type, ...]:
@@ -221,14 +248,23 @@ def _identity(vocabulary: Any) -> tuple[str, int]:
   return vocabulary.sentencepiece_model_file, vocabulary.extra_ids
 
 
+def _version(path: str) -> tuple[int, ...] | None:
+  try:
+    stat = os.stat(path)
+  except (OSError, TypeError, ValueError):  # Missing, in a bucket, or not a path.
+    return None
+  return stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
 @functools.lru_cache(maxsize=16)
-def _load(path: str, extra_ids: int) -> Processor:
-  """Returns the processor of a file.
+def _load(path: str, extra_ids: int, version: tuple[int, ...] | None) -> Processor:
+  """Returns the processor of a file; a new version of the file is read again.
 
   Raises:
     OSError: if the file can't be read.
     RuntimeError: if the file is not a SentencePiece model.
   """
+  del version
   model = read_bytes(str(path))
   if extra_ids:
     parsed = proto.ModelProto.FromString(model)
@@ -251,5 +287,6 @@ def _normalizer(model: bytes) -> Callable[[str], str]:
 
 
 @functools.cache
-def _seqio_vocabulary(path: str, extra_ids: int) -> seqio.SentencePieceVocabulary:
+def _seqio_vocabulary(path: str, extra_ids: int, version: tuple[int, ...] | None):
+  del version
   return seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)

@@ -67,17 +67,14 @@ def run(
     sys.exit(f"{name}: expected --gin_file=<file>, got none. Give a file of configs/.")
   if values.tfds_data_dir:
     quiet_start.import_seqio()
-    seqio.set_tfds_data_dir_override(values.tfds_data_dir)
+    seqio.set_tfds_data_dir_override(os.path.expanduser(values.tfds_data_dir))
   kept_programs.keep_programs()
   try:
     hosts.connect()
     platforms.check_platform()
     gin.configurable(work)
-    gin_utils.parse_gin_flags(
-      [*values.gin_search_paths, _PACKAGE_PARENT, *_folders()],
-      values.gin_file,
-      values.gin_bindings,
-    )
+    folders = [*values.gin_search_paths, _PACKAGE_PARENT, *_folders()]
+    gin_utils.parse_gin_flags(folders, values.gin_file, values.gin_bindings)
     set_by_flags = {name: x for name, x in flag_values.items() if x is not None}
     # Networks rely on JAX's default promotion, so the user's settings of promotion do
     # not apply here.
@@ -88,8 +85,7 @@ def run(
     # The cause is usually invalid input: print the message, and the trace on request.
     if logging.get_verbosity() >= logging.INFO:
       raise
-    message = gin_utils.one_line(error)
-    sys.exit(f"{name}: {message}\n(--verbosity=1 shows where this was raised.)")
+    sys.exit(f"{name}: {gin_utils.one_line(error)}")
   except jax.errors.JaxRuntimeError as error:
     if "RESOURCE_EXHAUSTED" not in str(error):
       raise

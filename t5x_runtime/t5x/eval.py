@@ -2,14 +2,14 @@
 
 import functools
 import os
-import sys
 from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
 if __name__ == "__main__":
-  from t5x import quiet_start
+  from t5x import messages, quiet_start
 
+  messages.protect("t5x.eval")
   quiet_start.import_tensorflow()
 
 import jax
@@ -21,6 +21,7 @@ from t5x import (
   command,
   gin_utils,
   hosts,
+  messages,
   models,
   partitioning,
   utils,
@@ -182,7 +183,7 @@ def _say(step: int, metrics: Any) -> None:
   for task, values in (metrics or {}).items():
     numbers = {k: v for k, v in values.items() if isinstance(v, Real)}
     text = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
-    print(f"{task}, step {step}: {text}", file=sys.stderr, flush=True)
+    messages.say(f"{task}, step {step}: {text}")
 
 
 def _main(argv: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import sys
+import tokenize
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ _CALLS = re.compile(r"\n  In call to configurable '[^\n]*")
 # The fixes of gin's errors, by type; the first matching type counts.
 _FIXES = (
   (
-    SyntaxError,
+    (SyntaxError, tokenize.TokenError),
     "Values are Python literals: write text in quotes, as in --gin.NAME=\"'text'\".",
   ),
   (ImportError, "Check the name, or install the modules that the gin file imports."),
@@ -59,6 +60,8 @@ def parse_gin_flags(
     ValueError: with a one-line message, if a file or binding can't be parsed, a macro
       has no value, or a binding sets a macro that no file sets or reads.
   """
+  gin_search_paths = [os.path.expanduser(path) for path in gin_search_paths]
+  gin_files = [os.path.expanduser(file) for file in gin_files]
   for path in gin_search_paths:
     gin.add_config_file_search_path(path)
   where = ""
@@ -71,6 +74,7 @@ def parse_gin_flags(
     gin.parse_config(gin_bindings)
     _check_known(gin_bindings, file_macros, gin_files)
     where = ""
+    _expand_home()
     _check_set()
     gin.finalize()
     logging.info("gin configuration:\n%s", gin.config_str())
@@ -145,7 +149,8 @@ def _explained(error: Exception, where: str = "") -> ValueError:
     )
   fix = next(fix for kind, fix in _FIXES if isinstance(error, kind))
   kind = type(error).__name__
-  return ValueError(f"{where}gin got {kind}: {message.rstrip('.')}. {fix}")
+  message = re.sub(r": <ast\.\w+ object at 0x\w+>", "", message).rstrip(".")
+  return ValueError(f"{where}{fix} gin got {kind}: {message}.")
 
 
 def _missing_file(error: Exception) -> str | None:
@@ -221,6 +226,23 @@ def macros() -> dict[str, Any]:
     for (name, selector), values in config.items()
     if selector == _MACRO
   }
+
+
+def _expand_home() -> None:
+  """Replaces ~/ at the start of texts by the user's home."""
+  for values in gin.config._CONFIG.values():
+    for name, value in values.items():
+      values[name] = _expanded(value)
+
+
+def _expanded(value: Any) -> Any:
+  if isinstance(value, str) and value.startswith("~/"):
+    return os.path.expanduser(value)
+  if isinstance(value, dict):
+    return {key: _expanded(x) for key, x in value.items()}
+  if type(value) in (list, tuple):
+    return type(value)(map(_expanded, value))
+  return value
 
 
 def _macros_read() -> set[str]:
@@ -326,7 +348,21 @@ def _parse_flags(args):
   try:
     return flags.FLAGS(rewrite_gin_args(args))
   except (ValueError, flags.Error) as error:
-    sys.exit(f"{args[0]}: {one_line(error)} --helpfull lists the flags.")
+    sys.exit(f"{args[0]}: {one_line(error)} {_flag_fix(error, args)}")
+
+
+def _flag_fix(error: Exception, args: Sequence[str]) -> str:
+  """Returns the fix of an error in the flags: a macro needs the prefix --gin."""
+  name = getattr(error, "flagname", "")
+  if not re.fullmatch("[A-Z][A-Z0-9_]*", name):
+    return "--helpfull lists the flags."
+  arg = next((arg for arg in args if re.match(rf"--?{name}(=|$)", arg)), f"--{name}")
+  setting = arg.lstrip("-")
+  value = "" if "=" in setting else "=VALUE"
+  return (
+    f"Write --gin.{setting}{value}; text needs extra quotes, as in "
+    "--gin.NAME=\"'text'\"."
+  )
 
 
 # Functions for gin files, because gin has no expressions.

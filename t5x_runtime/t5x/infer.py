@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 if __name__ == "__main__":
-  from t5x import plain_tasks, quiet_start
+  from t5x import messages, plain_tasks, quiet_start
 
+  messages.protect("t5x.infer")
   quiet_start.announce()
   quiet_start.quieten_tensorflow()
   plain_tasks.allow_deferring()
@@ -19,7 +19,7 @@ if __name__ == "__main__":
 import jax
 from absl import flags
 
-from t5x import command, gin_utils, hosts, models, partitioning, utils
+from t5x import command, gin_utils, hosts, messages, models, partitioning, utils
 from t5x.inference_checks import check_inference
 from t5x.inference_chunks import ChunkFiles, configuration
 from t5x.inference_data import open_examples
@@ -205,7 +205,11 @@ def _infer_task(
   files: ChunkFiles, chunks, total: int | None, infer_fn, write_fn, merge
 ) -> None:
   """Runs a task of this shard, from the first unfinished chunk on."""
-  count = _write_chunks(chunks, total, files, infer_fn, write_fn)
+  try:
+    count = _write_chunks(chunks, total, files, infer_fn, write_fn)
+  except KeyboardInterrupt as error:
+    error.add_note(files.kept(total))
+    raise
   if jax.process_index() == 0:
     files.finish(count, merge)
   hosts.sync(f"{files.result.name}:complete")
@@ -235,7 +239,8 @@ def _write_chunks(
   # see the files yet.
   first = hosts.from_first(files.first_open())
   count = first
-  on_terminal = sys.stderr.isatty() and jax.process_index() == 0 and not _is_quiet()
+  is_terminal = messages.stderr().isatty()
+  on_terminal = is_terminal and jax.process_index() == 0 and not _is_quiet()
   with Progress(total, shown=on_terminal) as progress:
     for chunk, (texts, features) in enumerate(chunks(first), start=first):
       count = chunk + 1
@@ -245,7 +250,7 @@ def _write_chunks(
       rng = jax.random.fold_in(jax.random.PRNGKey(0), chunk)
       inferences = infer_fn(features.enumerate(), rng, progress.report)
       if jax.process_index() == 0:
-        files.write(chunk, write_fn, inferences, texts)
+        files.write(chunk, len(inferences[0]), write_fn, inferences, texts)
         if not on_terminal:
           _say(f"chunk {chunk}: {len(inferences[0])} examples")
       hosts.sync(f"chunk {chunk}")
@@ -261,7 +266,7 @@ def _inferences(infer_fn, train_state, features, rng, report) -> Inferences:
 
 def _say(message: str) -> None:
   if jax.process_index() == 0 and not _is_quiet():
-    print(message, file=sys.stderr, flush=True)
+    messages.say(message)
 
 
 def _is_quiet() -> bool:

@@ -33,11 +33,13 @@ class ChunkFiles:
     self._fname = f"{task}-{suffix}"
     self.output_dir = epath.Path(output_dir)
     # Other modes of the task share this directory.
-    self.directory = self.output_dir / f"tmp-{task}-{suffix[-len('00000-of-00000') :]}"
+    shard = "-".join(suffix.rsplit("-", 3)[1:])
+    self.directory = self.output_dir / f"tmp-{task}-{shard}"
     self.result = self.output_dir / self._fname
     self.marker = self.output_dir / f"{self._fname}.COMPLETED"
     self._settings = json.loads(json.dumps(settings))
-    self._done: set[int] = set()
+    # The number of examples of each chunk that is done.
+    self._done: dict[int, int] = {}
 
   def lock(self) -> contextlib.AbstractContextManager:
     """Locks the files against other jobs, in the first process only."""
@@ -87,8 +89,10 @@ class ChunkFiles:
     """
     self._done = self._completed()
 
-  def write(self, chunk: int, write_fn: Callable[..., None], *args) -> None:
-    """Writes a chunk atomically by `write_fn(path, *args)`.
+  def write(
+    self, chunk: int, examples: int, write_fn: Callable[..., None], *args
+  ) -> None:
+    """Writes a chunk of so many examples atomically by `write_fn(path, *args)`.
 
     Raises:
       ValueError: if the file system refuses a write.
@@ -99,8 +103,23 @@ class ChunkFiles:
       with whole_file(path, self._partial(path)) as partial:
         write_fn(str(partial), *args)
         written = digest(partial)
-      self._mark(_marker(path), written)
-    self._done.add(chunk)
+      self._mark(_marker(path), {**written, "examples": examples})
+    self._done[chunk] = examples
+
+  def kept(self, total: int | None) -> str:
+    """Returns a sentence on the chunks that are done, and on how to go on.
+
+    Args:
+      total: number of examples of this run; None if unknown.
+    """
+    if not self._done:
+      return "No results are kept. Run the same command to start again."
+    count = sum(self._done.values())
+    of_total = "" if total is None else f" of {total}"
+    return (
+      f"The results of {count}{of_total} examples are kept in {self.directory}. Run "
+      "the same command to decode the remaining examples."
+    )
 
   def finish(self, count: int, merge_fn: Callable[..., None] | None) -> None:
     """Merges the chunks, marks the task as done, and removes the chunks.
@@ -110,9 +129,11 @@ class ChunkFiles:
       merge_fn: (output_dir, fname, directory) -> None; None keeps the chunks.
 
     Raises:
-      ValueError: if a chunk is missing or damaged, or the file system refuses a write.
+      ValueError: if a chunk is missing or damaged, the merged lines are not one per
+        example, or the file system refuses a write.
     """
-    chunks = self._completed()
+    examples = self._completed()
+    chunks = set(examples)
     expected = set(range(count))
     if chunks != expected:
       raise ValueError(
@@ -127,9 +148,23 @@ class ChunkFiles:
         self._mark(self.marker, {})
         return
       merge_fn(str(self.output_dir), self._fname, str(self.directory))
+      self._check_lines(sum(examples.values()))
       self._mark(self.marker, digest(self.result) if self.result.exists() else {})
     # The removal comes after the marker, so that a run killed in between has results.
     self.remove()
+
+  def _check_lines(self, examples: int) -> None:
+    """Raises a ValueError if the merged JSON lines are not one per example."""
+    if not (self.result.exists() and ".jsonl-" in self._fname):
+      return
+    with self.result.open("rb") as file:
+      lines = sum(1 for _ in file)
+    if lines != examples:
+      raise ValueError(
+        f"{self.result} has {lines} lines, expected {examples}, one per example. The "
+        f"chunks are kept in {self.directory}. Check infer.write_fn and "
+        "infer.merge_fn, or set infer.merge_chunked_results = False."
+      )
 
   def remove(self) -> None:
     """Removes this run's chunks, but not the chunks of other modes.
@@ -141,20 +176,20 @@ class ChunkFiles:
       if file.name.startswith((f"{self._fname}-", f".partial-{self._fname}-")):
         file.unlink()
 
-  def _completed(self) -> set[int]:
-    """Returns the complete chunks, after a comparison with the markers.
+  def _completed(self) -> dict[int, int]:
+    """Returns the complete chunks' numbers of examples; compares chunks and markers.
 
     Raises:
       ValueError: if a chunk differs from the marker, or has other settings.
     """
-    done = set()
+    done = {}
     pattern = f"{glob.escape(self._fname)}-chunk*.COMPLETED"
     for marker in files_named(self.directory, pattern):
       path = marker.with_name(marker.name.removesuffix(".COMPLETED"))
       recorded = _recorded(marker) if path.exists() else {}
-      # Markers of upstream T5X record no settings and no digest. A chunk with such a
-      # marker is decoded again, to the same lines.
-      if "settings" not in recorded:
+      # Markers of upstream T5X are empty. A chunk with such a marker is decoded again,
+      # to the same lines.
+      if not recorded.keys() >= {"settings", "examples"}:
         continue
       _check(path, marker, "to decode the chunk again")
       if changes := self._changes(recorded["settings"]):
@@ -163,7 +198,7 @@ class ChunkFiles:
           f"{changes}. Delete the directory to start over, or set the old values to "
           "resume."
         )
-      done.add(int(path.name.rpartition("-chunk")[2]))
+      done[int(path.name.rpartition("-chunk")[2])] = recorded["examples"]
     return done
 
   def _changes(self, before: Mapping[str, Any]) -> str:
@@ -218,7 +253,8 @@ def _recorded(marker: epath.Path) -> dict[str, Any]:
 
 def _check(path: epath.Path, marker: epath.Path, purpose: str) -> None:
   """Raises a ValueError if a file differs from the marker's size and SHA-256."""
-  expected = {n: x for n, x in _recorded(marker).items() if n != "settings"}
+  recorded = _recorded(marker)
+  expected = {name: recorded.get(name) for name in ("bytes", "sha256")}
   actual = digest(path) if path.exists() else "no file"
   if actual != expected:
     raise ValueError(

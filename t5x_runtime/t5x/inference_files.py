@@ -153,6 +153,8 @@ def merge_chunks_to_file(
 ) -> None:
   """Merges the chunks of a finished task into one file, in order.
 
+  A shard without examples gives an empty file.
+
   Args:
     output_dir: directory for the result.
     output_fname: name of the result.
@@ -160,17 +162,24 @@ def merge_chunks_to_file(
     step: step of the checkpoint, unused.
 
   Raises:
-    ValueError: if there are no chunks, or a chunk is missing.
+    ValueError: if the only shard has no chunks, or a chunk is missing.
   """
   del step
-  pattern = f"{glob.escape(output_fname)}-chunk?????"
-  chunks = files_named(epath.Path(tmp_dir), pattern)
-  if not chunks:
+  prefix = f"{output_fname}-chunk"
+  numbered = {}
+  # The sorted names are not in the chunks' order: numbers have five digits or more.
+  for file in files_named(epath.Path(tmp_dir), f"{glob.escape(prefix)}*"):
+    number = file.name.removeprefix(prefix)
+    if number.isdecimal():
+      numbered[int(number)] = file
+  chunks = [numbered[number] for number in sorted(numbered)]
+  num_shards = output_fname.rpartition("-of-")[2]
+  if not chunks and not (num_shards.isdecimal() and int(num_shards) > 1):
     raise ValueError(
-      f"{tmp_dir} has no results: the input had no examples. Check the task's split "
-      "and num_shards."
+      f"{tmp_dir} has no results: the input had no examples. Check the task's split."
     )
-  if int(chunks[-1].name[-5:]) + 1 != len(chunks):
+  # One of many shards may have no examples, and then writes an empty file.
+  if chunks and max(numbered) + 1 != len(chunks):
     raise ValueError(
       f"{tmp_dir} holds {len(chunks)} chunks, but the last chunk is {chunks[-1].name}: "
       "chunks are missing. Delete the directory and run again."

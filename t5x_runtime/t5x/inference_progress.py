@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from t5x import messages
+
 
 class Progress:
   """Shows the progress and the remaining time of a run; a context manager.
@@ -45,7 +47,12 @@ class Progress:
     if self._bar is None:
       self._begin = time.perf_counter()
       self._bar = tqdm(
-        total=self._total, initial=count, unit=" examples", disable=not self._shown
+        total=self._total,
+        initial=count,
+        unit=" examples",
+        disable=not self._shown,
+        file=messages.stderr(),
+        dynamic_ncols=True,
       )
       return
     self._tokens += int(np.sum(aux.get("tokens", 0)))

@@ -7,10 +7,11 @@ import fnmatch
 import hashlib
 import os
 import socket
-import sys
 from collections.abc import Iterator
 
 from etils import epath
+
+from t5x import messages
 
 _ADVICE = {
   errno.ENOSPC: "free space",
@@ -145,10 +146,9 @@ def _locked(path, name):
       if error.errno not in _NO_LOCKS:
         file.close()
         raise
-      print(
+      messages.say(
         f"{path.parent} is on a file system without locks ({error.strerror}): make "
-        f"sure that only one job writes {name}.",
-        file=sys.stderr,
+        f"sure that only one job writes {name}."
       )
       return file
     with contextlib.suppress(FileNotFoundError):

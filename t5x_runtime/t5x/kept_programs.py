@@ -22,6 +22,9 @@ def keep_programs() -> None:
     return
   try:
     cache_dir = folder()
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    if not os.access(cache_dir, os.W_OK):
+      raise PermissionError(f"{cache_dir} is not writable. Set SPECDEC_T5X_CACHE")
   except OSError as error:
     warnings.warn(f"Compiled programs are not kept: {error}", stacklevel=2)
     return

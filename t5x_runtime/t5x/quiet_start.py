@@ -15,12 +15,14 @@ import os
 import sys
 import tempfile
 
+from t5x import messages
+
 
 def announce() -> None:
   """Prints that the command has started, unless a flag sets QUIET."""
   flags = "".join(sys.argv).replace(" ", "")
   if "--gin.QUIET=True" not in flags:
-    print("[  0.0 s] Loading JAX.", file=sys.stderr, flush=True)
+    messages.say("[  0.0 s] Loading JAX.")
 
 
 def import_seqio() -> None:
@@ -45,7 +47,7 @@ class _Quiet(importlib.abc.MetaPathFinder, importlib.abc.Loader):
   def create_module(self, spec):
     """Returns the imported module."""
     sys.meta_path.remove(self)
-    print("Loading TensorFlow and seqio.", file=sys.stderr, flush=True)
+    messages.say("Loading TensorFlow and seqio.")
     import_tensorflow()
     return sys.modules[spec.name]
 
@@ -62,8 +64,13 @@ def quieten_tensorflow() -> None:
 def import_tensorflow() -> None:
   """Imports TensorFlow without output; prints the output on stderr after an error."""
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-  sys.stderr.flush()
-  terminal = os.dup(2)
+  messages.stderr().flush()
+  try:
+    terminal = os.dup(2)
+  except OSError:  # Nothing can be printed.
+    import tensorflow
+
+    return
   with tempfile.TemporaryFile() as held:
     os.dup2(held.fileno(), 2)
     gc.disable()
@@ -71,7 +78,8 @@ def import_tensorflow() -> None:
       import tensorflow  # noqa: F401
     except BaseException:
       held.seek(0)
-      os.write(terminal, held.read())
+      with contextlib.suppress(OSError):
+        os.write(terminal, held.read())
       raise
     finally:
       gc.freeze()

@@ -7,9 +7,11 @@ import concurrent.futures
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -79,6 +81,7 @@ def test_a_marker_records_size_digest_and_settings_of_a_chunk(killed):
   sha256 = hashlib.sha256(content).hexdigest()
   recorded = json.loads(marker.read_text())
   assert recorded.pop("settings")["split"] == "test"
+  assert recorded.pop("examples") == 4
   assert recorded == {"bytes": len(content), "sha256": sha256}
   assert not any(path.exists() for path in chunk_files(killed, 1))
 
@@ -314,3 +317,194 @@ def test_a_configuration_that_cannot_be_recorded_ends_the_run(checkpoint, tmp_pa
   message = r"config.gin.* could not be written \(No space left on device\). Free space"
   with pytest.raises(ValueError, match=message):
     run(checkpoint, tmp_path, summarize_config_fn=lambda **kwargs: full(None))
+
+
+# ---- Lines of the merged file ----
+
+
+@pytest.mark.parametrize("count", [1, 12, 100_003])
+def test_all_chunks_are_merged_in_order(tmp_path, count):
+  chunks = tmp_path / "chunks [1]"
+  chunks.mkdir()
+  for number in range(count):
+    (chunks / f"x.jsonl-chunk{number:05}").write_text(f"{number}\n")
+    if number in (0, count - 1):
+      (chunks / f"x.jsonl-chunk{number:05}.COMPLETED").write_text("{}")
+  (chunks / "x.jsonl-of-another-task-chunk00000").write_text("another\n")
+  infer.merge_chunks_to_file(str(tmp_path), "x.jsonl", str(chunks), None)
+  lines = (tmp_path / "x.jsonl").read_text().split()
+  assert lines == [str(number) for number in range(count)]
+
+
+@pytest.mark.parametrize("missing", [1, 99_999])
+def test_a_missing_chunk_is_named(tmp_path, missing):
+  for number in (missing - 1, missing + 1):
+    (tmp_path / f"x.jsonl-chunk{number:05}").write_text("line\n")
+  with pytest.raises(ValueError, match="chunks are missing"):
+    infer.merge_chunks_to_file(str(tmp_path), "x.jsonl", str(tmp_path), None)
+
+
+def without_a_line(output_dir, output_fname, tmp_dir, step):
+  infer.merge_chunks_to_file(output_dir, output_fname, tmp_dir, step)
+  result = pathlib.Path(output_dir) / output_fname
+  result.write_text("".join(result.read_text().splitlines(keepends=True)[1:]))
+
+
+def test_a_merge_that_loses_a_line_leaves_all_chunks(checkpoint, expected, tmp_path):
+  with pytest.raises(ValueError, match="has 10 lines, expected 11, one per example"):
+    run(checkpoint, tmp_path, merge_fn=without_a_line)
+  assert not list(tmp_path.glob("*.COMPLETED"))
+  run(checkpoint, tmp_path, write_fn=None)  # No chunk is left to write.
+  assert result_path(tmp_path).read_bytes() == expected
+
+
+def test_shards_of_any_number_have_folders_of_their_own(tmp_path):
+  folders = {
+    inference_chunks.ChunkFiles(
+      str(tmp_path), "task", f"predict.jsonl-{shard:05}-of-300000", {}
+    ).directory.name
+    for shard in (0, 100_000, 200_000)
+  }
+  assert folders == {f"tmp-task-{x}-of-300000" for x in ("00000", "100000", "200000")}
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_a_shard_without_examples_ends_well(checkpoint, tmp_path, merge):
+  for _ in range(2):  # The second run finds the first one's marker.
+    run(checkpoint, tmp_path, shard_id=12, num_shards=13, merge_chunked_results=merge)
+  result = result_path(tmp_path, shard=12, shards=13)
+  assert result.exists() == merge
+  assert not merge or result.read_bytes() == b""
+  assert result.with_name(f"{result.name}.COMPLETED").exists()
+
+
+def test_a_task_without_examples_is_refused(tmp_path):
+  name = "x-predict.jsonl-00000-of-00001"
+  with pytest.raises(ValueError, match="the input had no examples"):
+    infer.merge_chunks_to_file(str(tmp_path), name, str(tmp_path), None)
+  assert not list(tmp_path.iterdir())
+
+
+# ---- Messages that nobody can read, and Ctrl-C ----
+
+
+class Broken(io.StringIO):
+  """A stream whose reader has ended."""
+
+  def write(self, text):
+    raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+  def isatty(self):
+    return True
+
+
+def closed():
+  stream = io.StringIO()
+  stream.close()
+  return stream
+
+
+@pytest.mark.parametrize("stream", [lambda: None, Broken, closed])
+def test_results_do_not_depend_on_stderr(
+  checkpoint, expected, tmp_path, monkeypatch, stream
+):
+  monkeypatch.setattr(sys, "stderr", stream())
+  run(checkpoint, tmp_path)
+  assert result_path(tmp_path).read_bytes() == expected
+
+
+PROTECTED = """
+import contextlib, os, sys
+{close}
+from t5x import messages, quiet_start
+messages.protect("a command")
+file = open({path!r}, "w")
+with contextlib.suppress(OSError):
+  os.write(2, b"a library's message")
+messages.say("a message")
+print("a message on stdout", flush=True)
+quiet_start.announce()
+file.write("results")
+file.close()
+"""
+CLOSED = "os.close(2)", "os.close(1); os.close(2)", "sys.stderr = sys.stdout = None"
+
+
+@pytest.mark.parametrize("close", ["", *CLOSED])
+def test_a_command_without_stderr_writes_results_alone(tmp_path, close):
+  path = tmp_path / "results"
+  processes.printed("-c", PROTECTED.format(close=close, path=str(path)))
+  assert path.read_text() == "results"
+
+
+def test_a_command_ends_well_if_the_reader_of_messages_has_ended(tmp_path):
+  path = tmp_path / "results"
+  reader, writer_end = os.pipe()
+  os.close(reader)
+  command = [sys.executable, "-c", PROTECTED.format(close="", path=str(path))]
+  code = subprocess.run(
+    command,
+    stdout=writer_end,
+    stderr=writer_end,
+    env=processes.environment(),
+    check=False,
+  ).returncode
+  os.close(writer_end)
+  assert (code, path.read_text()) == (0, "results")
+
+
+def interrupted(after):
+  """Returns a writer of chunks that gets Ctrl-C after so many chunks."""
+  chunks = []
+
+  def interrupt(path):
+    chunks.append(path)
+    if len(chunks) > after:
+      raise KeyboardInterrupt
+
+  return writer(interrupt)
+
+
+@pytest.mark.parametrize(
+  ("after", "kept"),
+  [
+    (0, r"No results are kept\. Run the same command to start again\."),
+    (1, r"The results of 4 examples are kept in .* Run the same command"),
+    (2, r"The results of 8 examples are kept in .* Run the same command"),
+  ],
+)
+def test_ctrl_c_says_what_is_kept(checkpoint, expected, tmp_path, after, kept):
+  with pytest.raises(KeyboardInterrupt) as error:
+    run(checkpoint, tmp_path, write_fn=interrupted(after))
+  (note,) = error.value.__notes__
+  assert re.match(kept, note)
+  run(checkpoint, tmp_path)
+  assert result_path(tmp_path).read_bytes() == expected
+
+
+INTERRUPTED = """
+from t5x import messages
+messages.protect("t5x.infer")
+error = KeyboardInterrupt()
+{add_note}
+raise error
+"""
+
+
+@pytest.mark.parametrize(
+  ("add_note", "says"),
+  [
+    ("error.add_note('4 are kept.')", "t5x.infer: interrupted. 4 are kept.\n"),
+    ("", "t5x.infer: interrupted. Run the same command again.\n"),
+  ],
+)
+def test_ctrl_c_prints_one_line(tmp_path, add_note, says):
+  process = subprocess.run(
+    [sys.executable, "-c", INTERRUPTED.format(add_note=add_note)],
+    env=processes.environment(),
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert process.stderr == says
+  assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)

@@ -48,6 +48,32 @@ def test_translation_from_files(files):
   assert [f.__name__ for f in task.metric_fns] == ["bleu"]
 
 
+ADDED = "translate English to German: "
+
+
+@pytest.mark.parametrize(
+  ("prefix", "source", "inputs"),
+  [
+    (ADDED, "a man", f"{ADDED}a man"),
+    (ADDED, f"{ADDED}a man", f"{ADDED}a man"),
+    (ADDED, f"{ADDED}{ADDED}a man", f"{ADDED}{ADDED}a man"),
+    (ADDED, ADDED, ADDED),
+    (ADDED, "", ADDED),
+    (ADDED, f"He said: {ADDED}a man", f"{ADDED}He said: {ADDED}a man"),
+    ("<2de> ", "<2de> a man", "<2de> a man"),
+    ("Übersetze: ", "Übersetze: ein Mann", "Übersetze: ein Mann"),
+    ("Übersetze: ", "Übersetze ein", "Übersetze: Übersetze ein"),
+    ("", "a man", "a man"),
+  ],
+)
+def test_a_prefix_is_added_once(prefix, source, inputs):
+  add = registry.AddPrefix(("source", "target"), prefix)
+  columns = {"source": [source], "target": ["x"]}
+  assert list(add.pairs(columns)) == [(inputs, "x")]
+  (row,) = add(tf.data.Dataset.from_tensor_slices(columns)).as_numpy_iterator()
+  assert row["inputs"].decode() == inputs
+
+
 def test_tasks_without_references_have_no_metric(files):
   only = {"predict": files["predict"]}
   name = tasks.translation_from_files("t", only, vocabulary=BYTES)

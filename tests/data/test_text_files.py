@@ -6,10 +6,15 @@ tests/errors/cases.toml has the remaining errors.
 import csv
 import gzip
 import json
+import os
+import subprocess
+import sys
+import threading
 
 import pytest
 
 from specdec_t5x.data import text_files
+from tests import processes
 
 
 def test_only_line_endings_and_bom_are_removed(write):
@@ -48,6 +53,47 @@ def test_a_long_csv_field_is_read_and_the_limit_is_restored(write):
   path = write("long.csv", "a\n" + "x" * 300_000 + "\n")
   assert len(text_files.read_fields(path, ["a"])[0]["a"]) == 300_000
   assert csv.field_size_limit() == 131_072
+
+
+@pytest.mark.parametrize(
+  ("name", "content"),
+  [("a", b"x\ny\n"), ("a.gz", gzip.compress(b"x\ny")), ("a", b"x\n" * 100_000)],
+)
+def test_a_pipe_is_read_once(tmp_path, name, content):
+  path = tmp_path / name
+  os.mkfifo(path)
+  thread = threading.Thread(target=path.write_bytes, args=[content])
+  thread.start()
+  lines = text_files.read_lines(str(path))
+  thread.join()
+  assert lines[:1] == ["x"]
+  assert text_files.read_lines(str(path)) == lines  # A second read would wait for ever.
+
+
+READS_STDIN = """
+from specdec_t5x.data import text_files
+first, second = (text_files.read_lines("/dev/stdin") for _ in range(2))
+assert first == second == ["x", "y"], (first, second)
+"""
+
+
+def test_stdin_is_read_once(tmp_path):
+  command = [sys.executable, "-c", READS_STDIN]
+  settings = {"check": True, "env": processes.environment()}
+  subprocess.run(command, input=b"x\ny\n", **settings)
+  (tmp_path / "a").write_text("x\ny\n")
+  with (tmp_path / "a").open() as file:  # Of a regular file every read is whole.
+    subprocess.run(command, stdin=file, **settings)
+
+
+def test_an_empty_pipe_is_named(tmp_path):
+  path = tmp_path / "a"
+  os.mkfifo(path)
+  thread = threading.Thread(target=path.write_bytes, args=[b""])
+  thread.start()
+  with pytest.raises(ValueError, match="a is empty"):
+    text_files.read_lines(str(path))
+  thread.join()
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,23 @@ def pickled(folder):
   (folder / "pytorch_model.bin").write_bytes(pickle.dumps({}))
 
 
+def pickle_pointer(folder):
+  (folder / WEIGHTS).unlink()
+  damage.make_pointer(folder / "pytorch_model.bin")
+
+
+def adapter_with_config(folder):
+  """Replaces the weights by an adapter's."""
+  (folder / WEIGHTS).rename(folder / "adapter_model.safetensors")
+  (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+
+
+def adapter(folder):
+  """Writes the files that PEFT writes, without config.json."""
+  adapter_with_config(folder)
+  (folder / CONFIG).unlink()
+
+
 def flax_cut_off(folder):
   """Writes a truncated file in Flax's format: a map, a name, half of an array."""
   (folder / WEIGHTS).unlink()

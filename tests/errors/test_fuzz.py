@@ -168,9 +168,8 @@ def test_any_gin_ends_with_one_line(tmp_path, monkeypatch, text, name, value, us
   )
   with pytest.raises(SystemExit) as exit_:
     commands.infer(*arguments)
-  message, *hint = exit_.value.code.split("\n")
-  assert len(message) < 3000
-  assert hint in ([], ["(--verbosity=1 shows where this was raised.)"])
+  assert len(exit_.value.code) < 3000
+  assert "\n" not in exit_.value.code
 
 
 # ---- Vocabularies and JSON ----

@@ -1,5 +1,6 @@
 """Reading and writing Hugging Face folders without torch."""
 
+import json
 import warnings
 
 import chex
@@ -36,6 +37,40 @@ def test_a_written_folder_has_the_network_s_parameters(theirs):
   loaded = specdec_t5x.load_model(str(theirs))
   assert loaded.network.config == tiny.TARGET
   chex.assert_trees_all_equal(loaded.params, tiny.drawn(tiny.TARGET))
+
+
+@pytest.mark.parametrize(
+  "prefix", ["_orig_mod.", "module.", "module._orig_mod.", "_orig_mod.module."]
+)
+@pytest.mark.parametrize("shard_size", [None, 4000])
+def test_arrays_of_a_wrapped_module_are_read(prefix, shard_size, tmp_path):
+  how = {} if shard_size is None else {"shard_size": shard_size}
+  theirs = folders.write(tmp_path / "theirs", **how)
+  expected = specdec_t5x.load_model(str(theirs)).params
+  for file in theirs.glob("*.safetensors"):
+    arrays = safetensors.numpy.load_file(file)
+    wrapped = {f"{prefix}{name}": array for name, array in arrays.items()}
+    safetensors.numpy.save_file(wrapped, file, metadata={"format": "pt"})
+  if shard_size is not None:
+    index = json.loads((theirs / folders.INDEX).read_text())["weight_map"]
+    index = {f"{prefix}{name}": file for name, file in index.items()}
+    folders.set_json(theirs / folders.INDEX, {"weight_map": index})
+  chex.assert_trees_all_equal(specdec_t5x.load_model(str(theirs)).params, expected)
+
+
+def test_one_array_of_a_wrapped_module_is_surplus(theirs):
+  def add(arrays):
+    arrays["_orig_mod.shared.weight"] = arrays[folders.HEAD]
+
+  folders.set_arrays(theirs, add)
+  with pytest.raises(ValueError, match="the first is _orig_mod"):
+    specdec_t5x.load_model(str(theirs))
+
+
+def test_a_path_may_begin_with_the_home(theirs, monkeypatch):
+  monkeypatch.setenv("HOME", str(theirs.parent))
+  expected = specdec_t5x.load_model(str(theirs)).params
+  chex.assert_trees_all_equal(specdec_t5x.load_model("~/theirs").params, expected)
 
 
 def test_rounding_reads_weights_in_the_dtype_of_the_file(tmp_path):

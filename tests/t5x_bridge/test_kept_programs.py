@@ -38,3 +38,15 @@ def test_without_a_home_a_warning_replaces_the_cache(settings, monkeypatch):
   with pytest.warns(UserWarning, match="set JAX_COMPILATION_CACHE_DIR to a folder"):
     kept_programs.keep_programs()
   assert not settings
+
+
+@pytest.mark.parametrize("place", ["file", "file/folder", "/proc/folder"])
+def test_a_cache_that_can_t_be_written_is_not_used(
+  settings, monkeypatch, tmp_path, place
+):
+  (tmp_path / "file").write_text("")
+  monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / place))
+  with pytest.warns(UserWarning, match="Compiled programs are not kept"):
+    kept_programs.keep_programs()
+  assert not settings

@@ -1,9 +1,11 @@
 import dataclasses
 import json
 import re
+import types
 
 import numpy as np
 import pytest
+import seqio
 import tensorflow as tf
 
 from specdec_t5x import environment
@@ -72,6 +74,13 @@ def test_summary_pools_every_finished_shard(tmp_path):
   assert summary["checkpoint_step"] == 7
   assert {"t5x", "versions", "device", "products"} <= set(summary)
   assert isinstance(summary["iteration_seconds"], list)
+
+
+def test_results_of_any_number_of_shards_are_found(tmp_path):
+  names = [f"task-predict.jsonl-{x:05}-of-200000" for x in (7, 100_001)]
+  for name in (*names, f"{names[0]}.COMPLETED", "task-score.jsonl-00000-of-00001"):
+    (tmp_path / name).touch()
+  assert [x.name for x in writer.result_files(str(tmp_path), "predict")] == names
 
 
 @pytest.mark.parametrize("reason", [None, "there are 2 devices"])
@@ -163,6 +172,8 @@ def test_the_settings_tell_whether_bits_are_plain_decoding_s(
     draft = DraftModel(Transformer(tiny.DRAFT), 3)
     decoder = SpeculativeDecoder(target, draft, **settings)
   assert re.match(said, writer.same_bits_as_plain(decoder))
+  has_condition = said.startswith("Not")
+  assert (writer.condition(decoder) is not None) == has_condition
 
 
 def test_on_an_accelerator_a_single_row_has_plain_decoding_s_bits(monkeypatch):
@@ -181,8 +192,10 @@ def test_modes_without_statistics_have_no_statistics(tmp_path):
 
 
 PATH = f"/somewhere/{NAME.format(0)}-chunk00003"
+BYTES = seqio.ByteVocabulary()
+TEXTS = ["a dog", "a cat", "a man"]
 TASK_DS = tf.data.Dataset.from_tensor_slices(
-  {"inputs": [[5], [6], [7]], "inputs_pretokenized": ["a dog", "a cat", "a man"]}
+  {"inputs": [[*BYTES.encode(x), 1] for x in TEXTS], "inputs_pretokenized": TEXTS}
 )
 NAN = float("nan")
 
@@ -194,9 +207,8 @@ def write_decoded(mode, predictions, **aux):
     written.append(args)
 
   results = (predictions, aux)
-  vocabulary = "a vocabulary"
-  writer.write_decoded(PATH, results, TASK_DS, mode, vocabulary, write_fn=write_fn)
-  assert written == [(PATH, results, TASK_DS, mode, vocabulary)]
+  writer.write_decoded(PATH, results, TASK_DS, mode, BYTES, write_fn=write_fn)
+  assert written == [(PATH, results, TASK_DS, mode, BYTES)]
 
 
 def test_results_without_nan_are_written():
@@ -227,3 +239,67 @@ def test_an_example_with_nan_is_named(mode, predictions, aux, network):
   place = r"Example 1 of chunk00003, {'inputs_pretokenized': 'a cat'}: "
   with pytest.raises(ValueError, match=f"{place}.* from the {network}, in 2 of 3 exam"):
     write_decoded(mode, predictions, **aux)
+
+
+def tokens_of(text, length, end, begin=()):
+  room = length - len(begin) - len(end)
+  return [*begin, *BYTES.encode(text)[:room], *end]
+
+
+@pytest.mark.parametrize(
+  ("frame", "texts", "cut_to"),
+  [
+    ({"end": (1,)}, ["seven b", "eight by", "nine byte", ""], [0, 8, 8, 0]),
+    ({"end": ()}, ["eight by", "nine byte"], [0, 8]),
+    ({"begin": (2,), "end": (1,)}, ["six by", "seven b"], [0, 8]),
+    ({"end": (1,)}, ["short", "short"], None),
+    ({"end": (1,)}, ["\u00fc\u00fc\u00fc\u00fc", "\u00fc\u00fc\u00fc"], [8, 0]),
+  ],
+)
+def test_cut_inputs_are_marked(frame, texts, cut_to):
+  rows = [
+    {"inputs": np.array(tokens_of(x, 8, **frame)), "inputs_pretokenized": x.encode()}
+    for x in texts
+  ]
+  written = []
+  writer.write_decoded(
+    PATH,
+    ([[5]] * len(rows), {"scores": [-1.0] * len(rows)}),
+    types.SimpleNamespace(as_numpy_iterator=lambda: iter(rows)),
+    "predict_with_aux",
+    BYTES,
+    write_fn=lambda *args: written.append(args),
+  )
+  ((_, (_, written_aux), *_),) = written
+  assert written_aux.get(writer.CUT) == cut_to
+
+
+def test_the_last_lines_count_the_cut_inputs(tmp_path, capsys):
+  whole, cut = aux(3, 4), aux(3, 4)
+  cut["aux"][writer.CUT] = 64
+  rows = merge(tmp_path, 0, [whole, cut, whole], name=WHOLE)["statistics"]
+  assert rows["inputs_cut"] == {"examples": 1, "tokens": 64}
+  last_line = capsys.readouterr().err.splitlines()[-1]
+  assert last_line.startswith("1 of 3 inputs was cut to 64 tokens. Raise TASK_FEATURE")
+
+
+@pytest.mark.parametrize(
+  ("dtype", "products", "same_bits", "said"),
+  [
+    ("bfloat16", "xla", None, "In bfloat16 with XLA's products, blocks"),
+    ("bfloat16", "xla", True, None),
+    ("float32", "xla", None, "In float32 with XLA's products, blocks"),
+  ],
+)
+def test_a_guarantee_has_the_condition(
+  tmp_path, capsys, dtype, products, same_bits, said
+):
+  config = dataclasses.replace(tiny.TARGET, dtype=dtype, products=products)
+  draft = DraftModel(Transformer(tiny.DRAFT), 3)
+  decoder = SpeculativeDecoder(Transformer(config), draft, same_bits=same_bits)
+  summary = merge(tmp_path, 0, [aux(3, 4)], name=WHOLE, model=Model(decoder))
+  condition = summary["guarantee_condition"]
+  assert condition is None if said is None else condition.startswith(said)
+  last_line = capsys.readouterr().err.splitlines()[-1]
+  is_printed = said is not None and dtype == "bfloat16"
+  assert last_line.startswith("EXACT: the target's distribution. In") == is_printed

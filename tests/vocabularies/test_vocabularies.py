@@ -128,6 +128,47 @@ def test_mt5_s_sentinels_are_unchanged(tmp_path):
       assert vocabulary.encode(text) == expected.encode(text)
 
 
+@pytest.mark.parametrize("first", [0, 7, 96])
+def test_sentinels_without_the_mark_of_a_space_are_pieces(first, tmp_path):
+  names = [f"<extra_id_{first + number}>" for number in range(4)]
+  expected = made.trained(tmp_path / "folder", user_defined_symbols=names)
+  made.write_json(tmp_path / "folder" / "config.json", {"vocab_size": 80})
+  file = str(tmp_path / "folder" / "spiece.model")
+  folder = open_both(tmp_path / "folder")
+  for vocabulary in (
+    folder,
+    open_vocabulary(file, vocab_size=200),
+    vocabularies.sentencepiece_vocabulary(file, 100),
+  ):
+    assert vocabulary.vocab_size == expected.vocab_size()
+    ids = [expected.piece_to_id(name) for name in names]
+    assert [vocabulary.encode(name)[-1] for name in names] == ids
+    assert vocabulary.decode([*ids, 1]).split(">")[0] == names[0][:-1]
+  # transformers encodes the texts beside an added token as separate texts.
+  cat, dog = expected.encode("a cat"), expected.encode("a dog")
+  assert folder.encode(f"a cat {names[2]} a dog") == [*cat, ids[2], *dog]
+
+
+OPENERS = {
+  "the file": lambda folder: open_vocabulary(folder / "spiece.model"),
+  "the folder": open_vocabulary,
+  "with sentinels": lambda folder: open_vocabulary(folder, 100),
+  "for T5X": lambda folder: vocabularies.sentencepiece_vocabulary(str(folder), None),
+}
+
+
+@pytest.mark.parametrize("how", OPENERS)
+def test_a_vocabulary_that_is_trained_again_is_read_again(how, tmp_path):
+  made.trained(tmp_path)
+  old = OPENERS[how](tmp_path)
+  text = "the young woman sees a dog"
+  before = old.encode(text)
+  made.trained(tmp_path, model_type="char")
+  new = OPENERS[how](tmp_path)
+  assert new.encode(text) != before == old.encode(text)
+  assert new != old
+
+
 # Flags of the token {, and the parts of a text that SentencePiece tokenizes.
 STRIPPED = {
   "as it is": ({}, ["a ", "{", " e"]),

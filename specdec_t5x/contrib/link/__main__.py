@@ -15,6 +15,7 @@ import math
 import sys
 from collections.abc import Sequence
 
+from specdec_t5x import console
 from specdec_t5x.quiet import import_quietly
 
 DEFAULT_ADDRESS = "localhost:50051"
@@ -53,12 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     drafting = Drafting.of(load_model(args.draft, args.dtype))
     server, port = serve(drafting, args.address, most_bytes)
   except ValueError as error:
-    print(f"error: {error}", file=sys.stderr)
+    console.say(f"error: {error}")
     return 1
   host, colon, _ = args.address.rpartition(":")
   is_path = args.address.startswith("unix")
   address = args.address if is_path else f"{host}{colon}{port}"
-  print(f"Drafting with {args.draft} at {address}.", flush=True)
+  console.announce(f"Drafting with {args.draft} at {address}.")
   try:
     server.wait_for_termination()
   except KeyboardInterrupt:

@@ -9,7 +9,6 @@ upstream T5X and under `t5x_runtime`.
 import dataclasses
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from etils import epath
 from jaxtyping import Int
 
+from specdec_t5x import console
 from specdec_t5x.contrib.online import learner as online_lib
 from specdec_t5x.contrib.online.learner import Learner, Online, Requests
 from specdec_t5x.contrib.online.rejections import LEARNED_FROM, KeepRejections
@@ -136,9 +136,7 @@ class Course:
     learner = Learner(self._network, params, self._online, learned_from)
     if learner.restore(self._directory, self._counts):
       step = learner.steps
-      print(
-        f"The draft continues from {self._directory}, step {step}.", file=sys.stderr
-      )
+      console.say(f"The draft continues from {self._directory}, step {step}.")
     self._learner = learner
     return learner
 
@@ -154,7 +152,7 @@ class Course:
       ValueError: if the draft has learned from the same draws before.
     """
     # T5X may first write to .partial-<name>-<process>-chunk<number>.
-    partial = r"^\.partial-|(?<=-of-\d{5})-\d+(?=-chunk\d+$)"
+    partial = re.compile(r"\.partial-(.*-of-\d+)-\d+(-chunk\d+)")
     task, first = numbers[0].tolist()
     last = numbers[-1, 1].item()
     step = numbers[1, 1].item() - first if len(numbers) > 1 else 1
@@ -162,7 +160,7 @@ class Course:
       seed=None if self._model.sampling.greedy else self._model.seed,
       task=task,
       places=(first, last, step),
-      name=re.sub(partial, "", os.path.basename(path)),
+      name=partial.sub(r"\1\2", os.path.basename(path)),
       results=self._results,
     )
     self._refuse(chunk.draws.among(self._learner.learned_from))

@@ -156,9 +156,7 @@ def test_a_job_with_too_large_a_batch_does_not_begin(
   )
   with pytest.raises(SystemExit) as exit_:
     commands.infer(*arguments)
-  message, hint = exit_.value.code.split("\n")
-  assert says in message
-  assert hint.startswith("(--verbosity=1")
+  assert says in exit_.value.code
   assert not (tmp_path / "out" / "config.gin").exists()
 
 
