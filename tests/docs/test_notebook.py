@@ -20,7 +20,7 @@ CODE = [
 ]
 # Slow parts of cells, and the shorter replacements.
 SHORTER = {
-  '"ende", 8)': '"ende", 1)',
+  "examples(8)": "examples(1)",
   "max_length=80": "max_length=12",
   "range(4)": "range(2)",
   "[1, 3, 5, 7]": "[5]",

@@ -311,8 +311,7 @@ def test_kernels_without_faults_pass(file, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="needs nvcc")
-@pytest.mark.parametrize("architecture", ["sm_90", "sm_100"])
-def test_the_kernels_compile_with_nvcc(architecture, monkeypatch, tmp_path):
+def test_the_kernels_compile_with_nvcc(monkeypatch, tmp_path):
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
-  path = library_of_kernels.built(architecture)
+  path = library_of_kernels.built()
   assert all(name.encode() in path.read_bytes() for name in library_of_kernels.TARGETS)
