@@ -348,7 +348,8 @@ def _parse_flags(args):
   try:
     return flags.FLAGS(rewrite_gin_args(args))
   except (ValueError, flags.Error) as error:
-    sys.exit(f"{args[0]}: {one_line(error)} {_flag_fix(error, args)}")
+    message = one_line(error).rstrip(".")
+    sys.exit(f"{args[0]}: {message}. {_flag_fix(error, args)}")
 
 
 def _flag_fix(error: Exception, args: Sequence[str]) -> str:

@@ -42,16 +42,16 @@ def test_a_written_folder_has_the_network_s_parameters(theirs):
 @pytest.mark.parametrize(
   "prefix", ["_orig_mod.", "module.", "module._orig_mod.", "_orig_mod.module."]
 )
-@pytest.mark.parametrize("shard_size", [None, 4000])
-def test_arrays_of_a_wrapped_module_are_read(prefix, shard_size, tmp_path):
-  how = {} if shard_size is None else {"shard_size": shard_size}
+@pytest.mark.parametrize("shard_bytes", [None, 4000])
+def test_arrays_of_a_wrapped_module_are_read(prefix, shard_bytes, tmp_path):
+  how = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
   theirs = folders.write(tmp_path / "theirs", **how)
   expected = specdec_t5x.load_model(str(theirs)).params
   for file in theirs.glob("*.safetensors"):
     arrays = safetensors.numpy.load_file(file)
     wrapped = {f"{prefix}{name}": array for name, array in arrays.items()}
     safetensors.numpy.save_file(wrapped, file, metadata={"format": "pt"})
-  if shard_size is not None:
+  if shard_bytes is not None:
     index = json.loads((theirs / folders.INDEX).read_text())["weight_map"]
     index = {f"{prefix}{name}": file for name, file in index.items()}
     folders.set_json(theirs / folders.INDEX, {"weight_map": index})
