@@ -122,7 +122,10 @@ def test_a_decoder_only_prompt_may_be_empty(setup, inputs):
   assert outputs[0] == specdec_t5x.generate([""], target, None, **words)[0]
 
 
-@pytest.mark.parametrize("inputs", [[], (), np.zeros((0, 3), int), iter([])], ids=str)
+EMPTY = {"list": [], "tuple": (), "array": np.zeros((0, 3), int), "iterator": iter([])}
+
+
+@pytest.mark.parametrize("inputs", EMPTY.values(), ids=EMPTY)
 def test_no_inputs_give_no_outputs(setup, inputs):
   assert specdec_t5x.generate(inputs, **setup, **SIZES) == []
 
