@@ -58,6 +58,7 @@ def test_a_long_csv_field_is_read_and_the_limit_is_restored(write):
 @pytest.mark.parametrize(
   ("name", "content"),
   [("a", b"x\ny\n"), ("a.gz", gzip.compress(b"x\ny")), ("a", b"x\n" * 100_000)],
+  ids=["lines", "gzip", "many lines"],
 )
 def test_a_pipe_is_read_once(tmp_path, name, content):
   path = tmp_path / name
