@@ -2,7 +2,7 @@
 
 Without groups a single long input would set the width of all inputs. Each shape needs
 compilation, so there are few widths (powers of two that spare much padding) and few
-batch sizes (powers of two).
+batch sizes (`rows_for`).
 """
 
 import dataclasses
@@ -90,12 +90,17 @@ def grouped(lengths: Sequence[int]) -> list[Group]:
 
 
 def rows_for(count: int, batch_size: int) -> int:
-  """Returns the rows of a batch for a number of inputs: a power of two, or batch_size.
+  """Returns the rows of a batch for a number of inputs, one of few numbers.
 
-  >>> [rows_for(count, 12) for count in (0, 1, 3, 8, 9, 30)]
-  [1, 1, 4, 8, 12, 12]
+  The numbers are 2^n and 1.5 2^n, so that at most a third of the rows has no input, and
+  `batch_size`.
+
+  >>> [rows_for(count, 10) for count in (0, 1, 3, 5, 7, 9, 30)]
+  [1, 1, 3, 6, 8, 10, 10]
   """
-  return min(1 << (max(count, 1) - 1).bit_length(), batch_size)
+  power = 1 << (max(count, 1) - 1).bit_length()
+  between = 3 * power // 4
+  return min(between if power > 2 and count <= between else power, batch_size)
 
 
 def _power(length: int) -> int:

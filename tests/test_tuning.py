@@ -270,7 +270,7 @@ def test_the_expected_gain_is_printed_once(cache, counted, capsys):
   policy = CostAware((1.0, 1.1, 1.225), prepare=(0.3 / 3, 0.6 / 3))
   assert tuned() == tuned() == dataclasses.replace(AUTO, policy=policy)
   # Short inputs share their times.
-  tuning.tuned(dataclasses.replace(job(), input_length=6), {})
+  tuning.tuned(dataclasses.replace(job(), input_length=6), arguments()[0])
   lines = capsys.readouterr().err.splitlines()
   assert lines[-1] == policy.outlook((0, 1, 2))
   assert lines.count(lines[-1]) == 1
