@@ -34,6 +34,10 @@ def config_path() -> str:
   return str(here if (here / "configs").is_dir() else here.parent)
 
 
+def __dir__() -> list[str]:
+  return [*_API, *_ONLINE, "config_path", "__version__"]
+
+
 def __getattr__(name: str):
   # Imports on first use, so that importing one of our packages does not load all.
   if name in _API:

@@ -36,24 +36,27 @@ DRAFTERS: Mapping[str, type[Drafter]] = Lazy(
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Model:
   """A network with its parameters; `specdec_t5x.load_model` makes one.
+
+  A model equals itself alone: comparing parameters would take as long as reading.
 
   Attributes:
     network: the network.
     params: the parameters, rounded if the network's weights are rounded.
     restore: reads the parameters of the checkpoint again, if the weights are rounded.
     generation: the settings for generation in the checkpoint's folder.
+    folder: the Hugging Face folder of the model, which may hold a vocabulary, or None.
   """
 
   network: Network
-  params: Any
-  restore: Callable[[], Any] | None = dataclasses.field(
-    default=None, compare=False, repr=False
-  )
+  params: Any = dataclasses.field(repr=False)
+  restore: Callable[[], Any] | None = dataclasses.field(default=None, repr=False)
   generation: Generation = dataclasses.field(default_factory=Generation)
-  _derived: dict = dataclasses.field(default_factory=dict, compare=False, repr=False)
+  folder: str | None = None
+  # Not an argument: `dataclasses.replace` with other parameters derives anew.
+  _derived: dict = dataclasses.field(default_factory=dict, init=False, repr=False)
 
   def derived(
     self, wanted: Mapping[str, Callable[[Any], Any]], name: str = "target"

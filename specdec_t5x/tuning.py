@@ -1,7 +1,8 @@
 """Measures the time of iterations on this device, before a decode is compiled.
 
 The times decide how many tokens are drafted, never the distribution of outputs. They
-are measured with the parameters and the batch shape of the decode, and kept on disk.
+are measured with the decode's parameters and rows, and kept on disk. Decodes that
+differ only in temperature, or little in lengths, share their times.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from specdec_t5x import console
-from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.knobs import is_finite
 from specdec_t5x.decoding.cost_aware import CostAware
 from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
@@ -44,12 +45,22 @@ _MOST = 35
 # An output is expected to have this share of `max_length`: its length is not known, and
 # feature lengths are usually several times the mean.
 _FILLED = 0.25
+# Times are measured for few lengths, of at least so many tokens, and for one adjustment
+# of each kind.
+_SHORT = 16
+_USUAL_TOP_K = 50
+_USUAL_TOP_P = 0.9
 _NO_ROOM = "Decoding plainly: an output of one token has no room for a draft."
+_DEPENDS = (
+  "Samples depend on these times, besides the seed. A fixed draft length or coupled "
+  "verification makes samples repeatable."
+)
 _NEVER = -1  # No token ends a sequence that is timed.
 
 # Results of this process by job, and measurements by the names of their files.
 _tuned: dict["Job", "Tuned"] = {}
 _measured: dict[str, "Times"] = {}
+_said: set[str] = set()  # Lines that this process has printed.
 _chosen: set[Any] = set()  # Jobs with chosen kernels for a GPU.
 # Bytes of derived arrays and of the parameters that they derive from, by name.
 _sizes: dict[str, dict[str, int]] = {}
@@ -125,8 +136,13 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
   choose_kernels(job, params)
   if job not in _tuned:
     _tuned[job] = _tune(job, params)
-    if outlook := _tuned[job].outlook:
-      console.say(outlook)
+    lines = [_tuned[job].outlook]
+    if _tuned[job].times and not job.decoder.drawn(job.sampling).certain:
+      lines.append(_DEPENDS)
+    for line in filter(None, lines):
+      if line not in _said:
+        console.say(line)
+        _said.add(line)
   return _tuned[job].decoder
 
 
@@ -249,7 +265,8 @@ def _timed() -> dict[Job, Tuned]:
 
 def outlooks() -> list[str]:
   """Returns the expected speedups of the decodes of this process, as lines."""
-  return [outcome.outlook for outcome in _tuned.values() if outcome.outlook]
+  lines = (outcome.outlook for outcome in _tuned.values() if outcome.outlook)
+  return list(dict.fromkeys(lines))
 
 
 def speed_by_iterations(counts: Mapping[str, float]) -> float | None:
@@ -289,7 +306,7 @@ def asked_for() -> list[dict[str, Any]]:
 
 def _times(job: Job, params: Mapping[str, Any]) -> Times:
   """Returns the times of a job, kept or measured."""
-  job = dataclasses.replace(job, rows=job.rows_at_once)
+  job = _representative(job)
   lengths = job.decoder.drafter.lengths
   shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), params)
   # Rows that take turns, alpha and its prior change no times.
@@ -308,6 +325,36 @@ def _times(job: Job, params: Mapping[str, Any]) -> Times:
         console.say(f"Measured times are for this process alone: {error}")
     _measured[name] = times
   return _measured[name]
+
+
+def _representative(job: Job) -> Job:
+  """Returns the job with nearly the same times that stands for many jobs."""
+  sampling = GREEDY
+  if not job.sampling.greedy:
+    # Which adjustments there are determines the time, and their values do not.
+    sampling = Sampling(
+      top_k=_USUAL_TOP_K if job.sampling.top_k else 0,
+      top_p=_USUAL_TOP_P if job.sampling.top_p else 0.0,
+      coupled=job.sampling.coupled,
+    )
+  return dataclasses.replace(
+    job,
+    rows=job.rows_at_once,
+    input_length=_representative_length(job.input_length),
+    sampling=sampling,
+    max_length=_representative_length(job.max_length),
+  )
+
+
+def _representative_length(length: int) -> int:
+  """Returns the largest 2^n or 1.5 2^n up to a length, at least _SHORT.
+
+  >>> [_representative_length(length) for length in (0, 47, 48, 100, 128, 500)]
+  [16, 32, 48, 96, 128, 384]
+  """
+  length = max(length, _SHORT)
+  power = 1 << (length.bit_length() - 1)
+  return power if 2 * length < 3 * power else power + power // 2
 
 
 def _drafting(decoder: SpeculativeDecoder, length: Any) -> SpeculativeDecoder:

@@ -6,7 +6,7 @@ from tests.real_data import ROOT
 
 FLOORS = """t5x
 core lazy names platforms quiet tables console promotion
-native ways
+native ways programs
 network hugging_face
 decoding
 drafters policies vocabularies analysis

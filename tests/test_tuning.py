@@ -62,8 +62,9 @@ def measure(*settings, **named):
 
 def forget(monkeypatch):
   """Forgets this process's times, like a new process that finds the kept times."""
-  monkeypatch.setattr(tuning, "_measured", {})
-  monkeypatch.setattr(tuning, "_tuned", {})
+  for name in ("_measured", "_tuned"):
+    monkeypatch.setattr(tuning, name, {})
+  monkeypatch.setattr(tuning, "_said", set())
 
 
 @pytest.fixture
@@ -123,6 +124,59 @@ def test_a_job_is_measured_once(cache, counted):
   assert measure(dataclasses.replace(AUTO, slots=1), rows=8) == (1.0, 1.1, 1.35)
   assert [job.rows for job in counted] == [2, 1, 2]
   assert len(counted) == len(files_of(cache)) == 3
+
+
+@pytest.mark.parametrize(
+  ("one", "other"),
+  [
+    ({"sampling": Sampling(0.7)}, {"sampling": Sampling(1.3)}),
+    ({"sampling": Sampling(1.0, top_k=5)}, {"sampling": Sampling(0.5, top_k=9)}),
+    ({"sampling": Sampling(1.0, top_p=0.5)}, {"sampling": Sampling(1.0, top_p=0.9)}),
+    ({"sampling": GREEDY}, {"sampling": Sampling(1e-5, top_k=3, coupled=True)}),
+    ({"max_length": 64}, {"max_length": 90}),
+    ({"max_length": 12}, {"max_length": 23}),
+    ({"input_length": 128}, {"input_length": 180}),
+    ({"input_length": 0}, {"input_length": 16}),
+  ],
+  ids=str,
+)
+def test_jobs_with_nearly_the_same_times_are_measured_once(cache, counted, one, other):
+  tuned = [
+    tuning.tuned(dataclasses.replace(job(), **words), {}).policy
+    for words in (one, other)
+  ]
+  assert len(counted) == 1
+  assert tuned[0].seconds == tuned[1].seconds
+  few, more = (words.get("max_length", 1) for words in (one, other))
+  # The start of a decode is shared by the tokens of an output.
+  assert tuned[0].prepare[1] * max(1.0, few / 4) == pytest.approx(
+    tuned[1].prepare[1] * max(1.0, more / 4)
+  )
+
+
+@pytest.mark.parametrize(
+  ("one", "other"),
+  [
+    ({"sampling": GREEDY}, {"sampling": Sampling(1.0)}),
+    ({"sampling": Sampling(1.0)}, {"sampling": Sampling(1.0, top_k=3)}),
+    ({"sampling": Sampling(1.0, top_k=3)}, {"sampling": Sampling(1.0, top_p=0.3)}),
+    ({"sampling": Sampling(1.0)}, {"sampling": Sampling(1.0, coupled=True)}),
+    ({"max_length": 64}, {"max_length": 96}),
+    ({"input_length": 64}, {"input_length": 256}),
+    ({"rows": 1}, {"rows": 2}),
+  ],
+  ids=str,
+)
+def test_jobs_with_other_times_are_measured(cache, counted, one, other):
+  for words in (one, other):
+    tuning.tuned(dataclasses.replace(job(), **words), {})
+  assert len(counted) == 2
+
+
+def test_a_job_is_not_measured_with_more_memory_than_it_takes(cache, counted):
+  for length in (2049, 5000, 100_000):
+    tuning.tuned(dataclasses.replace(job(), max_length=length), {})
+    assert length / 1.5 < counted[-1].max_length <= length
 
 
 def test_a_process_reads_the_times_of_an_earlier_process(cache, counted, monkeypatch):
@@ -215,9 +269,12 @@ def test_the_expected_gain_is_printed_once(cache, counted, capsys):
   # An output is expected to have a quarter of 12 tokens.
   policy = CostAware((1.0, 1.1, 1.225), prepare=(0.3 / 3, 0.6 / 3))
   assert tuned() == tuned() == dataclasses.replace(AUTO, policy=policy)
-  *_, printed = capsys.readouterr().err.splitlines()
-  assert printed == policy.outlook((0, 1, 2))
-  assert tuning.outlooks() == [printed]
+  # Short inputs share their times.
+  tuning.tuned(dataclasses.replace(job(), input_length=6), arguments()[0])
+  lines = capsys.readouterr().err.splitlines()
+  assert lines[-1] == policy.outlook((0, 1, 2))
+  assert lines.count(lines[-1]) == 1
+  assert tuning.outlooks() == [lines[-1]]
 
 
 def test_the_policy_s_prior_changes_no_times(cache, counted):

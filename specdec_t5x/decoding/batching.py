@@ -38,7 +38,8 @@ class Request:
   Attributes:
     inputs: all inputs.
     keys: random keys of the outputs; the keys of an input are neighbours.
-    is_wanted: marks the inputs to decode; unwanted inputs only fill a batch.
+    is_wanted: marks the inputs to decode; unwanted inputs only fill a batch, and their
+      outputs are empty.
     policy_state: the policy's state after the batch before.
   """
 
@@ -156,8 +157,11 @@ def decode(
     ValueError: if the rows can't be divided equally among the devices, or if the
       devices that rows lie on are unknown.
   """
-  if not slots or slots >= request.keys.shape[0]:
-    return run(*prepare(request.inputs, request.keys))
+  rows = request.keys.shape[0]
+  if not slots or slots >= rows:
+    how, state = prepare(request.inputs, request.keys)
+    is_wanted = jnp.repeat(request.is_wanted, rows // len(request.inputs))
+    return run(how, state.replace(ended=state.ended | ~is_wanted))
 
   def decode_part(request, slots):
     how, state, queue = _queued(prepare, request, slots, max_length)

@@ -96,6 +96,15 @@ def test_requests_are_read_lazily(setup):
   assert (len(read), learner.steps) == (6, 1)
 
 
+@pytest.mark.parametrize("requests", [{"text": ["a"]}, {"a"}, "a", None], ids=str)
+def test_requests_without_an_order_are_refused(setup, requests, unchecked):
+  target, draft, vocabulary = setup
+  learner = Learner(draft.network, draft.params, FAST)
+  stream = specdec_t5x.serve(requests, target, learner, vocabulary, gamma=3, **ROOM)
+  with pytest.raises(ValueError, match="requests must be a list of texts, got"):
+    next(stream)
+
+
 def test_samples_depend_on_the_seed_and_on_earlier_requests(setup):
   """Later calls draw anew, since the draft has learned from the earlier draws."""
   sampled = {"texts": TEXTS[:3], "sampling": Sampling(1.0)}

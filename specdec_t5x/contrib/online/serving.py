@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from specdec_t5x import api, arguments, build
+from specdec_t5x import api, arguments, build, programs
 from specdec_t5x.api import Generation
 from specdec_t5x.build import Model
 from specdec_t5x.contrib.online.learner import Learner, Requests
@@ -72,6 +72,7 @@ def serve(
     ValueError: as for `generate`, and if a request is too long or the draft can't
       learn.
   """
+  programs.keep()
   with python_names(), usual_promotion():
     vocabulary = arguments.path_of(vocabulary, "vocabulary")
     seed = arguments.seed_of(seed)
@@ -86,6 +87,7 @@ def serve(
     api.warn_where_lossy(decoder.guarantee)
     end_ids = api.end_tokens(target, opened)
     run = api.compiled(decoder, sampling, max_length, end_ids)
+    arguments.check_listed(requests, "requests")
     ids = (_encoded(n, text, opened, input_length) for n, text in enumerate(requests))
     for decoded in decodes(run, params, learner, ids, input_length, seed):
       yield from api.generations(decoded, opened, end_ids)
