@@ -10,8 +10,8 @@ from benchmarks.costs import Costs
 from benchmarks.timed import Spread, Timed, median_ratio
 from specdec_t5x.analysis import theory
 from specdec_t5x.analysis.acceptance import Estimate, ratio
-from specdec_t5x.core.lenient import Lenient
-from specdec_t5x.core.token import Token
+from specdec_t5x.core.rules.lenient import Lenient
+from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.types import Rule
 
 COUNTED = (

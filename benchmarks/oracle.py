@@ -27,7 +27,7 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.transformer import Transformer
 

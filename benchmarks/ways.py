@@ -11,22 +11,20 @@ from benchmarks.run import Way
 from benchmarks.study import COPY, Draft, Study
 from benchmarks.trees import best_tree
 from specdec_t5x.build import headed
-from specdec_t5x.contrib.cascade import Cascade
-from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.contrib.link.client import Remote
 from specdec_t5x.contrib.link.drafter import Link
-from specdec_t5x.contrib.pruned import Pruned
 from specdec_t5x.contrib.sparse import SparseDraft
-from specdec_t5x.core.greedy import rule_at
-from specdec_t5x.core.lenient import Lenient
-from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.rules import RULES, rule_at
+from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.quantized import NAME as ROUNDED
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.of_target import NAME as ROUNDED
+from specdec_t5x.drafters.of_target import LayerSkip, Quantized
+from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.heads import FeatureDrafter
 

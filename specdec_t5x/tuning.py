@@ -31,7 +31,8 @@ from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.native import library
 from specdec_t5x.native.cuda import choice
 from specdec_t5x.native.cuda import library as of_gpu
-from specdec_t5x.network import draft_step, rounded
+from specdec_t5x.native.cuda import step as draft_step
+from specdec_t5x.network import rounded
 
 # A round times at most this many iterations with drafts, for about this many seconds.
 _ITERATIONS = 5

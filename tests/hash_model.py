@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec_t5x.contrib.truncation import LARGEST, Truncation
-from specdec_t5x.core.greedy import rule_at
+from specdec_t5x.core.rules import rule_at
 from specdec_t5x.decoding.baseline import Plain
 from specdec_t5x.decoding.drafter import Context, Loaded, Target
 from specdec_t5x.decoding.generate import generate_plain

@@ -16,12 +16,11 @@ import pytest
 
 import specdec_t5x
 from specdec_t5x import Sampling, api, tuning
-from specdec_t5x.contrib.layer_skip import LayerSkip
-from specdec_t5x.core.lenient import Lenient
+from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.of_target import LayerSkip, Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.network.functional import network_for

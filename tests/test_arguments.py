@@ -13,7 +13,7 @@ import pytest
 import specdec_t5x
 from specdec_t5x import Sampling, api, environment
 from specdec_t5x.core.describe import describe
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.hugging_face import generation
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.names import in_python

@@ -6,8 +6,8 @@ from tests.real_data import ROOT
 
 FLOORS = """t5x
 core lazy names platforms quiet tables console promotion
-native ways programs
-network hugging_face
+ways programs
+native network hugging_face
 decoding
 drafters policies vocabularies analysis
 data checkpoints tuning

@@ -11,8 +11,6 @@ import pytest
 
 from specdec_t5x.analysis.theory import expected_tokens, walltime_improvement
 from specdec_t5x.build import longest, policy_for
-from specdec_t5x.contrib.heads import HeadDraft
-from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
@@ -25,7 +23,8 @@ from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import no_info, row_keys
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.of_target import LayerSkip, Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import network_for

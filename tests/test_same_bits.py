@@ -12,7 +12,7 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding import widths
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.native import platforms
 from specdec_t5x.network import functional

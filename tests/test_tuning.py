@@ -16,7 +16,7 @@ from specdec_t5x import console, tuning
 from specdec_t5x.contrib.online.rejections import KeepRejections
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.greedy import Coupled
+from specdec_t5x.core.rules.coupled import Coupled
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.policy import Fixed
 from specdec_t5x.decoding.state import row_keys

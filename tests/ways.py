@@ -16,16 +16,16 @@ import numpy as np
 from specdec_t5x import ways
 from specdec_t5x.build import Model, headed
 from specdec_t5x.checkpoints.readers import abstract_state
-from specdec_t5x.contrib.cascade import Cascade
-from specdec_t5x.contrib.heads import HeadDraft
 from specdec_t5x.contrib.link.drafter import Link
-from specdec_t5x.contrib.pruned import Pruned
 from specdec_t5x.core.tree import Tree, delayed
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.policy import Fixed, Policy
+from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.of_target import Quantized
+from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import hot
 from specdec_t5x.network.config import T5Config
@@ -154,7 +154,7 @@ class Way:
 
 
 HEADS = ("drafters/heads",)
-PRUNED = (*HEADS, "contrib/pruned")
+PRUNED = (*HEADS, "drafters/pruned")
 SMALL_TREE = {"NODES": 6, "WIDTH": 3, "RANKS": 3}
 
 
@@ -277,7 +277,7 @@ WAYS |= {
     lambda n: headed(n["parallel"], Pruned(6, 3, 3, table=n["ngrams"], weight=0.25)),
     {"draft": "parallel", "ngrams": "ngrams"},
     rule="traversal",
-    files=(*PRUNED, "contrib/pruned_by_ngrams"),
+    files=(*PRUNED, "drafters/pruned_by_ngrams"),
     bindings=SMALL_TREE,
     page="heads",
   ),
@@ -314,7 +314,7 @@ WAYS |= {
     lambda n: Cascade(n["draft"], DraftModel(n["lower"], 1), GAMMA),
     {"draft": "draft", "draft_2": "lower"},
     tables=Cascade(MIDDLE, DraftModel(LOWER, 2), 8),
-    files=("contrib/cascade",),
+    files=("drafters/cascade",),
     bindings={"LOWER_GAMMA": 1},
     page="cascade",
   ),
@@ -322,20 +322,20 @@ WAYS |= {
     lambda n: Cascade(n["draft"], DraftModel(n["lower"], 2), GAMMA, "flush"),
     {"draft": "draft", "draft_2": "lower"},
     tables=Cascade(MIDDLE, DraftModel(LOWER, 2), 4, "flush"),
-    files=("contrib/cascade",),
+    files=("drafters/cascade",),
     bindings={"WINDOW": "flush"},
     page="cascade",
   ),
   "cascade of copies": Way(
     lambda n: Cascade(n["draft"], Copy(2, 1), GAMMA),
     tables=Cascade(MIDDLE, Copy(2, match=1), 4),
-    files=("contrib/cascade_copy",),
+    files=("drafters/cascade_copy",),
     bindings={"COPY_MATCH": 1, "LOWER_GAMMA": 2},
     page="cascade",
   ),
   "cascade on rounded weights": Way(
     lambda n: Cascade(Quantized(4, 8), DraftModel(n["draft"], 2), GAMMA),
-    files=("contrib/cascade_quantized",),
+    files=("drafters/cascade_quantized",),
     bindings={"BITS": 4, "GROUP": 8},
     page="cascade",
   ),

@@ -30,8 +30,8 @@ from specdec_t5x.core.rules import get_rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native.cuda import few, layout, library
+from specdec_t5x.native.cuda.step import DraftStep
 from specdec_t5x.network.cache import DecoderCache
-from specdec_t5x.network.draft_step import DraftStep
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import get_policy
 

@@ -34,10 +34,10 @@ from benchmarks.timed import Timed, alternate, each_turn, medians
 from lab.hierarchy import planner
 from lab.hierarchy.planner import Plan
 from specdec_t5x.api import Model
-from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding import generate
 from specdec_t5x.decoding.decoders import PlainDecoder
+from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 

@@ -8,7 +8,7 @@ of sublayer is measured once. Acceptance and times predict the speed at the best
 Sublayers are skipped one by one, then together, ordered by acceptance lost per time
 saved (the knapsack). Optuna continues from there. Every measurement is written to
 cells.jsonl at once: the same command continues a stopped run, and --trials may be
-raised. Writes layers.gin, to be added after configs/contrib/layer_skip.gin. Needs the
+raised. Writes layers.gin, to be added after configs/drafters/layer_skip.gin. Needs the
 extra `search` (optuna).
 """
 
@@ -32,16 +32,16 @@ from benchmarks.timed import each_turn, medians
 from lab.layers.agreement import Agreement
 from lab.layers.costs import LayerCosts
 from lab.layers.search import Search, require_optuna
-from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.drafters.of_target import LayerSkip
 from specdec_t5x.network.config import NetworkConfig
 
 _GIN = """# Skips {count} of {whole} sublayers. Alpha {alpha:.3f}, c {c:.2f}, predicted
 # speed {speed:.2f} times plain decoding. Temperature {temperature:g}, costs {costs}, by
 # python -m lab layers. Target: {folder}
 #
-# Add this file after configs/contrib/layer_skip.gin.
+# Add this file after configs/drafters/layer_skip.gin.
 SKIP = ({skip})
 GAMMA = {gamma}
 """

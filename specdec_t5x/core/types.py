@@ -89,7 +89,7 @@ class Proposal:
     return self.draft_probs
 
   def drafted_probs(self) -> Float[Array, "B G"]:
-    """Returns q(x) of each drafted token x; `core.chain.drafted_probs` returns p(x)."""
+    """Returns q(x) of each drafted token x; `rules.token.drafted_probs` is p(x)."""
     if self.draft_probs is None:
       return jnp.ones(self.tokens.shape)
     tokens = self.tokens[..., None]

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.knobs import is_whole
-from specdec_t5x.core.token import Token
+from specdec_t5x.core.rules import rule_at
+from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.types import Cache, EndTokens, ExtendFn, Guarantee, Rule
 from specdec_t5x.decoding import batching, widths
 from specdec_t5x.decoding.baseline import Plain
@@ -29,7 +29,8 @@ from specdec_t5x.decoding.policy import Fixed, Policy
 from specdec_t5x.decoding.state import Decoded, DecodeState, initial_state, num_slots
 from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.native import distributions
-from specdec_t5x.network import certified, draft_step, functional
+from specdec_t5x.native.cuda import step as draft_step
+from specdec_t5x.network import certified, functional
 from specdec_t5x.network.functional import Network, start_decoding
 from specdec_t5x.network.inputs import without_padding
 

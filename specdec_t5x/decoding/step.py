@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core import chain
 from specdec_t5x.core.distributions import (
   Sampling,
   acceptance_mass,
   certain_log_prob,
 )
+from specdec_t5x.core.rules.token import drafted_probs
 from specdec_t5x.core.types import (
   Cache,
   EndTokens,
@@ -39,7 +39,7 @@ class Speculation:
 
   Attributes:
     drafter: proposes tokens.
-    rule: accepts drafted tokens; the result of `core.greedy.rule_at`.
+    rule: accepts drafted tokens; the result of `core.rules.rule_at`.
     sampling: the adjustment of the target's distribution for the rule; with greedy
       lenience the drafter's adjustment is another.
     context: the networks, the policy and the settings of the decode.
@@ -308,7 +308,7 @@ def _mass(spec, target_probs, proposal, accepted, tried) -> Float[Array, "B"]:
 
 def _mass_of_chain(target_probs, proposal, tried):
   if proposal.draft_probs is None:
-    beta = chain.drafted_probs(target_probs, proposal)
+    beta = drafted_probs(target_probs, proposal)
   else:
     beta = acceptance_mass(target_probs[:, :-1], proposal.draft_probs)
   is_tried = jnp.arange(proposal.tree.size) < tried[:, None]

@@ -1,4 +1,13 @@
-"""The base of drafters that read the target's features and need no encoder.
+"""Drafting from the target's features by heads (blockwise, Medusa) or a layer (DART).
+
+h is the target's feature at the last token that the target has read. The next token x_1
+is known when heads draft; head i gives the distribution of x_{i+1}. A call of the
+target verifies a draft and computes the feature for the next draft, so m tokens take at
+least m / (H + 1) + 1 calls (Stern et al., section 4). DART's layer drafts many
+positions in one pass.
+
+Sources: Stern et al., arXiv 1811.03115 (blockwise); Cai et al., arXiv 2401.10774
+(Medusa); DART, arXiv 2601.19278.
 
 Shapes: B rows, G drafted nodes, N = G + 1, D width of the features, H heads, K the
 depth of a draft plus 1, V vocabulary, L uniforms per decision.
@@ -11,12 +20,12 @@ from typing import Any
 
 import flax.struct
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Cache, Proposal, Verdict
 from specdec_t5x.decoding.drafter import Context, Drafter, Stops
-from specdec_t5x.decoding.state import DecodeState
+from specdec_t5x.decoding.state import DecodeState, num_slots
 from specdec_t5x.drafters import siblings
 from specdec_t5x.drafters.siblings import Growing
 from specdec_t5x.network.functional import resized
@@ -224,6 +233,110 @@ class Headed(Drafter):
       return logits[:, [depth]]
 
     return Growing(self.shape, self.siblings, context, uniforms).grow(read)
+
+
+@flax.struct.dataclass
+class HeadState:
+  """The drafter's state.
+
+  Attributes:
+    feature: the target's feature at the last accepted token that the target has read.
+    is_known: whether there is a feature; False before the target's first call.
+    source: the rows' inputs, which `Pruned` trees read.
+  """
+
+  feature: Float[Array, "B D"]
+  is_known: Bool[Array, "B"]
+  source: Int[Array, "B E"]
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadDraft(Headed):
+  """Drafts from one feature. Head i gives the distribution at depth i."""
+
+  def start(self, context: Context) -> HeadState:
+    """Returns a state without a feature, as the target was not called yet."""
+    rows = context.source.shape[0]
+    feature = jnp.zeros((rows, self.network.config.emb_dim))
+    return HeadState(feature, jnp.zeros(rows, bool), context.source)
+
+  def propose(
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
+  ) -> tuple[Proposal, HeadState]:
+    """Drafts all nodes, with no valid node before the target's first call."""
+    drafter_state = state.drafter_state
+    features = apply_draft(self.network, context, "features", drafter_state.feature)
+    proposal = self.proposal(context, state, uniforms, features)
+    is_valid = proposal.is_valid & drafter_state.is_known[:, None]
+    return proposal.replace(is_valid=is_valid), drafter_state
+
+  def commit(
+    self,
+    context: Context,
+    drafter_state: HeadState,
+    verdict: Verdict,
+    features: Float[Array, "B N D"],
+  ) -> HeadState:
+    """Returns the state with the feature of the last accepted node."""
+    del context
+    feature = jnp.take_along_axis(features, verdict.last[:, None, None], axis=1)[:, 0]
+    return drafter_state.replace(
+      feature=feature.astype(jnp.float32), is_known=jnp.ones(len(feature), bool)
+    )
+
+
+@flax.struct.dataclass
+class ParallelState(LayerState):
+  """The drafter's state.
+
+  Attributes:
+    source: the rows' inputs, which `Pruned` trees read.
+  """
+
+  source: Int[Array, "B E"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelDraft(LayerDraft, Headed):
+  """Drafts by one pass of a parallel drafter."""
+
+  def start(self, context: Context) -> ParallelState:
+    """Returns an empty cache and zero features, as the target was not called yet."""
+    cfg = self.network.config
+    rows = context.source.shape[0]
+    # The masks of the last block may overrun the output.
+    slots = num_slots(context.max_length, 2 * cfg.count)
+    cache = self.network.empty_cache(rows, slots)
+    features = jnp.zeros((rows, cfg.count + 1, cfg.emb_dim))
+    return ParallelState(cache, features, self.first_tree(rows), context.source)
+
+  def propose(
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
+  ) -> tuple[Proposal, ParallelState]:
+    """Drafts all nodes, with no valid node before the target's first call."""
+    features, cache = self._read(context, state)
+    proposal = self.proposal(context, state, uniforms, features)
+    drafter_state = state.drafter_state.replace(cache=cache, tree=proposal.tree)
+    return self.without_early_drafts(state, proposal), drafter_state
+
+  def _read(self, context, state):
+    """Returns the features of drafted positions, and the cache of known positions."""
+    cache = state.drafter_state.cache
+    features = state.drafter_state.features
+    # The entry of output position i combines the target's feature at i and the next
+    # token.
+    embedded = self.next_embedded(context, state)
+    num_new = state.lengths - state.starts - cache.index
+    return apply_draft(
+      self.network,
+      context,
+      "extend",
+      cache,
+      features,
+      embedded,
+      num_new,
+      state.target_cache,
+    )
 
 
 def apply_draft(network: Any, context: Context, method: str, *args: Any) -> Any:

@@ -7,7 +7,7 @@ because wider blocks cost more.
 On GPU and TPU, XLA computes everything. Blocks have the full width, because a wide
 block costs about as much as one token.
 
-On one NVIDIA GPU, our kernels compute a draft's step (`network.draft_step`) and
+On one NVIDIA GPU, our kernels compute a draft's step (`native.cuda.step`) and
 products of few rounded rows (`network.rounded`), if the kernels agree with XLA and are
 faster (`native.cuda.choice`).
 """

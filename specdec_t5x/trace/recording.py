@@ -11,7 +11,7 @@ import numpy as np
 from specdec_t5x.api import compiled, encoded, end_tokens, padded_batches
 from specdec_t5x.build import Model, together
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.greedy import rule_at
+from specdec_t5x.core.rules import rule_at
 from specdec_t5x.core.types import EndTokens, Rule
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter

@@ -63,7 +63,7 @@ def test_first_rejected_tokens_keep_the_target_s_distribution():
 
 
 PUT = Rejections.put
-PROBS_AT = rejections.chain.probs_at
+PROBS_AT = rejections.probs_at
 FAULTS = {
   "a place on": lambda self, at, *rest: PUT(self, at + 1, *rest),
   "accepted ones, too": lambda self, at, is_rejected, logits: PUT(
@@ -78,7 +78,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_fail(fault, monkeypatch):
-  where = (rejections.chain, "probs_at") if "node" in fault else (Rejections, "put")
+  where = (rejections, "probs_at") if "node" in fault else (Rejections, "put")
   monkeypatch.setattr(*where, FAULTS[fault])
   with pytest.raises(AssertionError):
     test_first_rejected_tokens_keep_the_target_s_distribution()

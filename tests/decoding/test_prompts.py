@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from specdec_t5x.contrib.typical import Typical
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.rules.lenient import Lenient
+from specdec_t5x.core.rules.lossy import Typical
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.policy import Fixed

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.token import Token
+from specdec_t5x.core.rules.token import Token
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.copy import LONGEST_MATCH, Copy

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from specdec_t5x.build import get_drafter, headed
-from specdec_t5x.contrib.heads import HeadDraft
-from specdec_t5x.contrib.pruned import Pruned
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.decoding.step import step
+from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.ngram import NgramConfig, NgramTable

@@ -11,12 +11,12 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.policy import Fixed
-from specdec_t5x.drafters.quantized import NAME, Quantized
+from specdec_t5x.drafters.of_target import NAME, Quantized
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
 from tests import networks
-from tests.contrib import test_layer_skip as of_target
+from tests.drafters import test_layer_skip as of_target
 from tests.network.kinds import T5_1_0
 from tests.t5x_bridge import tiny, tiny_gpt
 from tests.training.conftest import params_of

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from specdec_t5x.build import Model
-from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.contrib.link.drafting import Drafting
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.training.heads import begun

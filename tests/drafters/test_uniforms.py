@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.contrib import cascade
 from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain, delayed
@@ -17,6 +16,7 @@ from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.drafter import Drafter
 from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters import cascade
 from specdec_t5x.drafters.draft_model import ChainDrafter
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig

@@ -8,7 +8,7 @@ import numpy as np
 
 from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling
-from specdec_t5x.core.token import Token
+from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.baseline import Plain
@@ -20,7 +20,7 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
-from tests.contrib.test_cascade import (
+from tests.drafters.test_cascade import (
   test_a_perfect_hierarchy_accepts_full_windows,
 )
 from tests.exactness import (

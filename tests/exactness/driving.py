@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.contrib.heads import HeadDraft
 from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.distributions import LEVELS, Sampling
@@ -22,6 +21,7 @@ from specdec_t5x.decoding.generate import generate
 from specdec_t5x.decoding.state import DecodeState, row_keys
 from specdec_t5x.decoding.step import decisions
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from tests.exactness import enumeration, lengths
 from tests.exactness.enumeration import Setting, explore, iterate, target_probs

@@ -5,9 +5,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from specdec_t5x.core import block, chain, distributions, token, traversal
+from specdec_t5x.core import distributions
 from specdec_t5x.core.distributions import LEVELS, sample
-from specdec_t5x.core.token import acceptance_probs
+from specdec_t5x.core.rules import block, token, traversal
+from specdec_t5x.core.rules.token import acceptance_probs
 from specdec_t5x.core.types import Verdict
 from specdec_t5x.decoding import baseline, step, widths
 from specdec_t5x.decoding.state import unit_uniforms
@@ -122,7 +123,7 @@ def weights_as_they_were(nodes, node, left, without=traversal._without):
 
 def verify_with_one_uniform_twice(self, target_probs, proposal, uniforms):
   accepted = uniforms[:, :-1, -1] < acceptance_probs(target_probs, proposal)
-  count = chain.leading(accepted)
+  count = token.leading(accepted)
   distribution = token.next_token_probs(target_probs, proposal, count)
   return Verdict(count, sample(distribution, uniforms[:, 0]))
 
@@ -147,7 +148,7 @@ def verify_all_the_tokens_apart(self, target_probs, proposal, uniforms):
   return Verdict(count, sample(distribution, uniforms[:, -1]))
 
 
-def q_of_the_position_before(proposal, position, size, probs_at=chain.draft_probs_at):
+def q_of_the_position_before(proposal, position, size, probs_at=token.draft_probs_at):
   return probs_at(proposal, jnp.maximum(position - 1, 0), size)
 
 
@@ -168,10 +169,10 @@ def first_failure_ends_the_block(self, target_probs, proposal, uniforms):
   weights = block.prefix_weights(target_probs, proposal)
   q = block.padded_draft_probs(proposal, target_probs.shape[-1])
   passes = uniforms[:, :-1, -1] < block.prefix_probs(target_probs, q, weights)
-  count = chain.leading(passes & proposal.is_valid)
-  p = chain.probs_at(target_probs, count)
+  count = token.leading(passes & proposal.is_valid)
+  p = token.probs_at(target_probs, count)
   weight = jnp.take_along_axis(weights, count[:, None], axis=1)
-  distribution = distributions.residual(weight * p, chain.probs_at(q, count))
+  distribution = distributions.residual(weight * p, token.probs_at(q, count))
   return Verdict(count, sample(distribution, uniforms[:, -1]))
 
 

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import network_for, start_decoding
 from tests import networks

@@ -12,8 +12,8 @@ import pytest
 
 from specdec_t5x.core import distributions
 from specdec_t5x.core.distributions import LEVELS, Sampling
-from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.decoding.generate import generate

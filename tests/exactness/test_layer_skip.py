@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 
 from specdec_t5x import tuning
-from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from specdec_t5x.decoding.policy import Fixed
-from specdec_t5x.drafters.quantized import NAME, Quantized
+from specdec_t5x.drafters.of_target import NAME, LayerSkip, Quantized
 from specdec_t5x.network.functional import network_for, start_decoding, without_fn
 from specdec_t5x.network.gemma import GemmaConfig
 from specdec_t5x.policies import CostAware

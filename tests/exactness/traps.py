@@ -1,19 +1,26 @@
 """Known traps: places in the code, faults, and the checks that notice the faults."""
 
-from specdec_t5x.contrib import cascade, kseq, recursive, sparse
-from specdec_t5x.contrib.cascade import Cascade
-from specdec_t5x.contrib.heads import HeadDraft
-from specdec_t5x.core import block, distributions, greedy, token, traversal
-from specdec_t5x.core.block import Block
-from specdec_t5x.core.token import Token
+from specdec_t5x.contrib import sparse
+from specdec_t5x.core import distributions
+from specdec_t5x.core.rules import (
+  block,
+  coupled,
+  kseq,
+  recursive,
+  token,
+  traversal,
+)
+from specdec_t5x.core.rules.block import Block
+from specdec_t5x.core.rules.token import Token
 from specdec_t5x.decoding import baseline, step, widths
 from specdec_t5x.decoding.drafter import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters import draft_model, siblings
+from specdec_t5x.drafters import cascade, draft_model, siblings
+from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import Stepwise
 from specdec_t5x.drafters.eagle import EagleDraft
-from specdec_t5x.drafters.heads import Headed
+from specdec_t5x.drafters.heads import HeadDraft, Headed
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import cache, functional
 from specdec_t5x.network.eagle import EagleDrafter
@@ -44,7 +51,7 @@ TRAPS = [
   Trap(Stepwise, "propose", drafts.q_not_renormalised, "token_loop"),
   Trap(sparse, "drafted_sparsely", drafts.draws_from_the_whole_probs, "sparse_loop"),
   Trap(sparse, "drafted_sparsely", drafts.rounds_after_the_draw, "sparse_loop"),
-  Trap(token.chain, "draft_probs_at", faults.q_of_the_position_before, "token_rule"),
+  Trap(token, "draft_probs_at", faults.q_of_the_position_before, "token_rule"),
   Trap(Token, "verify", faults.verify_all_the_tokens_apart, "token_rule"),
   Trap(Token, "verify", faults.verify_with_one_uniform_twice, "token_rule"),
   Trap(distributions, "sample", faults.one_uniform_for_all_levels, "wide_loop"),
@@ -116,5 +123,5 @@ TRAPS = [
   Trap(
     DecodeState, "uniforms_of_places", faults.same_noise_at_all_places, "coupled_loop"
   ),
-  Trap(greedy, "race", faults.nodes_have_the_root_s_noise, "coupled_loop"),
+  Trap(coupled, "race", faults.nodes_have_the_root_s_noise, "coupled_loop"),
 ]

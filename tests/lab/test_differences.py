@@ -11,8 +11,7 @@ import pytest
 from lab import differences
 from lab.__main__ import main
 from specdec_t5x import api
-from specdec_t5x.core import greedy
-from specdec_t5x.core.greedy import Greedy
+from specdec_t5x.core.rules.token import Greedy
 from specdec_t5x.core.types import Verdict
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
 from tests import near_ties
@@ -138,16 +137,14 @@ def test_strict_runs_have_equal_bits(flags, capsys):
   assert "differ by up to 0, and" in printed
 
 
-class Gullible(Greedy):
-  """A rule with a planted bug: every drafted token is accepted."""
+def test_a_gullible_rule_is_different(flags, monkeypatch, capsys):
+  verify = Greedy.verify
 
-  def verify(self, target_probs, proposal, uniforms):
-    verdict = super().verify(target_probs, proposal, uniforms)
+  def accept_every_drafted_token(self, target_probs, proposal, uniforms):
+    verdict = verify(self, target_probs, proposal, uniforms)
     return Verdict(proposal.num_valid, verdict.next_token)
 
-
-def test_a_gullible_rule_is_different(flags, monkeypatch, capsys):
-  monkeypatch.setattr(greedy, "Greedy", Gullible)
+  monkeypatch.setattr(Greedy, "verify", accept_every_drafted_token)
   assert main(flags) == 1
   assert f"DIFFERENT: the speculative {NOT_BEST}" in capsys.readouterr().out
 

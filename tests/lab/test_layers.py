@@ -14,15 +14,15 @@ from lab.layers import search as layer_search
 from lab.layers.agreement import Agreement, gated
 from lab.layers.costs import LayerCosts
 from specdec_t5x import api
-from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoders import PlainDecoder
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.of_target import LayerSkip
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import extend_fn, network_for, without_fn
 from specdec_t5x.training.state import initial_params
 from tests.benchmarks.conftest import TARGET, named
-from tests.contrib import test_layer_skip as of_layer_skip
+from tests.drafters import test_layer_skip as of_layer_skip
 from tests.lab.conftest import ran
 from tests.t5x_bridge import tiny, tiny_gpt
 

@@ -12,7 +12,7 @@ from specdec_t5x import build
 from specdec_t5x.api import Model
 from specdec_t5x.core.distributions import GREEDY, Sampling, certain_log_prob
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.native import library
 from specdec_t5x.network import certified, products, rounded
 from specdec_t5x.network.functional import network_for

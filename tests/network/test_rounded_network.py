@@ -11,7 +11,7 @@ import pytest
 
 from lab.peers import hf_folder
 from specdec_t5x import api, console, tuning
-from specdec_t5x.drafters.quantized import NAME, Quantized
+from specdec_t5x.drafters.of_target import NAME, Quantized
 from specdec_t5x.native import library
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import is_decoder_only, network_for

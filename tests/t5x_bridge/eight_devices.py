@@ -19,7 +19,7 @@ from t5x import partitioning
 from t5x.train_state import InferenceState
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.of_target import Quantized
 from tests import ways
 from tests.t5x_bridge import tiny
 

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from specdec_t5x import environment
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native import library, platforms

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from flax.linen.partitioning import with_sharding_constraint
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core import chain
 from specdec_t5x.core.knobs import is_whole
+from specdec_t5x.core.rules.token import probs_at
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.decoding.step import Iteration, is_cut
 
@@ -96,7 +96,7 @@ class KeepRejections:
     last = iteration.verdict.last
     place = before.lengths - before.starts + proposal.tree.depth_of(last)
     is_rejected = ~before.ended & is_cut(proposal, iteration.verdict)
-    return kept.put(place, is_rejected, chain.probs_at(iteration.logits, last))
+    return kept.put(place, is_rejected, probs_at(iteration.logits, last))
 
   def auxiliary(self, kept: Rejections, given: Mapping[str, Array]) -> dict[str, Array]:
     """Returns the auxiliary values `LEARNED_FROM`, and the features in `given`."""

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.drafters.of_target import LayerSkip
 from specdec_t5x.network.functional import (
   network_for,
   prompts_of,

@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.knobs import knob, one_of
-from specdec_t5x.core.token import Token
+from specdec_t5x.core.rules import rule_at
+from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.types import (
   Cache,
   ExtendFn,
