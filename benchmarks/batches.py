@@ -28,7 +28,7 @@ from benchmarks.study import Study, decoding_groups
 from benchmarks.table import Table, render
 from specdec_t5x import api
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.native import library
 from specdec_t5x.policies import get_policy
 

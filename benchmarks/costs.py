@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from benchmarks.study import Decode
 from benchmarks.timed import Program, Timed, alternate, medians, repeated, slopes
 from specdec_t5x.analysis.theory import Numbers, expected_tokens
-from specdec_t5x.decoding.decoders import PlainDecoder
+from specdec_t5x.decoding.decoder import Decoder
 
 _PARTS = ("iteration", "draft", "token")
 _STARTS = {"encoder": "target_cache", "draft_encoder": "drafter_state"}
@@ -94,7 +94,7 @@ def measure_costs(
       f"Expected room for an iteration of gamma + 1 = {gamma + 1} tokens and at least "
       f"1 run, got {decode.max_length} and {runs}. Raise --max-length or lower gamma."
     )
-  plain = dataclasses.replace(decode, decoder=PlainDecoder(decode.decoder.target))
+  plain = dataclasses.replace(decode, decoder=Decoder(decode.decoder.target))
   loops = {"plain": plain.loop(inputs)}
   loops |= {name: decode.loop(inputs, name) for name in _PARTS}
   programs = repeated(loops)

@@ -14,16 +14,16 @@ import jax.numpy as jnp
 
 from specdec_t5x.core import tree
 from specdec_t5x.core.types import ExtendFn, Proposal
-from specdec_t5x.decoding import step as verbs
-from specdec_t5x.decoding.baseline import Plain
-from specdec_t5x.decoding.generate import at_most, generate, generate_plain
+from specdec_t5x.decoding import loop as verbs
+from specdec_t5x.decoding.contracts import Context, decisions_of
+from specdec_t5x.decoding.loop import generate, score_tree
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.decoding.step import Speculation, score_tree
+from specdec_t5x.tuning import at_most
 
 NEVER = -1  # An EOS id that no token has.
 
 # (*arguments) -> the speculation or plain decoding, and the loop's first state.
-Prepare = Callable[..., tuple[Speculation | Plain, DecodeState]]
+Prepare = Callable[..., tuple[Context, DecodeState]]
 # (state, 0) -> (state, 0): a repetition of a part.
 Step = Callable[[DecodeState, jax.Array], tuple[DecodeState, jax.Array]]
 
@@ -75,8 +75,6 @@ def iterated(prepare: Prepare, redrafts: bool = False) -> Callable[..., Any]:
   def run(count, *arguments):
     decoding, state = prepare(*arguments)
     loop = at_most(count)
-    if isinstance(decoding, Plain):
-      return generate_plain(decoding, state, loop)
     return generate(decoding, state, _redrafting(decoding, loop) if redrafts else loop)
 
   return run
@@ -106,22 +104,22 @@ def _repeating(part, prepare):
 
 
 def _draft(spec, state) -> Step:
-  uniforms = verbs.draws(spec, state)[:, : spec.drafter.decisions]
+  uniforms = verbs.draws(spec, state)[:, : decisions_of(spec.drafter)]
 
   def step(state, zero):
     longer = state.replace(lengths=state.lengths + zero)
-    proposal, drafter_state = spec.drafter.propose(spec.context, longer, uniforms)
+    proposal, drafter_state = spec.drafter.propose(spec, longer, uniforms)
     return state.replace(drafter_state=drafter_state), _zero(proposal)
 
   return step
 
 
 def _scoring(spec, state) -> Step:
-  return _score(state, spec.context.target.extend, spec.drafter.tree)
+  return _score(state, spec.target.extend, spec.drafter.tree)
 
 
 def _token(spec, state) -> Step:
-  return _score(state, spec.context.target.extend, tree.chain(0))
+  return _score(state, spec.target.extend, tree.chain(0))
 
 
 def _score(state, extend, shape) -> Step:

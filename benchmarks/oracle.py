@@ -25,7 +25,7 @@ from specdec_t5x import tuning
 from specdec_t5x.api import Model
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.network.functional import Network
@@ -108,10 +108,10 @@ def paired(target: Network, draft: Network | str | None, gamma: int = 0) -> Deco
   Without a draft the decoder is plain, with blocks of `gamma` tokens if gamma is set.
   """
   if draft is None:
-    return PlainDecoder(target, block=gamma or 1)
+    return Decoder(target, block=gamma or 1)
   if isinstance(draft, str):
-    return SpeculativeDecoder(target, Quantized(*ROUNDED[draft], gamma=gamma))
-  return SpeculativeDecoder(target, DraftModel(draft, gamma))
+    return Decoder(target, Quantized(*ROUNDED[draft], gamma=gamma))
+  return Decoder(target, DraftModel(draft, gamma))
 
 
 def oracle_start(decode: Decode):
@@ -123,22 +123,18 @@ def oracle_start(decode: Decode):
 
   def start(forced, *arrays):
     spec, state = decode.start(*arrays)
-    if isinstance(decode.decoder, PlainDecoder):
-      extend = oracle_extend(spec.extend, forced["target"])
-      return dataclasses.replace(spec, extend=extend), state
-    target = spec.context.target
-    networks = spec.context.networks
+    target = spec.target
+    networks = spec.networks
     fields = {"target": _bent(target, forced["target"])}
     if networks:
       fields["networks"] = {"draft": _bent(networks["draft"], forced["draft"])}
-    else:  # The target drafts for itself.
+    elif decode.decoder.drafter is not None:  # The target drafts for itself.
 
       def without(*args):
         return oracle_extend(target.without(*args), forced["draft"])
 
       fields["target"] = dataclasses.replace(fields["target"], without=without)
-    context = dataclasses.replace(spec.context, **fields)
-    return dataclasses.replace(spec, context=context), state
+    return dataclasses.replace(spec, **fields), state
 
   return start
 
@@ -259,8 +255,8 @@ class Pair:
       draft = random_model(setup.draft, setup.dtype)
       self.params["draft"] = draft.params
       pair = paired(target.network, draft.network, setup.gamma)
-      self.params |= draft.derived(pair.derived(sampling, "draft"), "draft")
-    self.params |= target.derived(pair.drafter.derived(target.network))
+      self.params |= draft.derived(pair.derive(sampling, "draft"), "draft")
+    self.params |= target.derived(pair.drafter.derive(target.network))
     job = tuning.Job(pair, setup.batch, setup.input_length, sampling, setup.max_length)
     tuning.choose_kernels(job, self.params)
     shape = setup.batch, setup.input_length
@@ -277,7 +273,7 @@ class Pair:
       "redrafted": (iterated(self.start, redrafts=True), arguments),
     }
     for name, block in ("plain", 1), ("block", setup.gamma + 1):
-      plain = PlainDecoder(target.network, block)
+      plain = Decoder(target.network, block=block)
       # A target's plain program does not depend on the draft.
       decode = Decode(plain, {"target": target.params}, sampling, setup.max_length)
       arguments = {"target": self._text}, *decode.given(inputs)

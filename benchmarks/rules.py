@@ -18,7 +18,7 @@ from benchmarks.table import Table, listed, render
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain, delayed
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.contracts import Drafter
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 
@@ -102,7 +102,7 @@ def _rules_of(drafter: Drafter, temperature: float) -> list[str]:
     return ["greedy"]
   if drafter.tree.is_chain:
     return [*_CHAIN_RULES]
-  if drafter.independent:
+  if drafter.traits.independent:
     return [*_TREE_RULES]
   return [name for name in _TREE_RULES if not RULES[name].needs_independent]
 

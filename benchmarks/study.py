@@ -17,7 +17,7 @@ from specdec_t5x import api, tuning
 from specdec_t5x.api import Model
 from specdec_t5x.build import together
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.network.heads import FeatureDrafter
@@ -65,9 +65,10 @@ class Decode:
     """Decodes a batch."""
     return api.compiled(self.decoder, *self.settings)(self.params, inputs, keys)
 
-  def start(self, *arrays: Any):
-    """Returns the prepared loop and the first state, from the arrays of `given`."""
-    return self.decoder.prepare(*arrays, *self.settings)
+  def start(self, params: Any, inputs: Int[Array, "B E"], keys: Key[Array, "R"]):
+    """Returns how to decode and the first state, from the arrays of `given`."""
+    ctx = self.decoder.context(params, keys.shape[0], *self.settings)
+    return ctx, self.decoder.encode(ctx, inputs, keys)
 
   def given(self, inputs: Int[Array, "B E"]) -> tuple[Any, ...]:
     """Returns the arguments of a program: parameters, inputs and keys."""
@@ -82,7 +83,7 @@ class Decode:
     """
     start = dataclasses.replace(self, eos_id=NEVER).start
     counts = _PART
-    if isinstance(self.decoder, PlainDecoder):
+    if self.decoder.drafter is None:
       counts = 0, min(_TOKENS, self.max_length)
     elif name == "iteration":
       fit = self.max_length // (self.decoder.drafter.tree.depth + 1)
@@ -119,8 +120,8 @@ def decoding_groups(
       decode.decoder, at_once, inputs.shape[1], decode.sampling, decode.max_length
     )
     tuned = tuning.tuned(job, decode.params)
-    if isinstance(tuned, SpeculativeDecoder):
-      state = {"policy_state": tuned.first_policy_state(at_once)}
+    if tuned.drafter is not None:
+      state = {"policy_state": tuned.policy.start(at_once)}
     for i in range(0, len(inputs), at_once):
       keys = row_keys(jax.random.key(0), at_once, first + i)
       outputs.append(run(tuned, decode.params, inputs[i : i + at_once], keys, state))

@@ -18,7 +18,7 @@ from specdec_t5x.core.rules import RULES, rule_at
 from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Rule
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.contracts import Drafter
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel

@@ -17,7 +17,7 @@ _API = (
   *("generate", "load_model", "Generation", "Model", "Sampling"),
   # For users' own drafters and rules (examples/).
   *("Drafter", "Rule", "Guarantee", "Proposal", "Verdict", "Tree"),
-  *("Speculation", "step"),
+  *("Context", "step"),
 )
 # Online learning of a draft during serving; needs optax (the extra `train`).
 _ONLINE = {"serve": "serving", "Learner": "learner", "Online": "learner"}

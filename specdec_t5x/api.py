@@ -25,12 +25,11 @@ from specdec_t5x.core.types import Guarantee as Guarantee
 from specdec_t5x.core.types import Proposal as Proposal
 from specdec_t5x.core.types import Verdict as Verdict
 from specdec_t5x.decoding.checked import check_decoded
-from specdec_t5x.decoding.decoders import Decoder
-from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.decoding.policy import Policy
+from specdec_t5x.decoding.contracts import Context as Context
+from specdec_t5x.decoding.contracts import Drafter, Policy
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.loop import step as step
 from specdec_t5x.decoding.state import Decoded, keys_at
-from specdec_t5x.decoding.step import Speculation as Speculation
-from specdec_t5x.decoding.step import step as step
 from specdec_t5x.groups import Group, grouped, room_of, rows_for, widest
 from specdec_t5x.names import python_names
 from specdec_t5x.network import rounded
@@ -220,9 +219,9 @@ def generate(
     same_bits=same_bits,
   )
   decoder.check(sampling, max_length, 1)
-  params = {**params, **target.derived(decoder.derived(sampling))}
+  params = {**params, **target.derived(decoder.derive(sampling))}
   # The frame of the caller lies beyond this frame and the decorator's.
-  warn_where_lossy(decoder.guarantee, stacklevel=4)
+  warn_where_lossy(decoder.rule.guarantee, stacklevel=4)
   # 32 bits, even under jax_enable_x64: outputs are the same.
   with jax.enable_x64(False):
     groups = grouped([room_of(tokens) for tokens in ids])
@@ -389,7 +388,7 @@ def _collected(
 
 def _first_known(decoder: Decoder, rows: int, held: Mapping | None) -> dict[str, Any]:
   """Returns the policy's state before a group, with the state after the last group."""
-  first = {"policy_state": decoder.first_policy_state(rows)}
+  first = {"policy_state": decoder.policy.start(rows)}
   if held is None:
     return first
 

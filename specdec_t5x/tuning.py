@@ -6,6 +6,7 @@ differ only in temperature, or little in lengths, share their times.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -18,16 +19,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float, Int
 
 from specdec_t5x import console
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.knobs import is_finite
-from specdec_t5x.decoding.cost_aware import CostAware
-from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
-from specdec_t5x.decoding.generate import at_most, generate
-from specdec_t5x.decoding.policy import Fixed
-from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.core.rules.token import Token
+from specdec_t5x.decoding.contracts import lengths_of
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.loop import generate
+from specdec_t5x.decoding.policies import CostAware, Fixed
+from specdec_t5x.decoding.state import LoopFn, row_keys
 from specdec_t5x.native import library
 from specdec_t5x.native.cuda import choice
 from specdec_t5x.native.cuda import library as of_gpu
@@ -104,7 +106,7 @@ class Job:
   @property
   def rows_at_once(self) -> int:
     """The number of rows that decode at once."""
-    return self.decoder.rows_at_once(self.rows)
+    return min(self.rows, self.decoder.slots or self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +140,7 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
   if job not in _tuned:
     _tuned[job] = _tune(job, params)
     lines = [_tuned[job].outlook]
-    if _tuned[job].times and not job.decoder.drawn(job.sampling).certain:
+    if _tuned[job].times and not job.decoder.at(job.sampling)[1].certain:
       lines.append(_DEPENDS)
     for line in filter(None, lines):
       if line not in _said:
@@ -161,7 +163,7 @@ def _tune(job: Job, params: Mapping[str, Any]) -> Tuned:
   tokens = max(1.0, _FILLED * job.max_length)
   prepare = tuple(seconds / tokens for seconds in times.prepare)
   policy = dataclasses.replace(decoder.policy, seconds=times.seconds, prepare=prepare)
-  outlook = policy.outlook(decoder.drafter.lengths)
+  outlook = policy.outlook(lengths_of(decoder.drafter))
   decoder = dataclasses.replace(decoder, policy=policy)
   return Tuned(plain_unless_drafts_pay(decoder, job.max_length), outlook, times)
 
@@ -171,8 +173,19 @@ def plain_unless_drafts_pay(decoder: Decoder, max_length: int) -> Decoder:
   # An observer records a speculative program, even if no row drafts.
   if decoder.drafter is None or decoder.observer:
     return decoder
-  pays = max_length > 1 and decoder.policy.pays(decoder.drafter.lengths)
-  return decoder if pays else decoder.without_drafts()
+  pays = max_length > 1
+  if pays and isinstance(decoder.policy, CostAware):
+    pays = decoder.policy.pays(lengths_of(decoder.drafter))
+  return decoder if pays else plain(decoder)
+
+
+def plain(decoder: Decoder) -> Decoder:
+  """Returns the decoder without drafts, with the same outputs."""
+  # A rule that keeps less than the distribution judges no plain decode.
+  rule = decoder.rule if decoder.rule.guarantee.keeps_distribution else Token()
+  return dataclasses.replace(
+    decoder, drafter=None, rule=rule, policy=Fixed(), observer=None
+  )
 
 
 def choose_kernels(job: Job, params: Mapping[str, Any]) -> None:
@@ -218,7 +231,7 @@ def made(
 
   Args:
     name: name of the array.
-    make: one of `Decoder.derived`.
+    make: one of `Decoder.derive`.
     params: the network's parameters.
     network: its name.
   """
@@ -284,7 +297,7 @@ def speed_by_iterations(counts: Mapping[str, float]) -> float | None:
   ((job, outcome),) = _timed().items()
   if outcome.times.is_kept:
     return None
-  lengths = job.decoder.drafter.lengths
+  lengths = lengths_of(job.decoder.drafter)
   iterations = outcome.times.seconds
   drafted = counts["drafted"] / counts["target_calls"]
   of_call = float(np.interp(drafted, lengths, iterations))
@@ -298,7 +311,7 @@ def asked_for() -> list[dict[str, Any]]:
   return [
     {
       "rows": job.rows_at_once,
-      "drafted": list(job.decoder.drafter.lengths),
+      "drafted": list(lengths_of(job.decoder.drafter)),
       "seconds": list(outcome.times.seconds),
     }
     for job, outcome in _timed().items()
@@ -308,7 +321,7 @@ def asked_for() -> list[dict[str, Any]]:
 def _times(job: Job, params: Mapping[str, Any]) -> Times:
   """Returns the times of a job, kept or measured."""
   job = _representative(job)
-  lengths = job.decoder.drafter.lengths
+  lengths = lengths_of(job.decoder.drafter)
   shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), params)
   # Rows that take turns, alpha and its prior change no times.
   timed = dataclasses.replace(job, decoder=_drafting(job.decoder, None))
@@ -358,14 +371,14 @@ def _representative_length(length: int) -> int:
   return power if 2 * length < 3 * power else power + power // 2
 
 
-def _drafting(decoder: SpeculativeDecoder, length: Any) -> SpeculativeDecoder:
+def _drafting(decoder: Decoder, length: Any) -> Decoder:
   """Returns the decoder that drafts so many tokens in each iteration."""
   return dataclasses.replace(decoder, policy=Fixed(length), slots=0, observer=None)
 
 
 def _measure(job: Job, params: Mapping[str, Any]) -> Times:
   """Times drafts of each length, in turn."""
-  lengths = job.decoder.drafter.lengths
+  lengths = lengths_of(job.decoder.drafter)
   start, run = _programs(job)
   with jax.enable_x64(False):
     # Full inputs: attention skips padding, which would flatter blocks.
@@ -403,23 +416,37 @@ def _programs(job: Job) -> tuple[Callable[..., Any], Callable[..., Any]]:
   With None as the draft length, the first state is plain decoding's.
   """
 
+  def started(arguments, decoder):
+    params, inputs, keys = arguments
+    settings = job.sampling, job.max_length, _NEVER
+    ctx = decoder.context(params, len(keys), *settings)
+    return ctx, functools.partial(decoder.encode, ctx, inputs, keys)
+
   @jax.jit
   def start(arguments, length):
-    if length is None:
-      decoder = job.decoder.without_drafts()
-    else:
-      decoder = _drafting(job.decoder, length)
-    _, state = decoder.prepare(*arguments, job.sampling, job.max_length, _NEVER)
-    return state
+    is_plain = length is None
+    decoder = plain(job.decoder) if is_plain else _drafting(job.decoder, length)
+    _, encode = started(arguments, decoder)
+    return encode()
 
   @jax.jit
   def run(arguments, length, state, count):
-    # The first state is not used: inputs, which may take longer to read, are not read.
-    decoder = _drafting(job.decoder, length)
-    spec, _ = decoder.prepare(*arguments, job.sampling, job.max_length, _NEVER)
-    return generate(spec, state, at_most(count)).scores
+    ctx, _ = started(arguments, _drafting(job.decoder, length))
+    return generate(ctx, state, at_most(count)).scores
 
   return start, run
+
+
+def at_most(count: Int[Array, ""]) -> LoopFn:
+  """Returns a loop that stops after `count` iterations."""
+
+  def loop(condition, body, carry):
+    def goes_on(carry):
+      return condition(carry) & (carry.state.iteration.max() < count)
+
+    return jax.lax.while_loop(goes_on, body, carry)
+
+  return loop
 
 
 def _slopes(

@@ -3,7 +3,7 @@
 A new way has a file, a record in this table, a gin file and a page. Everything else
 reads the record: names in gin and Python (`build`), the reference, the benchmarks, and
 the tests that all ways share. Classes are imported on first use. A drafter's class
-states its knobs, its default policy and its limits (`decoding.drafter`); the record
+states its knobs, its default policy and its limits (`decoding.contracts`); the record
 states the rest.
 """
 

@@ -64,7 +64,7 @@ def start(module, params, *args, **kwargs):
     return module.apply({"params": params}, cache, tokens, *tree, method="extend")
 
   def begin(params):
-    return start_decoding(module, params, *args, **kwargs)[1]
+    return start_decoding(module, params, *args, **kwargs)[0]
 
   return jax.jit(extend), jax.jit(begin)(params)
 
@@ -74,6 +74,12 @@ def decode(target, *drafts, inputs, room, sampling=GREEDY, eos_id=1, slots=0, **
   decoder, params = build.together(target, *drafts, **words)
   decoder = dataclasses.replace(decoder, slots=slots)
   return run(decoder, params, inputs, room, sampling, eos_id)
+
+
+def prepare(decoder, params, inputs, keys, sampling, room, eos_id):
+  """Returns how to decode, and the first state."""
+  ctx = decoder.context(params, len(keys), sampling, room, eos_id)
+  return ctx, decoder.encode(ctx, inputs, keys)
 
 
 def run(decoder, params, inputs, room, sampling=GREEDY, eos_id=1, per_input=1):

@@ -18,7 +18,8 @@ import specdec_t5x
 from specdec_t5x import Sampling, api, tuning
 from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.core.tree import delayed
-from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.contracts import lengths_of
+from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.of_target import LayerSkip, Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
@@ -72,7 +73,7 @@ def timed_as(monkeypatch, cost):
 
   def times(job, params):
     jobs.append(job)
-    drafts = (cost for _ in job.decoder.drafter.lengths[1:])
+    drafts = (cost for _ in lengths_of(job.decoder.drafter)[1:])
     return tuning.Times((1.0, *drafts), prepare=(0.5, 0.5))
 
   monkeypatch.setattr(tuning, "_tuned", {})

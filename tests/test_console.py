@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from specdec_t5x import console, tuning
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
@@ -19,7 +19,7 @@ from specdec_t5x.t5x_bridge import pace, writer
 from tests.t5x_bridge import tiny
 
 TARGET, DRAFT = (network_for(config) for config in (tiny.TARGET, tiny.DRAFT))
-DRAFTED = SpeculativeDecoder(TARGET, DraftModel(DRAFT, 2))
+DRAFTED = Decoder(TARGET, DraftModel(DRAFT, 2))
 
 
 STATISTICS = {

@@ -17,8 +17,8 @@ from specdec_t5x.contrib.online.rejections import KeepRejections
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules.coupled import Coupled
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native import library
@@ -44,7 +44,7 @@ def arguments():
   return {"target": params, "draft": params}, INPUTS, row_keys(KEY, 2)
 
 
-AUTO = SpeculativeDecoder(NETWORK, DraftModel(NETWORK, GAMMA), policy=CostAware())
+AUTO = Decoder(NETWORK, DraftModel(NETWORK, GAMMA), policy=CostAware())
 
 
 def job(decoder=AUTO, sampling=GREEDY, rows=2):
@@ -258,7 +258,7 @@ def test_a_decode_is_plain_if_drafts_do_not_pay(cache, monkeypatch, is_measured)
   monkeypatch.setattr(tuning, "_measure", lambda *_: measured)
   policy = CostAware() if is_measured else CostAware(times)
   decoder = dataclasses.replace(AUTO, policy=policy, rule=Coupled(), slots=1)
-  expected = PlainDecoder(AUTO.target, slots=1, rule=Coupled())
+  expected = Decoder(AUTO.target, slots=1, rule=Coupled())
   assert tuned(decoder) == expected
   # An observer's program is speculative: the program records that nothing was drafted.
   watched = dataclasses.replace(decoder, observer=KeepRejections(2))
@@ -290,7 +290,7 @@ def test_the_policy_s_prior_changes_no_times(cache, counted):
   [
     dataclasses.replace(AUTO, policy=CostAware((1.0, 1.1, 1.2))),
     dataclasses.replace(AUTO, policy=Fixed()),
-    PlainDecoder(NETWORK),
+    Decoder(NETWORK),
   ],
   ids=["known", "fixed", "plain"],
 )

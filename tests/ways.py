@@ -18,8 +18,8 @@ from specdec_t5x.build import Model, headed
 from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.core.tree import Tree, delayed
-from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.decoding.policy import Fixed, Policy
+from specdec_t5x.decoding.contracts import Drafter, Policy
+from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -173,7 +173,8 @@ def _of_record(record: ways.Way) -> Way:
   """Returns the way of a record with a tiny drafter: no other entry is needed."""
   model = "ngrams" if record.name == "ngram" else "draft"
   macros = {field: knob.macro for field, (_, knob) in record.knobs.items()}
-  has_tables = not record.kind.reads_target and model == "draft"
+  on_tables = record.make({"draft": MIDDLE}, **record.tiny)
+  has_tables = not on_tables.traits.reads_target and model == "draft"
   models = {"draft": model} if record.needs_network else {}
 
   def drafter(networks):
@@ -183,7 +184,7 @@ def _of_record(record: ways.Way) -> Way:
   return Way(
     drafter,
     models,
-    tables=record.make({"draft": MIDDLE}, **record.tiny) if has_tables else None,
+    tables=on_tables if has_tables else None,
     files=(record.gin.removesuffix(".gin"),) if record.gin else (),
     bindings={macros[x]: value for x, value in record.tiny.items() if x != "gamma"},
     page=record.page,

@@ -62,12 +62,13 @@ class Agreement:
     length = outputs.shape[1]
     decoder = paired(self._target.network, None, self._block)
     keys = row_keys(jax.random.key(0), outputs.shape[0])
-    plain, state = decoder.prepare(
-      {"target": params}, texts, keys, self._sampling, length, NEVER
+    plain = decoder.context(
+      {"target": params}, len(keys), self._sampling, length, NEVER
     )
+    state = decoder.encode(plain, texts, keys)
     tokens = jnp.concatenate([state.last_tokens()[:, None], outputs[:, :-1]], axis=1)
     begin = state.lengths - 1
-    _, features, cache = plain.extend(state.target_cache.at(begin), tokens)
+    _, features, cache = plain.target.extend(state.target_cache.at(begin), tokens)
     return tokens, features, cache, begin
 
   def _agreed_of(self, params, gates: Float[Array, "N"], batch):

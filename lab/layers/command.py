@@ -33,7 +33,7 @@ from lab.layers.agreement import Agreement
 from lab.layers.costs import LayerCosts
 from lab.layers.search import Search, require_optuna
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.drafters.of_target import LayerSkip
 from specdec_t5x.network.config import NetworkConfig
 

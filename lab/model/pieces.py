@@ -183,7 +183,7 @@ def _call(piece, weights):
 
   def prepare(*arguments):
     how, state = start(*arguments)
-    extend = decoder.drafter.extend(how.context) if piece.draft else how.extend
+    extend = decoder.drafter.extend(how) if piece.draft else how.target.extend
     return extend, state
 
   run = call_program(prepare, piece.width)
@@ -216,7 +216,7 @@ def _arguments(piece, decoder, weights):
   def make():
     networks = decoder.networks.items()
     params = {name: weights(network) for name, network in networks}
-    derived = decoder.derived(GREEDY).items()
+    derived = decoder.derive(GREEDY).items()
     params |= {name: derive(params["target"]) for name, derive in derived}
     keys = row_keys(jax.random.key(0), piece.batch)
     arguments = params, _inputs(piece), keys

@@ -268,6 +268,15 @@ def unit_uniforms(
   return (jax.random.bits(key, shape, jnp.uint32) >> 8).astype(jnp.float32) * 2.0**-24
 
 
+def write_rows(rows: Array, new: Array, at: Int[Array, "B"]) -> Array:
+  """Returns rows with new entries at one place per row."""
+
+  def write_row(row, new, at):
+    return jax.lax.dynamic_update_slice_in_dim(row, new, at, 0)
+
+  return jax.vmap(write_row)(rows, new, at)
+
+
 def num_slots(max_length: int, gamma: int) -> int:
   """Returns the cache slots of a row besides the slots of the prompt.
 

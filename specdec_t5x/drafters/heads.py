@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Cache, Proposal, Verdict
-from specdec_t5x.decoding.drafter import Context, Drafter, Stops
+from specdec_t5x.decoding.contracts import Batch, Context, Drafter, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState, num_slots
 from specdec_t5x.drafters import siblings
 from specdec_t5x.drafters.siblings import Growing
@@ -93,9 +93,9 @@ class LayerDraft(Drafter):
 
   network: Any
 
-  def check(self, target: Any) -> None:
+  def check(self, target: Any, batch: Batch | None = None) -> None:
     """Raises a ValueError if the layer does not fit the target's features and keys."""
-    super().check(target)
+    super().check(target, batch)
     check_layer(target, self.network)
 
   def next_embedded(
@@ -145,53 +145,43 @@ class Headed(Drafter):
   shape: Tree | RowTrees | None = None
   siblings: str = "distinct"
 
-  reads_target = True
-
   def __post_init__(self):
     count = self.network.config.count
-    if self.shape is None:
-      object.__setattr__(self, "shape", chain(count))
     if isinstance(self.shape, RowTrees):
       self.shape.check(count)
       return
-    siblings.check(self.shape, self.siblings)
-    if self.shape.depth > count:
+    siblings.check(self.tree, self.siblings)
+    if self.tree.depth > count:
       raise ValueError(
-        f"A tree of depth {self.shape.depth} needs {self.shape.depth} heads, got "
+        f"A tree of depth {self.tree.depth} needs {self.tree.depth} heads, got "
         f"{count}. Lower GAMMA (or choose another tree), or train more heads."
       )
 
   @property
-  def has_default_length(self) -> bool:
-    """Whether the draft is a chain of all heads."""
-    return self.shape == chain(self.network.config.count)
-
-  def default_policy(self, is_named: bool) -> str:
-    """Returns 'auto' if a gin file or a name asked for the drafter; else 'fixed'."""
-    return "auto" if is_named else "fixed"
+  def traits(self) -> Traits:
+    """A chain stops at a length; later tokens are drafted, but not scored."""
+    has_tree = not isinstance(self.shape, RowTrees)
+    is_chain = has_tree and self.tree.is_chain
+    return Traits(
+      independent=has_tree and self.siblings == "independent",
+      stops=Stops.AT_LENGTH if is_chain else Stops.NEVER,
+      reads_target=True,
+      auto="named",
+    )
 
   @property
   def tree(self) -> Tree:
     """The shape of every proposal; under `RowTrees` only the size is meaningful."""
-    return self.shape if isinstance(self.shape, Tree) else Tree((0,) * self.shape.nodes)
+    if isinstance(self.shape, RowTrees):
+      return Tree((0,) * self.shape.nodes)
+    return chain(self.network.config.count) if self.shape is None else self.shape
 
   @property
   def depth(self) -> int:
     """The most drafted tokens on one path."""
-    if isinstance(self.shape, Tree):
-      return self.shape.depth
-    return min(self.network.config.count, self.shape.nodes)
-
-  @property
-  def stops(self) -> Stops:
-    """A chain stops at a length; later tokens are drafted, but not scored."""
-    is_chain = isinstance(self.shape, Tree) and self.shape.is_chain
-    return Stops.AT_LENGTH if is_chain else Stops.NEVER
-
-  @property
-  def independent(self) -> bool:
-    """Whether siblings are independent draws from one distribution."""
-    return isinstance(self.shape, Tree) and self.siblings == "independent"
+    if isinstance(self.shape, RowTrees):
+      return min(self.network.config.count, self.shape.nodes)
+    return self.tree.depth
 
   @property
   def networks(self) -> Mapping[str, Any]:
@@ -201,15 +191,15 @@ class Headed(Drafter):
       networks |= self.shape.networks
     return networks
 
-  def check(self, target: Any) -> None:
+  def check(self, target: Any, batch: Batch | None = None) -> None:
     """Raises a ValueError if the network does not fit the target's features."""
-    super().check(target)
+    super().check(target, batch)
     check_width(target, self.network)
 
   def first_tree(self, rows: int) -> Tree:
     """Returns a placeholder tree for the time before the first proposal."""
-    if isinstance(self.shape, Tree):
-      return self.shape
+    if not isinstance(self.shape, RowTrees):
+      return self.tree
     return Tree(jnp.zeros((rows, self.shape.nodes), jnp.int32))
 
   def proposal(
@@ -229,10 +219,10 @@ class Headed(Drafter):
       return self.shape.propose(context, state, uniforms, logits, source)
 
     def read(level, _):
-      depth = self.shape.depths[level.nodes[0]] - 1
+      depth = self.tree.depths[level.nodes[0]] - 1
       return logits[:, [depth]]
 
-    return Growing(self.shape, self.siblings, context, uniforms).grow(read)
+    return Growing(self.tree, self.siblings, context, uniforms).grow(read)
 
 
 @flax.struct.dataclass
@@ -254,11 +244,14 @@ class HeadState:
 class HeadDraft(Headed):
   """Drafts from one feature. Head i gives the distribution at depth i."""
 
-  def start(self, context: Context) -> HeadState:
+  def start(
+    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
+  ) -> HeadState:
     """Returns a state without a feature, as the target was not called yet."""
-    rows = context.source.shape[0]
+    del context, caches
+    rows = source.shape[0]
     feature = jnp.zeros((rows, self.network.config.emb_dim))
-    return HeadState(feature, jnp.zeros(rows, bool), context.source)
+    return HeadState(feature, jnp.zeros(rows, bool), source)
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
@@ -300,15 +293,18 @@ class ParallelState(LayerState):
 class ParallelDraft(LayerDraft, Headed):
   """Drafts by one pass of a parallel drafter."""
 
-  def start(self, context: Context) -> ParallelState:
+  def start(
+    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
+  ) -> ParallelState:
     """Returns an empty cache and zero features, as the target was not called yet."""
+    del caches
     cfg = self.network.config
-    rows = context.source.shape[0]
+    rows = source.shape[0]
     # The masks of the last block may overrun the output.
     slots = num_slots(context.max_length, 2 * cfg.count)
     cache = self.network.empty_cache(rows, slots)
     features = jnp.zeros((rows, cfg.count + 1, cfg.emb_dim))
-    return ParallelState(cache, features, self.first_tree(rows), context.source)
+    return ParallelState(cache, features, self.first_tree(rows), source)
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 
 from specdec_t5x.core.knobs import knob
 from specdec_t5x.core.types import Cache, ExtendFn
-from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.contracts import Batch, Context, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import Stepwise, gamma_knob
 from specdec_t5x.network import rounded
@@ -41,7 +41,7 @@ class OfTarget(Stepwise):
 
   skip: Sequence[str]
 
-  reads_target = True
+  traits = Traits(stops=Stops.AT_LENGTH, resumes=True, reads_target=True, auto="always")
 
   def __post_init__(self):
     super().__post_init__()
@@ -52,13 +52,9 @@ class OfTarget(Stepwise):
     # A list from gin would make the drafter unhashable.
     object.__setattr__(self, "skip", tuple(self.skip))
 
-  def default_policy(self, is_named: bool) -> str:
-    """Returns 'auto', as drafts of the target's size do not always pay."""
-    del is_named
-    return "auto"
-
-  def check(self, target: Any) -> None:
+  def check(self, target: Any, batch: Batch | None = None) -> None:
     """Raises a ValueError if the target lacks a sublayer of `skip`."""
+    del batch
     sublayers = getattr(target, "sublayers", ())
     unknown = [name for name in self.skip if name not in sublayers]
     if unknown:
@@ -94,11 +90,12 @@ class Quantized(OfTarget):
   group: int = knob(0, None, "inputs that share a scale; 0 is all", "GROUP")
   whole: Sequence[str] = knob((), None, "parts with unrounded weights", "WHOLE")
   skip: Sequence[str] = knob((), None, "sublayers to leave out", "SKIP")
-  gamma: int = gamma_knob(LONGEST)
+  gamma: int | None = gamma_knob()
 
+  default_gamma = LONGEST
   # The draft is close to the target on any text, so alpha is higher than for other
-  # drafts.
-  prior_alpha = 0.9
+  # drafts. Drafts of the target's size do not always pay.
+  traits = dataclasses.replace(OfTarget.traits, prior_alpha=0.9)
 
   def __post_init__(self):
     super().__post_init__()
@@ -109,9 +106,9 @@ class Quantized(OfTarget):
     """The rounding of the weights."""
     return Rounding(self.bits, self.group, self.whole)
 
-  def check(self, target: Any) -> None:
+  def check(self, target: Any, batch: Batch | None = None) -> None:
     """Raises a ValueError if the target lacks a sublayer, or has no more bits."""
-    super().check(target)
+    super().check(target, batch)
     self.rounding.check(getattr(target, "sublayers", ()))
     target_rounding = rounded.of_weights(target.config)
     if target_rounding and target_rounding.bits <= self.bits:
@@ -121,7 +118,7 @@ class Quantized(OfTarget):
         "configs/drafters/quantized.gin with BITS=4 and GROUP=32, or Quantized(4, 32)."
       )
 
-  def derived(self, target: Any) -> Mapping[str, Rounding]:
+  def derive(self, target: Any) -> Mapping[str, Rounding]:
     """Returns the rounding of the target's decoder, by name."""
     # The draft needs no skipped sublayers, and no weights that process the input: the
     # target has already read the input.
@@ -136,8 +133,8 @@ class Quantized(OfTarget):
     if NAME not in target.derived:
       raise ValueError(
         f"{NAME!r} is not among the parameters, {sorted(target.derived)}: the target's "
-        "weights are rounded once, before decoding (`derived`). Pass the rounded "
-        "parameters."
+        "weights are rounded once, before decoding (`Drafter.derive`). Pass the "
+        "rounded parameters."
       )
     return target.without(self.skip, target.derived[NAME])
 
@@ -156,7 +153,7 @@ class LayerSkip(OfTarget):
   skip: Sequence[str] = knob(
     dataclasses.MISSING, None, "sublayers to leave out", "SKIP"
   )
-  gamma: int = gamma_knob()
+  gamma: int | None = gamma_knob()
 
   def extend(self, context: Context) -> ExtendFn:
     """Returns the target without the sublayers of `skip`."""

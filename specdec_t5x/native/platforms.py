@@ -1,7 +1,7 @@
 """All choices that depend on the kind of device.
 
 On CPU, our kernels compute products of few rows and attention (`network.products`), and
-distributions (`native.distributions`). Blocks have several widths (`decoding.widths`),
+distributions (`native.distributions`). Blocks have several widths (`decoding.decoder`),
 because wider blocks cost more.
 
 On GPU and TPU, XLA computes everything. Blocks have the full width, because a wide

@@ -17,7 +17,8 @@ from t5x import models
 from specdec_t5x import tuning
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.knobs import is_whole
-from specdec_t5x.decoding.decoders import Decoder
+from specdec_t5x.decoding.contracts import Batch
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import Decoded, StepInfo, num_slots, row_keys
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network import rounded
@@ -138,8 +139,7 @@ class Decodes:
     if is_decoder_only(target):
       slots += input_length
       input_length = 0
-    vocab_size = target.config.vocab_size
-    drafter.check_batch(self.sampling, vocab_size, rows, input_length, slots)
+    drafter.check(target, Batch(self.sampling, rows, input_length, slots))
 
   def number_examples(self, task: str = "", shard: Shard = ALONE) -> None:
     """Sets the task and the shard of the next examples, which number the examples.
@@ -207,13 +207,13 @@ class Decodes:
     if self.tuned and all(each.drafter is None for each in self.tuned.values()):
       return None
     rows = examples * self.num_decodes
-    return self.decoder.first_policy_state(rows)
+    return self.decoder.policy.start(rows)
 
   def get_initial_variables(self, rng, input_shapes, input_types=None):
     """Returns params and params_axes of all networks, by the networks' names.
 
     The parameters have the networks' `weights`. The result includes the arrays derived
-    from parameters (`Decoder.derived`).
+    from parameters (`Decoder.derive`).
     """
     del input_shapes, input_types  # No parameter depends on the inputs' shapes.
     networks = self.decoder.networks
@@ -227,7 +227,7 @@ class Decodes:
         for (name, network), key in zip(networks.items(), keys, strict=True)
       }
     for network in networks:
-      for name, make in self.decoder.derived(self.sampling, network).items():
+      for name, make in self.decoder.derive(self.sampling, network).items():
         initialised[name] = _made(make, initialised[network])
     for name, network in networks.items():
       if rounding := rounded.of_weights(network.config):

@@ -18,8 +18,7 @@ from specdec_t5x.analysis.acceptance import ratio
 from specdec_t5x.core.describe import describe
 from specdec_t5x.data.spec_bench import CATEGORY
 from specdec_t5x.decoding.checked import check_decoded
-from specdec_t5x.decoding.decoders import Decoder
-from specdec_t5x.decoding.widths import FIXED_WIDTH
+from specdec_t5x.decoding.decoder import FIXED_WIDTH, Decoder
 from specdec_t5x.native import library
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network
@@ -129,7 +128,7 @@ def merge_and_summarize(
   """
   infer.merge_chunks_to_file(output_dir, output_fname, tmp_dir, step)
   mode = output_fname.split(".jsonl")[0].rsplit("-", 1)[1]
-  guarantee = model.decoder.guarantee
+  guarantee = model.decoder.rule.guarantee
   files = None
   new_files = result_files(output_dir, mode)
   # Files are never removed, so the last writer's summary covers all earlier files.
@@ -140,7 +139,7 @@ def merge_and_summarize(
       "guarantee_means": guarantee.value,
       "guarantee_condition": condition(model.decoder),
       "target": what_decodes(model.decoder.target),
-      "statistics": summarize(files, model.decoder.alpha_is_mass),
+      "statistics": summarize(files, model.decoder.rule.alpha_is_mass),
       "decoder": describe(model.decoder),
       **_counted(model.decoder),
       "sampling": describe(model.sampling),
@@ -150,7 +149,7 @@ def merge_and_summarize(
       "derived": tuning.sizes(
         name
         for network in model.decoder.networks
-        for name in model.decoder.derived(model.sampling, network)
+        for name in model.decoder.derive(model.sampling, network)
       ),
       "configuration": configuration(),
       "mode": mode,
@@ -279,8 +278,8 @@ def _of_speed(
 
 def _counted(decoder) -> dict[str, Any]:
   """Returns the drafter's counts from outside of programs, in this process."""
-  counted = {} if decoder.drafter is None else decoder.drafter.counted()
-  return {"counted": dict(counted)} if counted else {}
+  remote = getattr(decoder.drafter, "remote", None)
+  return {"counted": dict(remote.counts())} if remote else {}
 
 
 def result_files(output_dir: str, mode: str) -> list[epath.Path]:

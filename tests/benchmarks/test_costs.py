@@ -10,7 +10,7 @@ from benchmarks import costs, study
 from benchmarks.sizes import random_params
 from specdec_t5x.analysis import theory
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.transformer import Transformer
 from tests.benchmarks.conftest import TARGET, steady
@@ -53,7 +53,7 @@ def test_theorem_3_8_holds_for_free_encoders_and_blocks_as_cheap_as_a_token():
 def decode(gamma, room):
   target, draft = Transformer(TARGET), Transformer(tiny.DRAFT)
   params = {"target": random_params(target, 1), "draft": random_params(draft, 2)}
-  decoder = SpeculativeDecoder(target, DraftModel(draft, gamma))
+  decoder = Decoder(target, DraftModel(draft, gamma))
   return study.Decode(decoder, params, GREEDY, room)
 
 

@@ -9,7 +9,7 @@ from benchmarks.environment import ROOT
 
 DECODE_OR_TIME = (
   "specdec_t5x/core/rules/token",
-  "specdec_t5x/decoding/step",
+  "specdec_t5x/decoding/loop",
   "specdec_t5x/policies",
   "specdec_t5x/native/distributions",
   "benchmarks/timed",

@@ -9,7 +9,7 @@ import pytest
 
 import specdec_t5x
 from specdec_t5x import Learner, Online, Sampling, api
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.training.optimizers import Optimizer, Schedule
@@ -60,12 +60,12 @@ def test_the_draft_learns_from_repeated_requests(setup):
 
 def test_serving_compiles_once_for_a_changing_draft(setup, monkeypatch):
   traced = []
-  decode = SpeculativeDecoder.decode
+  decode = Decoder.decode
 
   def counted(*args, **words):
     return traced.append(1) or decode(*args, **words)
 
-  monkeypatch.setattr(SpeculativeDecoder, "decode", counted)
+  monkeypatch.setattr(Decoder, "decode", counted)
   api.compiled.cache_clear()
   make_train_step.cache_clear()
   _, learner = served(setup)

@@ -11,7 +11,7 @@ from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.tree import Tree
-from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.loop import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel

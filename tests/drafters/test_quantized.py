@@ -9,8 +9,8 @@ import pytest
 from specdec_t5x import api, build, console, tuning
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.drafters.of_target import NAME, Quantized
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import network_for
@@ -85,7 +85,7 @@ def test_a_drafter_may_be_given_by_name():
 
 
 def test_missing_rounded_weights_are_an_error():
-  decoder = SpeculativeDecoder(network_for(tiny.TARGET), WAYS["8"], RULES["token"])
+  decoder = Decoder(network_for(tiny.TARGET), WAYS["8"], RULES["token"])
   params = {"target": model("t5").params}
   with pytest.raises(ValueError, match="'quantized' is not among the parameters"):
     networks.run(decoder, params, INPUTS, ROOM)

@@ -13,7 +13,7 @@ from lab.__main__ import main
 from specdec_t5x import api
 from specdec_t5x.core.rules.token import Greedy
 from specdec_t5x.core.types import Verdict
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from tests import near_ties
 from tests.t5x_bridge import tiny
 
@@ -150,11 +150,11 @@ def test_a_gullible_rule_is_different(flags, monkeypatch, capsys):
 
 
 def test_a_corrupted_cache_is_different(flags, monkeypatch, capsys):
-  prepare = SpeculativeDecoder.prepare
+  context = Decoder.context
 
-  def prepare_corrupted(*args):
-    spec, state = prepare(*args)
-    target = spec.context.target
+  def corrupted_context(*args):
+    ctx = context(*args)
+    target = ctx.target
 
     def extend(cache, tokens, *tree):
       is_later = (cache.index > 0)[:, None, None, None]
@@ -165,10 +165,9 @@ def test_a_corrupted_cache_is_different(flags, monkeypatch, capsys):
       return target.extend(cache, tokens, *tree)
 
     target_corrupted = dataclasses.replace(target, extend=extend)
-    context = dataclasses.replace(spec.context, target=target_corrupted)
-    return dataclasses.replace(spec, context=context), state
+    return dataclasses.replace(ctx, target=target_corrupted)
 
-  monkeypatch.setattr(SpeculativeDecoder, "prepare", prepare_corrupted)
+  monkeypatch.setattr(Decoder, "context", corrupted_context)
   assert main(flags) == 1
   assert "the runs' logits differ by more than rounding" in capsys.readouterr().out
 

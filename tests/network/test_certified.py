@@ -216,17 +216,17 @@ def test_auto_uses_a_certified_head_for_large_heads(monkeypatch):
   decoder, _ = build.together(model("t5"))
 
   def wanted():
-    return decoder.derived(GREEDY)
+    return decoder.derive(GREEDY)
 
   assert wanted() == {}
   monkeypatch.setattr(certified, "LEAST", 64 * 16)
   assert wanted() == {certified.NAME: certified.screen}
-  assert decoder.derived(Sampling()) == {}
+  assert decoder.derive(Sampling()) == {}
   monkeypatch.setattr(library, "bytes_by", lambda: "portable C++")
   assert wanted() == {}
   config = dataclasses.replace(TARGETS["t5"], head="certified")
   certain, _ = build.together(Model(network_for(config), model("t5").params))
-  assert certain.derived(GREEDY) == {certified.NAME: certified.screen}
+  assert certain.derive(GREEDY) == {certified.NAME: certified.screen}
 
 
 def test_int8_weights_are_refused():

@@ -56,12 +56,12 @@ def test_drafts_round_the_checkpoint_s_weights():
   """Drafts round the checkpoint's weights; rounding rounded weights is refused."""
   drafter = WAYS["4"]
   target = rounded_model("t5")
-  found = target.derived(drafter.derived(target.network))[NAME]
-  expected = drafter.derived(target.network)[NAME](model("t5").params)
+  found = target.derived(drafter.derive(target.network))[NAME]
+  expected = drafter.derive(target.network)[NAME](model("t5").params)
   jax.tree.map(np.testing.assert_array_equal, found, expected)
   with pytest.raises(ValueError, match="got rounded parameters"):
     dataclasses.replace(target, restore=None, _derived={}).derived(
-      drafter.derived(target.network)
+      drafter.derive(target.network)
     )
 
 

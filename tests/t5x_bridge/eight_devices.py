@@ -50,7 +50,7 @@ def _rounded():
   model = tiny.speculative(seqio.ByteVocabulary(), gamma=GAMMA, **settings)
   variables = _variables(model)
   params = variables["params"]
-  wanted = model.decoder.derived(model.sampling).items()
+  wanted = model.decoder.derive(model.sampling).items()
   derived = {name: make(params["target"]) for name, make in wanted}
   return model, {**variables, "params": {**params, **derived}}
 

@@ -17,8 +17,8 @@ from specdec_t5x.contrib.online.rejections import KeepRejections
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.checked import check_decoded
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.contracts import Drafter
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.names import python_names
 from specdec_t5x.promotion import usual_promotion
@@ -84,7 +84,7 @@ def serve(
     opened = api.opened(vocabulary, target)
     decoder, params = together(target, learner, drafter, rule, gamma, batch_size)
     decoder.check(sampling, max_length, 1)
-    api.warn_where_lossy(decoder.guarantee)
+    api.warn_where_lossy(decoder.rule.guarantee)
     end_ids = api.end_tokens(target, opened)
     run = api.compiled(decoder, sampling, max_length, end_ids)
     arguments.check_listed(requests, "requests")
@@ -100,7 +100,7 @@ def together(
   rule: Rule | str,
   gamma: int | None,
   batch_size: int,
-) -> tuple[SpeculativeDecoder, Mapping[str, Any]]:
+) -> tuple[Decoder, Mapping[str, Any]]:
   """Returns a decoder that keeps rejections for the draft, and the parameters.
 
   The arguments are those of `serve`. The draft length is fixed: a policy that stops

@@ -48,7 +48,7 @@ class Greedy(Rule):
   guarantee = Guarantee.GREEDY_EXACT
   takes_trees = True
   alpha_is_mass = True
-  reads_probs = False
+  reads = "argmax"
 
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
     """Returns the rule and `sampling`; raises a ValueError unless temperature is 0."""
