@@ -21,7 +21,7 @@ from specdec_t5x.core.distributions import AdjustFn, Sampling
 from specdec_t5x.core.knobs import check_knobs
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, EndTokens, ExtendFn, Proposal, Rule, Verdict
-from specdec_t5x.decoding.state import DecodeState, StepInfo
+from specdec_t5x.decoding.state import DecodeState, Iteration, StepInfo
 from specdec_t5x.network.vocabulary import check_same_vocabulary
 
 
@@ -256,6 +256,11 @@ def decisions_of(drafter: Drafter) -> int:
   return drafter.traits.decisions or drafter.tree.size
 
 
+def decisions(drafter: Drafter | None) -> int:
+  """Returns the number of decisions of an iteration: draws, tests, the next token."""
+  return 1 if drafter is None else decisions_of(drafter) + drafter.tree.size + 1
+
+
 def lengths_of(drafter: Drafter) -> tuple[int, ...]:
   """Returns the draft lengths of different cost, from 0 to the longest."""
   if drafter.traits.stops is Stops.AT_LENGTH:
@@ -315,13 +320,13 @@ class Observer(Protocol):
   def start(self, rows: int, max_length: int) -> Any:
     """Returns the record before the first iteration."""
 
-  def observe(self, record: Any, before: DecodeState, iteration: Any) -> Any:
+  def observe(self, record: Any, before: DecodeState, iteration: Iteration) -> Any:
     """Returns the record after one more iteration.
 
     Args:
       record: the record so far.
       before: the state at the beginning of the iteration.
-      iteration: the `loop.Iteration`.
+      iteration: the iteration.
     """
 
 

@@ -17,7 +17,6 @@ C decisions, L uniforms a decision.
 
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -34,48 +33,26 @@ from specdec_t5x.core.types import (
   EndTokens,
   ExtendFn,
   Proposal,
-  Verdict,
   check_uniforms,
   is_end,
 )
 from specdec_t5x.decoding.batching import refill, run_if
 from specdec_t5x.decoding.contracts import (
   Context,
-  Drafter,
   Observer,
+  decisions,
   decisions_of,
 )
 from specdec_t5x.decoding.state import (
   Carry,
   Decoded,
   DecodeState,
+  Iteration,
   LoopFn,
   StepInfo,
   no_info,
   write_rows,
 )
-
-
-@flax.struct.dataclass
-class Iteration:
-  """The result of an iteration, for observers.
-
-  Attributes:
-    logits: the target's logits after each node; after the last token without a draft.
-    info: the counts; None until the iteration is committed.
-    proposal: the draft, cut to the tokens that can count; None without a draft, as the
-      attributes below.
-    target_probs: p after each node; the logits if the rule reads no distributions.
-    verdict: the accepted path and the next token.
-    uniforms: the draws of all decisions: the drafter's, then the rule's.
-  """
-
-  logits: Float[Array, "B N V"]
-  info: StepInfo | None = None
-  proposal: Proposal | None = None
-  target_probs: Float[Array, "B N V"] | None = None
-  verdict: Verdict | None = None
-  uniforms: Float[Array, "B C L"] | None = None
 
 
 def generate(
@@ -201,11 +178,6 @@ def _next_token(ctx, state, logits):
   return token, jnp.log(jnp.take_along_axis(probs, token[:, None], axis=1)[:, 0])
 
 
-def decisions(drafter: Drafter | None) -> int:
-  """Returns the number of decisions of an iteration: draws, tests, the next token."""
-  return 1 if drafter is None else decisions_of(drafter) + drafter.tree.size + 1
-
-
 def draws(ctx: Context, state: DecodeState) -> Float[Array, "B C L"]:
   """Returns the uniforms of an iteration: the drafter's, then the rule's.
 
@@ -246,8 +218,7 @@ def limit(proposal: Proposal, lengths: Int[Array, "B"], eos_id: EndTokens) -> Pr
 def score(ctx: Context, state: DecodeState, proposal: Proposal):
   """Scores the last known token and the draft in one call of the target.
 
-  Returns:
-    The state with the target's new cache, logits [B, N, V] and features [B, N, D].
+  Returns the state with the new cache, logits [B, N, V] and features [B, N, D].
   """
   # The last known token heads the block: the target has not read this token.
   cache, last = state.target_cache.at(state.lengths - 1), state.last_tokens()
@@ -262,11 +233,7 @@ def score(ctx: Context, state: DecodeState, proposal: Proposal):
 def score_tree(
   extend: ExtendFn, cache: Cache, last: Int[Array, "B"], proposal: Proposal
 ):
-  """Scores the whole tree: `last`, its root, and the drafted tokens.
-
-  Returns:
-    Logits [B, N, V], features [B, N, D] and the cache.
-  """
+  """Scores `last` and the whole tree; returns logits, features and the cache."""
   block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
   tree = proposal.tree
   if tree.is_chain:
@@ -284,11 +251,8 @@ def score_narrowly(
 ):
   """Scores `last` and a chain at the narrowest width that holds the counting drafts.
 
-  Every width is compiled.
-
-  Returns:
-    As `score_tree`, with zeros beyond the width: no rule reads a position after
-    `num_valid`.
+  Every width is compiled. Logits and features are zeros beyond the width: no rule reads
+  a position after `num_valid`.
   """
   block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
   chosen = narrowest(widths, proposal.num_valid)
@@ -338,10 +302,7 @@ def commit(
 ) -> tuple[DecodeState, Iteration]:
   """Appends the accepted tokens and a recovered or bonus token to live rows.
 
-  Also updates the caches, the drafter and the policy.
-
-  Returns:
-    The new state, and the iteration with its counts.
+  Also updates the caches, the drafter and the policy, and counts.
   """
   proposal, verdict = iteration.proposal, iteration.verdict
   tokens, emitted, ends = _emitted_tokens(ctx, state, iteration)

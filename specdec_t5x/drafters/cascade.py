@@ -33,7 +33,15 @@ from specdec_t5x.core.types import (
   check_uniforms,
 )
 from specdec_t5x.decoding import loop
-from specdec_t5x.decoding.contracts import Batch, Context, Drafter, Net, Stops, Traits
+from specdec_t5x.decoding.contracts import (
+  Batch,
+  Context,
+  Drafter,
+  Net,
+  Stops,
+  Traits,
+  decisions,
+)
 from specdec_t5x.decoding.decoder import widths_of
 from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.decoding.state import DecodeState, write_rows
@@ -128,7 +136,7 @@ class Cascade(ChainDrafter):
     """
     return Traits(
       stops=Stops.BY_ITSELF if self.window == "flush" else Stops.NEVER,
-      decisions=self.tree.size * loop.decisions(self.drafter),
+      decisions=self.tree.size * decisions(self.drafter),
       reads_target=self.of_target,
     )
 
@@ -215,7 +223,7 @@ class Cascade(ChainDrafter):
     if context.sampling.coupled:
       draws = loop.draws(inner, window.state)
     else:
-      count = loop.decisions(self.drafter)
+      count = decisions(self.drafter)
       draws = jax.lax.dynamic_slice_in_dim(
         uniforms, window.iterations * count, count, axis=1
       )

@@ -14,8 +14,8 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.types import EndTokens, Rule
 from specdec_t5x.decoding.contracts import Drafter, decisions_of
 from specdec_t5x.decoding.decoder import Decoder
-from specdec_t5x.decoding.loop import Iteration, commit, draft, draws, score, verify
-from specdec_t5x.decoding.state import DecodeState, row_keys
+from specdec_t5x.decoding.loop import commit, draft, draws, score, verify
+from specdec_t5x.decoding.state import DecodeState, Iteration, row_keys
 from specdec_t5x.vocabularies.base import Vocabulary
 from specdec_t5x.vocabularies.opening import open_vocabulary
 

@@ -12,7 +12,7 @@ from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding import loop
-from specdec_t5x.decoding.contracts import Drafter, decisions_of
+from specdec_t5x.decoding.contracts import Drafter, decisions, decisions_of
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.loop import generate
 from specdec_t5x.decoding.state import row_keys
@@ -81,7 +81,7 @@ def test_a_drafter_takes_one_uniform_per_decision(name):
 def test_an_iteration_takes_uniforms_for_the_draft_and_for_the_rule():
   drafter = DRAWING["cascade"]
   count = decisions_of(drafter) + drafter.tree.size + 1
-  assert loop.decisions(drafter) == count
+  assert decisions(drafter) == count
 
   def iterate(count):
     uniforms = jnp.full((ROWS, count, LEVELS), 0.5)

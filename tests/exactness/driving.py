@@ -17,7 +17,8 @@ from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.loop import decisions, generate
+from specdec_t5x.decoding.contracts import decisions
+from specdec_t5x.decoding.loop import generate
 from specdec_t5x.decoding.state import DecodeState, row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.heads import HeadDraft

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from specdec_t5x.core import distributions
+from specdec_t5x.core import distributions, noise
 from specdec_t5x.core.distributions import LEVELS, sample
 from specdec_t5x.core.rules import block, token, traversal
 from specdec_t5x.core.rules.token import acceptance_probs
@@ -94,7 +94,7 @@ def draft_has_noise_of_its_own(ctx, state, draws=loop.draws):
 
 
 def nodes_have_the_root_s_noise(probs, uniforms):
-  return distributions.race(probs, uniforms[:, :1])
+  return noise.race(probs, uniforms[:, :1])
 
 
 def nodes_see_cousins(extend, cache, last, proposal):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x import tuning
-from specdec_t5x.core import distributions
+from specdec_t5x.core import noise
 from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.rules.lenient import Lenient
@@ -124,7 +124,7 @@ def test_every_noise_gives_the_oracle_s_output_with_and_without_a_draft(
     return jnp.asarray(ASSIGNMENTS)[(uniforms[..., -1] * 2.0**24).astype(int)]
 
   monkeypatch.setattr(DecodeState, "uniforms_of_places", uniforms_of_places)
-  monkeypatch.setattr(distributions, "exponentials", exponentials)
+  monkeypatch.setattr(noise, "exponentials", exponentials)
   sampling = SAMPLINGS[name]
   target, draft = (HashModel(seed, vocab_size=FEW) for seed in (5, 6))
   distribution = target.distribution(sampling)

@@ -17,8 +17,9 @@ from jax.experimental import io_callback
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.contrib.truncation import SparseProbs, Truncation
-from specdec_t5x.core.distributions import WORDS, Sampling, draws_per_token
+from specdec_t5x.core.distributions import Sampling, draws_per_token
 from specdec_t5x.core.knobs import is_whole
+from specdec_t5x.core.noise import WORDS
 from specdec_t5x.core.types import Cache, Proposal, check_uniforms
 from specdec_t5x.decoding.contracts import Batch, Context, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState

@@ -18,8 +18,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.core.rules.token import probs_at
-from specdec_t5x.decoding.loop import Iteration, is_cut
-from specdec_t5x.decoding.state import DecodeState
+from specdec_t5x.decoding.loop import is_cut
+from specdec_t5x.decoding.state import DecodeState, Iteration
 
 # Auxiliary values of T5X's models for online learning: inputs [B, E], and the tokens
 # and probabilities [B, T, K] of `Rejections`.

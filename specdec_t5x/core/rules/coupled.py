@@ -9,7 +9,8 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec_t5x.core.distributions import Sampling, race
+from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.noise import race
 from specdec_t5x.core.rules.token import Greedy
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
 
