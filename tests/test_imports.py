@@ -6,8 +6,8 @@ from tests.real_data import ROOT
 
 FLOORS = """t5x
 core lazy names platforms quiet tables console promotion
-ways programs
-native network hugging_face
+ways
+native network hugging_face programs
 decoding
 drafters policies vocabularies analysis
 data checkpoints tuning
