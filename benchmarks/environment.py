@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import jax
 
-from specdec_t5x import tuning
+from specdec_t5x import prepared
 from specdec_t5x.environment import versions
 
 PACKAGES = ("jax", "jaxlib", "flax")
@@ -57,4 +57,4 @@ def _device() -> str:
   device = jax.devices()[0]
   # The device kind of a CPU is "cpu", so the processor's name is more precise.
   is_cpu = device.platform == "cpu"
-  return f"{device.platform} {tuning.processor() if is_cpu else device.device_kind}"
+  return f"{device.platform} {prepared.processor() if is_cpu else device.device_kind}"

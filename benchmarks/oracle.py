@@ -21,7 +21,7 @@ from benchmarks.iteration import iterated
 from benchmarks.sizes import VOCAB_SIZE, random_params, t5_1_1
 from benchmarks.study import Decode
 from benchmarks.timed import Loop, Program
-from specdec_t5x import tuning
+from specdec_t5x import prepared
 from specdec_t5x.api import Model
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import ExtendFn
@@ -99,7 +99,7 @@ def random_model(size: str, dtype: str = "float32", weights: str = "float32") ->
     network = Transformer(config)
     return Model(network, random_params(network, 0))
   network = Transformer(dataclasses.replace(config, weights=weights))
-  return Model(network, tuning.in_weights(network, random_model(size, dtype).params))
+  return Model(network, prepared.in_weights(network, random_model(size, dtype).params))
 
 
 def paired(target: Network, draft: Network | str | None, gamma: int = 0) -> Decoder:
@@ -228,7 +228,7 @@ class Pair:
   """The programs of a pair, on random inputs and with a random output.
 
   On a GPU the programs call our kernels where a decode of the same models would
-  (`tuning.choose_kernels`).
+  (`prepared.choose_kernels`).
 
   Args:
     setup: the pair.
@@ -257,8 +257,7 @@ class Pair:
       pair = paired(target.network, draft.network, setup.gamma)
       self.params |= draft.derived(pair.derive(sampling, "draft"), "draft")
     self.params |= target.derived(pair.drafter.derive(target.network))
-    job = tuning.Job(pair, setup.batch, setup.input_length, sampling, setup.max_length)
-    tuning.choose_kernels(job, self.params)
+    prepared.choose_kernels(pair.networks, self.params, setup.batch)
     shape = setup.batch, setup.input_length
     inputs = jax.random.randint(jax.random.key(0), shape, 2, 32_000)
     shape = setup.batch, setup.max_length

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from specdec_t5x import arguments, environment, programs, tuning
+from specdec_t5x import arguments, environment, prepared, programs, tuning
 from specdec_t5x.build import Model as Model
 from specdec_t5x.build import check_models, together
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
@@ -126,7 +126,7 @@ def load_model(
   # In the file's dtype: 16 bits take half the memory of float32, and round to the same
   # whole numbers.
   restore = functools.partial(source.load, network, None)
-  params = tuning.in_weights(network, restore())
+  params = prepared.in_weights(network, restore())
   return Model(network, params, restore, source.generation, source.vocabulary_folder)
 
 
@@ -433,9 +433,14 @@ def compiled(
     static_argnums=0,
   )
 
+  tuned: dict[tuple[int, int], Decoder] = {}
+
   def run(params, inputs, keys, is_wanted=None, **known):
-    job = tuning.Job(decoder, keys.shape[0], inputs.shape[1], sampling, max_length)
-    return decode(tuning.tuned(job, params), params, inputs, keys, is_wanted, **known)
+    shape = keys.shape[0], inputs.shape[1]
+    if shape not in tuned:
+      job = tuning.Job(decoder, *shape, sampling, max_length)
+      tuned[shape] = tuning.tuned(job, params)
+    return decode(tuned[shape], params, inputs, keys, is_wanted, **known)
 
   return run
 

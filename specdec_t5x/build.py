@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from specdec_t5x import tuning
+from specdec_t5x import prepared
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.knobs import check_value, is_whole
 from specdec_t5x.core.rules import get_rule
@@ -63,7 +63,7 @@ class Model:
     for of_decode, make in wanted.items():
       if make not in self._derived:
         params = self.restore() if self.restore else self.params
-        self._derived[make] = tuning.made(of_decode, make, params, name)
+        self._derived[make] = prepared.made(of_decode, make, params, name)
     return {of_decode: self._derived[make] for of_decode, make in wanted.items()}
 
 

@@ -9,11 +9,9 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 import pathlib
-import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,10 +29,7 @@ from specdec_t5x.decoding.loop import generate
 from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.decoding.state import LoopFn, row_keys
 from specdec_t5x.native import library
-from specdec_t5x.native.cuda import choice
-from specdec_t5x.native.cuda import library as of_gpu
-from specdec_t5x.native.cuda import step as draft_step
-from specdec_t5x.network import rounded
+from specdec_t5x.prepared import choose_kernels, device
 
 # A round times at most this many iterations with drafts, for about this many seconds.
 _ITERATIONS = 5
@@ -60,13 +55,8 @@ _DEPENDS = (
 )
 _NEVER = -1  # No token ends a sequence that is timed.
 
-# Results of this process by job, and measurements by the names of their files.
-_tuned: dict["Job", "Tuned"] = {}
+# Measurements of this process by the names of their files, where files can't be kept.
 _measured: dict[str, "Times"] = {}
-_said: set[str] = set()  # Lines that this process has printed.
-_chosen: set[Any] = set()  # Jobs with chosen kernels for a GPU.
-# Bytes of derived arrays and of the parameters that they derive from, by name.
-_sizes: dict[str, dict[str, int]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,21 +99,6 @@ class Job:
     return min(self.rows, self.decoder.slots or self.rows)
 
 
-@dataclasses.dataclass(frozen=True)
-class Tuned:
-  """A decoder for this device.
-
-  Attributes:
-    decoder: the decoder to use; a plain one if drafting does not pay.
-    outlook: a line about the expected speedup; '' for a decode as asked for.
-    times: the measured times; None if nothing was measured.
-  """
-
-  decoder: Decoder
-  outlook: str = ""
-  times: Times | None = None
-
-
 def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
   """Returns the decoder for this device, with measured times for its policy.
 
@@ -136,186 +111,87 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
     job: the decode.
     params: of the decoder's networks, on the device.
   """
-  choose_kernels(job, params)
-  if job not in _tuned:
-    _tuned[job] = _tune(job, params)
-    lines = [_tuned[job].outlook]
-    if _tuned[job].times and not job.decoder.at(job.sampling)[1].certain:
-      lines.append(_DEPENDS)
-    for line in filter(None, lines):
-      if line not in _said:
-        console.say(line)
-        _said.add(line)
-  return _tuned[job].decoder
-
-
-def _tune(job: Job, params: Mapping[str, Any]) -> Tuned:
   decoder = job.decoder
-  needs_times = isinstance(decoder.policy, CostAware) and not decoder.policy.seconds
-  if not needs_times or job.max_length == 1:
-    chosen = plain_unless_drafts_pay(decoder, job.max_length)
-    is_changed = job.max_length == 1 and chosen != decoder
-    return Tuned(chosen, _NO_ROOM if is_changed else "")
-  if jax.device_count() > 1:
-    console.say("Times are known for one device only: drafting GAMMA tokens.")
-    return Tuned(decoder)
-  times = _times(job, params)
-  tokens = max(1.0, _FILLED * job.max_length)
-  prepare = tuple(seconds / tokens for seconds in times.prepare)
-  policy = dataclasses.replace(decoder.policy, seconds=times.seconds, prepare=prepare)
-  outlook = policy.outlook(lengths_of(decoder.drafter))
-  decoder = dataclasses.replace(decoder, policy=policy)
-  return Tuned(plain_unless_drafts_pay(decoder, job.max_length), outlook, times)
-
-
-def plain_unless_drafts_pay(decoder: Decoder, max_length: int) -> Decoder:
-  """Returns the decoder, or the plain one with the same outputs if drafts don't pay."""
+  choose_kernels(decoder.networks, params, job.rows_at_once)
   # An observer records a speculative program, even if no row drafts.
-  if decoder.drafter is None or decoder.observer:
+  is_watched = decoder.drafter is None or decoder.observer
+  if job.max_length == 1:
+    if is_watched:
+      return decoder
+    console.say_once(_NO_ROOM)
+    return plain(decoder)
+  if needs_times(decoder):
+    if jax.device_count() > 1:
+      console.say_once("Times are known for one device only: drafting GAMMA tokens.")
+      return decoder
+    times = _times(job, params)
+    prepare = tuple(seconds / _tokens(job) for seconds in times.prepare)
+    policy = dataclasses.replace(
+      decoder.policy, seconds=times.seconds, prepare=prepare, is_kept=times.is_kept
+    )
+    decoder = dataclasses.replace(decoder, policy=policy)
+    console.say_once(outlook(job, decoder))
+    if not decoder.at(job.sampling)[1].certain:
+      console.say_once(_DEPENDS)
+  if is_watched or not isinstance(decoder.policy, CostAware):
     return decoder
-  pays = max_length > 1
-  if pays and isinstance(decoder.policy, CostAware):
-    pays = decoder.policy.pays(lengths_of(decoder.drafter))
+  pays = decoder.policy.pays(lengths_of(decoder.drafter))
   return decoder if pays else plain(decoder)
 
 
+def _tokens(job: Job) -> float:
+  """Returns the expected length of an output."""
+  return max(1.0, _FILLED * job.max_length)
+
+
+def needs_times(decoder: Decoder) -> bool:
+  """Returns whether the policy decides by times that are not known yet."""
+  is_by_times = isinstance(decoder.policy, CostAware) and not decoder.policy.seconds
+  return is_by_times and decoder.drafter is not None
+
+
 def plain(decoder: Decoder) -> Decoder:
-  """Returns the decoder without drafts, with the same outputs."""
+  """Returns the decoder without drafts, with the same outputs.
+
+  The policy stays, as it has the measured times.
+  """
   # A rule that keeps less than the distribution judges no plain decode.
   rule = decoder.rule if decoder.rule.guarantee.keeps_distribution else Token()
-  return dataclasses.replace(
-    decoder, drafter=None, rule=rule, policy=Fixed(), observer=None
-  )
+  return dataclasses.replace(decoder, drafter=None, rule=rule, observer=None)
 
 
-def choose_kernels(job: Job, params: Mapping[str, Any]) -> None:
-  """Decides which kernels for a GPU the programs of a job call, and says so.
+def outlook(job: Job, decoder: Decoder) -> str:
+  """Returns a line about the expected speedup of drafts; '' without measured times.
 
   Args:
     job: the decode.
-    params: of the decoder's networks, on the device.
-
-  Raises:
-    ValueError: if PRODUCTS='native' asks for a kernel with wrong results.
+    decoder: the result of `tuned`.
   """
-  if not draft_step.is_for_gpu() or job in _chosen:
-    return
-  where = device()
-  rows = job.rows_at_once
-  networks = job.decoder.networks
-  for name, network in networks.items():
-    # Arrays derived of the target are multiplied like the target's weights.
-    others = params if name == "target" else {}
-    network_params = {
-      x: params[x] for x in (name, *others) if x == name or x not in networks
-    }
-    contests = list(rounded.contests(network.config, network_params))
-    weights = params.get(draft_step.name_of(name))
-    reason = draft_step.problem_of(network, rows) or "drafts are trees"
-    if weights is not None and draft_step.problem_of(network, rows) is None:
-      step = draft_step.contest(network, params[name], weights, rows)
-      contests.append((draft_step.key_of(network, rows), step))
-    elif name != "target":
-      console.say(f"Step of the {name}: XLA's, because {reason}.")
-    is_asked_for = getattr(network.config, "products", None) == "native"
-    for key, contest in contests:
-      if line := choice.decide(key, contest, where, is_asked_for):
-        console.say(line)
-  _chosen.add(job)
+  is_measured = needs_times(job.decoder) and decoder.policy.seconds
+  return decoder.policy.outlook(lengths_of(job.decoder.drafter)) if is_measured else ""
 
 
-def made(
-  name: str, make: Callable[[Any], Any], params: Any, network: str = "target"
-) -> Any:
-  """Computes an array from a network's parameters, and prints its size.
-
-  Args:
-    name: name of the array.
-    make: one of `Decoder.derive`.
-    params: the network's parameters.
-    network: its name.
-  """
-  arrays = jax.block_until_ready(make(params))
-  array_bytes, network_bytes = rounded.size(arrays), rounded.size(params)
-  _sizes[name] = {"bytes": array_bytes, f"bytes_of_{network}": network_bytes}
-  megabytes = (
-    f"{array_bytes / 1e6:.1f} MB beside the {network}'s {network_bytes / 1e6:.1f} MB"
-  )
-  console.say(f"{name.capitalize().replace('_', ' ')}: {megabytes}.")
-  return arrays
-
-
-def in_weights(network: Any, params: Any) -> Any:
-  """Rounds the parameters of a network with rounded weights, and prints their size.
-
-  Args:
-    network: the network.
-    params: the restored parameters.
-  """
-  rounding = rounded.of_weights(network.config)
-  rounded_params = jax.block_until_ready(rounded.within(params, rounding(params)))
-  rounded_megabytes, megabytes = (
-    rounded.size(tree) / 1e6 for tree in (rounded_params, params)
-  )
-  console.say(
-    f"WEIGHTS={network.config.weights!r}: the rounded weights are another model than "
-    f"the checkpoint's, with {rounded_megabytes:.1f} MB instead of {megabytes:.1f} MB."
-  )
-  return rounded_params
-
-
-def sizes(names: Iterable[str]) -> dict[str, dict[str, int]]:
-  """Returns the bytes of arrays that were last `made` under these names.
-
-  Beside them stand the bytes of the networks' parameters, for a run's record.
-  """
-  return {name: _sizes[name] for name in names if name in _sizes}
-
-
-def _timed() -> dict[Job, Tuned]:
-  """Returns the decodes of this process with measured times."""
-  return {job: outcome for job, outcome in _tuned.items() if outcome.times}
-
-
-def outlooks() -> list[str]:
-  """Returns the expected speedups of the decodes of this process, as lines."""
-  lines = (outcome.outlook for outcome in _tuned.values() if outcome.outlook)
-  return list(dict.fromkeys(lines))
-
-
-def speed_by_iterations(counts: Mapping[str, float]) -> float | None:
+def speed_by_iterations(
+  job: Job, decoder: Decoder, counts: Mapping[str, float]
+) -> float | None:
   """Returns the speedup over plain decoding by measured times.
 
-  The result is None unless this process measured the times of exactly one decode. Real
-  iterations take longer than timed iterations, with and without drafts alike.
+  The result is None unless this process measured the times. Real iterations take longer
+  than timed iterations, with and without drafts alike.
 
   Args:
+    job: the decode.
+    decoder: the result of `tuned`.
     counts: the sums over all outputs: tokens, target_calls, drafted, examples.
   """
-  if len(_timed()) != 1 or not counts["target_calls"]:
+  policy = decoder.policy
+  if not (outlook(job, decoder) and counts["target_calls"]) or policy.is_kept:
     return None
-  ((job, outcome),) = _timed().items()
-  if outcome.times.is_kept:
-    return None
-  lengths = lengths_of(job.decoder.drafter)
-  iterations = outcome.times.seconds
   drafted = counts["drafted"] / counts["target_calls"]
-  of_call = float(np.interp(drafted, lengths, iterations))
-  without_drafts, with_drafts = np.array(outcome.times.prepare) * counts["examples"]
-  plain = iterations[0] * counts["tokens"] + without_drafts
-  return plain / (of_call * counts["target_calls"] + with_drafts)
-
-
-def asked_for() -> list[dict[str, Any]]:
-  """Returns the measured times of this process, for a run's record."""
-  return [
-    {
-      "rows": job.rows_at_once,
-      "drafted": list(lengths_of(job.decoder.drafter)),
-      "seconds": list(outcome.times.seconds),
-    }
-    for job, outcome in _timed().items()
-  ]
+  of_call = float(np.interp(drafted, lengths_of(job.decoder.drafter), policy.seconds))
+  starts = np.array(policy.prepare) * _tokens(job) * counts["examples"]
+  without_drafts = policy.seconds[0] * counts["tokens"] + starts[0]
+  return without_drafts / (of_call * counts["target_calls"] + starts[1])
 
 
 def _times(job: Job, params: Mapping[str, Any]) -> Times:
@@ -484,31 +360,3 @@ def _read(name: str, count: int) -> Times | None:
   are_times = all(is_finite(each) and each > 0 for each in numbers)
   are_complete = (len(times.seconds), len(times.prepare)) == (count, 2)
   return times if are_times and are_complete else None
-
-
-def device() -> tuple[str, ...]:
-  """Returns everything beside the program that times depend on."""
-  first = jax.devices()[0]
-  flags = os.environ.get("XLA_FLAGS", "")
-  kernels = library.problem() or library.code().decode()
-  if of_gpu.problem() is None:
-    kernels = of_gpu.code().decode()
-  return (
-    first.device_kind,
-    processor(),
-    str(library.cpus()),
-    *(os.environ.get(name, "") for name in ("PJRT_NPROC", "NPROC")),
-    jax.__version__,
-    flags,
-    kernels,
-  )
-
-
-def processor() -> str:
-  """Returns the name of this machine's processor; '' if the system gives none."""
-  try:
-    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-  except OSError:
-    return platform.processor()
-  names = (line.partition(":")[2] for line in lines if line.startswith("model name"))
-  return next(names, "").strip()

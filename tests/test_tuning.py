@@ -56,15 +56,13 @@ def tuned(*settings, **named):
 
 
 def measure(*settings, **named):
-  tuned(*settings, **named)
-  return tuple(tuning.asked_for()[-1]["seconds"])
+  return tuned(*settings, **named).policy.seconds
 
 
 def forget(monkeypatch):
   """Forgets this process's times, like a new process that finds the kept times."""
-  for name in ("_measured", "_tuned"):
-    monkeypatch.setattr(tuning, name, {})
-  monkeypatch.setattr(tuning, "_said", set())
+  monkeypatch.setattr(tuning, "_measured", {})
+  console.say_once.cache_clear()
 
 
 @pytest.fixture
@@ -258,8 +256,9 @@ def test_a_decode_is_plain_if_drafts_do_not_pay(cache, monkeypatch, is_measured)
   monkeypatch.setattr(tuning, "_measure", lambda *_: measured)
   policy = CostAware() if is_measured else CostAware(times)
   decoder = dataclasses.replace(AUTO, policy=policy, rule=Coupled(), slots=1)
-  expected = Decoder(AUTO.target, slots=1, rule=Coupled())
-  assert tuned(decoder) == expected
+  found = tuned(decoder)
+  assert found.drafter is None
+  assert (found.target, found.rule, found.slots) == (AUTO.target, Coupled(), 1)
   # An observer's program is speculative: the program records that nothing was drafted.
   watched = dataclasses.replace(decoder, observer=KeepRejections(2))
   assert tuned(watched).drafter is AUTO.drafter
@@ -274,7 +273,7 @@ def test_the_expected_gain_is_printed_once(cache, counted, capsys):
   lines = capsys.readouterr().err.splitlines()
   assert lines[-1] == policy.outlook((0, 1, 2))
   assert lines.count(lines[-1]) == 1
-  assert tuning.outlooks() == [lines[-1]]
+  assert tuning.outlook(job(), tuned()) == lines[-1]
 
 
 def test_the_policy_s_prior_changes_no_times(cache, counted):
@@ -297,7 +296,6 @@ def test_the_policy_s_prior_changes_no_times(cache, counted):
 def test_decoders_that_need_no_times_are_not_measured(decoder, cache, counted, capsys):
   assert tuned(decoder) is decoder
   assert not counted
-  assert not tuning.asked_for()
   assert not capsys.readouterr().err
 
 
@@ -306,7 +304,6 @@ def test_several_devices_have_no_times(cache, counted, monkeypatch, capsys):
   assert tuned() is tuned() is AUTO
   assert not counted
   assert not cache.exists()
-  assert not tuning.asked_for()
   (printed,) = capsys.readouterr().err.splitlines()
   assert "drafting GAMMA tokens" in printed
 

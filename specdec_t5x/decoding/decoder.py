@@ -267,7 +267,7 @@ class Decoder:
       drafter=self.drafter,
       rule=rule,
       rule_sampling=rule_sampling,
-      policy=self.policy,
+      policy=self.policy if self.drafter else Fixed(),
       sampling=drawn,
       adjust=distributions.adjusted_probs,
       max_length=max_length,

@@ -92,6 +92,7 @@ class CostAware(Policy):
       all rows have the best length for the batch.
     prepare: seconds from inputs to the first iteration per token of an output, without
       a drafter and with the drafter.
+    is_kept: whether an earlier process measured the times.
   """
 
   seconds: Sequence[float] = ()
@@ -101,6 +102,7 @@ class CostAware(Policy):
   decay: float = 0.98
   by_row: bool = False
   prepare: Sequence[float] = (0.0, 0.0)
+  is_kept: bool = dataclasses.field(default=False, compare=False)
 
   def __post_init__(self):
     # Lists, as gin gives, would make the policy unhashable.

@@ -88,8 +88,9 @@ class Decodes:
     self.decoder = decoder
     self.sampling = sampling
     self.seed = seed
-    # The decoders for this device, by rows of a call and maximal length of an output.
-    self.tuned: dict[tuple[int, int], Decoder] = {}
+    # The decodes of this device, by rows of a call and maximal length of an output.
+    self.tuned: dict[tuple[int, int], tuple[tuning.Job, Decoder]] = {}
+    self.derived_bytes: dict[str, dict[str, int]] = {}
     self._end_ids = None
 
   @property
@@ -198,13 +199,33 @@ class Decodes:
     is_sampled = num_decodes > 1 and not self.sampling.greedy
     return self._default_decoder_params.return_all_decodes or is_sampled
 
+  def tune(self, job: tuning.Job, params: Mapping[str, Any]) -> None:
+    """Chooses the decoder for calls of a job's size, by measured times if needed."""
+    self.tuned[job.rows, job.max_length] = job, tuning.tuned(job, params)
+
+  def decoder_for(self, rows: int, max_length: int) -> Decoder:
+    """Returns the decoder for a number of rows and a maximal length of outputs.
+
+    Raises:
+      ValueError: if the decoder decides by times that were not measured for this size.
+    """
+    if (rows, max_length) in self.tuned:
+      return self.tuned[rows, max_length][1]
+    if tuning.needs_times(self.decoder):
+      raise ValueError(
+        f"GAMMA_POLICY='auto' needs times of {rows} rows of {max_length} tokens, but "
+        f"times are known for {sorted(self.tuned)}. Restore the model with "
+        "pairing.CheckpointManager and pairing.tune, or set GAMMA_POLICY to 'fixed'."
+      )
+    return self.decoder
+
   def nothing_known(self, examples: int) -> Any:
     """Returns the feature `KNOWN` of a first batch; None if no policy needs a state.
 
     `t5x_runtime` passes the state after each batch to the next batch. Upstream T5X
     does not.
     """
-    if self.tuned and all(each.drafter is None for each in self.tuned.values()):
+    if self.tuned and all(each.drafter is None for _, each in self.tuned.values()):
       return None
     rows = examples * self.num_decodes
     return self.decoder.policy.start(rows)
@@ -335,9 +356,7 @@ class Decodes:
     if return_all_decodes is None:
       return_all_decodes = self._returns_all(count)
     keys = jax.vmap(lambda key: row_keys(key, count))(keys).reshape(rows * count)
-    decoder = self.tuned.get((rows * count, max_length))
-    if decoder is None:  # A batch of another size, or a call outside of T5X's commands.
-      decoder = tuning.plain_unless_drafts_pay(self.decoder, max_length)
+    decoder = self.decoder_for(rows * count, max_length)
     decoded = decoder.decode(
       params, inputs, keys, self.sampling, max_length, self.end_ids, **request
     )

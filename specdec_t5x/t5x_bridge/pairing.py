@@ -13,7 +13,7 @@ import flax.core
 import jax
 from t5x.train_state import InferenceState
 
-from specdec_t5x import console, tuning
+from specdec_t5x import console, prepared, tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.decoding.decoder import Decoder
@@ -142,13 +142,13 @@ def tune(
   """
   decoder = model.decoder
   derived = {
-    name: tuning.made(name, make, params[network], network)
+    name: prepared.made(name, make, params[network], network)
     for network in decoder.networks
     for name, make in decoder.derive(model.sampling, network).items()
   }
   for name, network in decoder.networks.items():
     if rounded.of_weights(network.config):
-      derived[name] = tuning.in_weights(network, params[name])
+      derived[name] = prepared.in_weights(network, params[name])
   job = tuning.Job(
     decoder,
     rows=examples * model.num_decodes,
@@ -157,5 +157,13 @@ def tune(
     max_length=lengths["targets"],
   )
   all_params = {**params, **derived}
-  model.tuned[job.rows, job.max_length] = tuning.tuned(job, all_params)
+  model.tune(job, all_params)
+  model.derived_bytes = {
+    name: {
+      "bytes": rounded.size(derived[name]),
+      f"bytes_of_{network}": rounded.size(params[network]),
+    }
+    for network in decoder.networks
+    for name in decoder.derive(model.sampling, network)
+  }
   return derived

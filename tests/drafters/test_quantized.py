@@ -6,13 +6,12 @@ import functools
 import numpy as np
 import pytest
 
-from specdec_t5x import api, build, console, tuning
+from specdec_t5x import api, build, console
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.drafters.of_target import NAME, Quantized
-from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
 from tests import networks
@@ -71,9 +70,6 @@ def test_weights_are_rounded_once_with_a_message(monkeypatch):
   assert first is again
   assert len(said) == 1
   assert said[0].startswith("Quantized: 0.0 MB beside the target's 0.0 MB")
-  # A run's record has the sizes in bytes.
-  sizes = {"bytes": rounded.size(first), "bytes_of_target": rounded.size(target.params)}
-  assert tuning.sizes([NAME, "other"]) == {NAME: sizes}
 
 
 def test_a_drafter_may_be_given_by_name():

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import tuning
+from specdec_t5x import prepared
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoder import Decoder
@@ -88,7 +88,7 @@ def all_params(drafter):
   network = target_of(drafter)
   unrounded = params(network if drafter in OF_GEMMA else TARGET)
   made = {name: make(unrounded) for name, make in drafter.derive(network).items()}
-  target = tuning.in_weights(network, unrounded) if network is ROUNDED else unrounded
+  target = prepared.in_weights(network, unrounded) if network is ROUNDED else unrounded
   return {"target": target, **made}
 
 

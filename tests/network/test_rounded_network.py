@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lab.peers import hf_folder
-from specdec_t5x import api, console, tuning
+from specdec_t5x import api, console, prepared
 from specdec_t5x.drafters.of_target import NAME, Quantized
 from specdec_t5x.native import library
 from specdec_t5x.network import rounded
@@ -26,7 +26,7 @@ def rounded_model(kind):
   """Returns the 8-bit model of a network and parameters."""
   unrounded = model(kind)
   network = network_for(dataclasses.replace(TARGETS[kind], weights="int8"))
-  params = tuning.in_weights(network, unrounded.params)
+  params = prepared.in_weights(network, unrounded.params)
   return api.Model(network, params, lambda: unrounded.params)
 
 
@@ -74,7 +74,7 @@ def test_logits_of_a_row_do_not_depend_on_other_rows():
   """
   config = dataclasses.replace(tiny.config(2, 96), weights="int8")
   network = network_for(config)
-  params = tuning.in_weights(network, params_of(network))
+  params = prepared.in_weights(network, params_of(network))
   draw = np.random.default_rng(0).integers(2, tiny.VOCAB_SIZE, (40, 21))
   apply = jax.jit(functools.partial(network.apply, enable_dropout=False))
   many, alone = (apply({"params": params}, x, x, x) for x in (draw, draw[:1]))

@@ -45,6 +45,8 @@ class Model:
   def __init__(self, decoder, sampling=GREEDY):
     self.decoder = decoder
     self.sampling = sampling
+    self.tuned = {}
+    self.derived_bytes = {}
 
 
 def merge(directory, shard, rows, name=NAME, model=Model(tiny.decoder())):  # noqa: B008
@@ -118,7 +120,7 @@ def test_only_token_and_greedy_verification_have_alpha_by_mass(tmp_path, name):
     assert summary["guarantee"] == ("EXACT" if is_exact else "GREEDY_EXACT")
   statistics = summary["statistics"]
   assert statistics["alpha_by_counts"]["value"] == pytest.approx(3 / 4)
-  if name in ("token", "lenient", "greedy"):
+  if name in ("token", "lenient", "greedy", "plain"):
     assert statistics["alpha_by_mass"]["value"] == pytest.approx(3.5 / 4)
   else:
     assert statistics["alpha_by_mass"] is None
