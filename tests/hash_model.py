@@ -255,7 +255,7 @@ def speculation(
       embed=lambda tokens: tokens[..., None],
     ),
     networks={
-      name: Net(getattr(network, "extend", None), target.vocab_size)
+      name: Net(getattr(network, "extend", _no_extend), target.vocab_size)
       for name, network in networks.items()
     },
     widths=widths_of(drafter, policy),
@@ -272,6 +272,10 @@ def speculation(
     policy_state=policy.start(keys.size),
   )
   return ctx, start
+
+
+def _no_extend(*args):
+  """Stands in for the `extend` of heads, which have none."""
 
 
 def python_loop(condition, body, carry):

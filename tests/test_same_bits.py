@@ -78,7 +78,7 @@ def test_coupled_samples_are_equal_token_for_token():
 def logits(extend, config, count):
   """Returns the logits of `count` tokens at the beginning of an output."""
   target = model(config)
-  (cache,) = functional.start_decoding(target.network, target.params, INPUTS, 24)
+  _, cache = functional.start_decoding(target.network, target.params, INPUTS, 24)
   return extend(functional.extend_fn(target.network, target.params))(
     cache, jnp.asarray(INPUTS[:, :count])
   )

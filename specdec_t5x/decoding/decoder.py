@@ -307,7 +307,7 @@ class Decoder:
     )
     # Networks without an encoder read the target's, so inputs are encoded once.
     readers = [name for name, x in networks.items() if functional.lacks_encoder(x)]
-    target_cache, *caches = start(
+    _, target_cache, *caches = start(
       self.target,
       ctx.target.params,
       readers=[(networks[name], ctx.networks[name].params) for name in readers],
@@ -317,7 +317,7 @@ class Decoder:
       if isinstance(network, FeatureDrafter):
         continue  # Heads read no input, and their drafters make the caches.
       if name not in caches:
-        (caches[name],) = start(network, ctx.networks[name].params)
+        _, caches[name] = start(network, ctx.networks[name].params)
       if ctx.networks[name].derived:
         caches[name] = draft_step.with_scratch(network, caches[name], has_room)
     drafter_state = None

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from specdec_t5x.core.types import Cache, ExtendFn
+from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.network import config, heads, layers, ngram, rounded, tracing
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.gemma import GemmaConfig
@@ -215,7 +215,7 @@ def start_decoding(
   num_decodes: int = 1,
   prompts: Int[Array, "B P"] | None = None,
   readers: Sequence[tuple[Network, Any]] = (),
-) -> list[Cache]:
+) -> tuple[Any, ...]:
   """Reads each input and prompt once, and allocates the caches of a decode.
 
   Args:
@@ -229,26 +229,27 @@ def start_decoding(
       networks' parameters.
 
   Returns:
-    The network's cache, and a cache for each reader. The network's cache holds the
-    start token and the prompt without the last of these tokens, which the loop feeds.
-    Without a prompt the cache is empty.
+    The network as an `ExtendFn`, the network's cache, and a cache for each reader. The
+    network's cache holds the start token and the prompt without the last of these
+    tokens, which the loop feeds. Without a prompt the cache is empty.
   """
   networks = [(module, params), *readers]
   for network, network_params in networks:
     rounded.check(network.config, network_params)
+  extend = extend_fn(module, params)
   size = 0 if prompts is None else prompts.shape[1]
   cache, *reader_caches = _read(networks, inputs, num_slots + size)
   if size:
     # The start token is 0, as in T5X's shift to the right.
     tokens = jnp.pad(without_padding(prompts), ((0, 0), (1, 0)))[:, :size]
-    _, _, cache = extend_fn(module, params)(cache, tokens)
+    _, _, cache = extend(cache, tokens)
     # Slots after the end of a shorter prompt become stale.
     cache = cache.at(input_lengths(prompts))
 
   def repeat(x):
     return jnp.repeat(x, num_decodes, axis=0)
 
-  return jax.tree.map(repeat, [cache, *reader_caches])
+  return extend, *jax.tree.map(repeat, (cache, *reader_caches))
 
 
 def encoder_widths(length: int) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.decoder import block_widths
 from specdec_t5x.decoding.loop import score_narrowly
+from tests.hash_model import TokenCache
 
 
 def test_the_narrowest_block_for_all_drafts_is_scored():
@@ -28,7 +29,7 @@ def test_the_narrowest_block_for_all_drafts_is_scored():
   score = jax.jit(
     lambda sizes: score_narrowly(
       extend,
-      None,
+      TokenCache(jnp.zeros(2, int), tokens),
       jnp.array([7, 7]),
       Proposal.chain(tokens, draft_probs, sizes),
       block_widths(5),

@@ -217,7 +217,7 @@ def least_likely_of_all_is_dropped(proposal, most, eos_id, limit=loop.limit):
   return limited.replace(is_valid=limited.is_valid & (scores > least))
 
 
-def correction_by_its_residual(ctx, state, uniforms, step=loop.step):
+def correction_by_its_residual(ctx, state, uniforms=None, step=loop.step):
   """Reports the distribution of the last draw instead of the whole test's."""
   state, iteration = step(ctx, state, uniforms)
   last = iteration.verdict.last
