@@ -14,8 +14,7 @@ from benchmarks.measure import PLAIN, Row, Run, Setting, Way, Ways, measure
 from benchmarks.study import Decode, Draft, Study, pad_inputs
 from benchmarks.table import Table, declared, listed, render
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.greedy import rule_at
-from specdec_t5x.core.rules import get_rule
+from specdec_t5x.core.rules import get_rule, rule_at
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.native import library
 from specdec_t5x.ways import WAYS

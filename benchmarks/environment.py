@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import jax
 
-from specdec_t5x import tuning
+from specdec_t5x import prepared
 from specdec_t5x.environment import versions
 
 PACKAGES = ("jax", "jaxlib", "flax")
@@ -24,7 +24,7 @@ SOURCES = (
   *(f"specdec_t5x/{folder}/**/*.py" for folder in _DECODING),
   *(f"benchmarks/{name}.py" for name in _TIMING),
   *(f"specdec_t5x/native/*.{kind}" for kind in ("py", "cc", "h")),
-  *("specdec_t5x/policies.py", "specdec_t5x/tuning.py"),
+  *(f"specdec_t5x/{name}.py" for name in ("policies", "prepared", "tuning")),
 )
 
 
@@ -32,7 +32,7 @@ def environment(packages: Sequence[str] = PACKAGES) -> dict[str, str | None]:
   """Returns versions (None if not installed), code, device, the host's cores, date."""
   device = jax.devices()[0]
   # The device kind of a CPU is "cpu", so the processor's name is more precise.
-  kind = tuning.processor() if device.platform == "cpu" else device.device_kind
+  kind = prepared.processor() if device.platform == "cpu" else device.device_kind
   return {
     **versions(packages),
     "code": code(ROOT),

@@ -21,13 +21,13 @@ from jaxtyping import Array, Int
 from benchmarks.sizes import VOCAB_SIZE, random_params, t5_1_1
 from benchmarks.study import Decode
 from benchmarks.timed import Loop, Program, iterated
-from specdec_t5x import tuning
+from specdec_t5x import prepared
 from specdec_t5x.api import Model
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.transformer import Transformer
 
@@ -67,14 +67,14 @@ def random_model(size: str, dtype: str = "float32", weights: str = "float32") ->
     network = Transformer(config)
     return Model(network, random_params(network, 0))
   network = Transformer(dataclasses.replace(config, weights=weights))
-  return Model(network, tuning.in_weights(network, random_model(size, dtype).params))
+  return Model(network, prepared.in_weights(network, random_model(size, dtype).params))
 
 
-def paired(target: Network, draft: Network | str, gamma: int) -> SpeculativeDecoder:
+def paired(target: Network, draft: Network | str, gamma: int) -> Decoder:
   """Returns the decoder of a draft, a network or a name in `ROUNDED`."""
   if isinstance(draft, str):
-    return SpeculativeDecoder(target, Quantized(*ROUNDED[draft], gamma=gamma))
-  return SpeculativeDecoder(target, DraftModel(draft, gamma))
+    return Decoder(target, Quantized(*ROUNDED[draft], gamma=gamma))
+  return Decoder(target, DraftModel(draft, gamma))
 
 
 def oracle_start(decode: Decode):
@@ -85,22 +85,18 @@ def oracle_start(decode: Decode):
 
   def start(forced, *arrays):
     spec, state = decode.start(*arrays)
-    if isinstance(decode.decoder, PlainDecoder):
-      extend = oracle_extend(spec.extend, forced["target"])
-      return dataclasses.replace(spec, extend=extend), state
-    target = spec.context.target
+    target = spec.target
 
     def without(*args):  # The target drafts for itself.
       return oracle_extend(target.without(*args), forced["draft"])
 
     networks = {}
-    for name, network in spec.context.networks.items():
+    for name, network in spec.networks.items():
       extend = oracle_extend(network.extend, forced["draft"])
       networks[name] = dataclasses.replace(network, extend=extend)
     extend = oracle_extend(target.extend, forced["target"])
-    target = dataclasses.replace(target, extend=extend, without=without)
-    context = dataclasses.replace(spec.context, target=target, networks=networks)
-    return dataclasses.replace(spec, context=context), state
+    bent = dataclasses.replace(target, extend=extend, without=without)
+    return dataclasses.replace(spec, target=bent, networks=networks), state
 
   return start
 
@@ -138,7 +134,7 @@ class Pair:
   """The programs of a pair, on random inputs and with a random output.
 
   On a GPU the programs call our kernels where a decode of the same models would
-  (`tuning.choose_kernels`). `functions` are to be compiled, with the arguments after
+  (`prepared.choose_kernels`). `functions` are to be compiled, with the arguments after
   the count: "iteration" is the speculative loop, "redrafted" the loop with each draft
   drawn twice, "plain" and "block" the plain loop with 1 and gamma + 1 tokens per call.
   """
@@ -154,10 +150,9 @@ class Pair:
       draft = random_model(setup.draft, setup.dtype)
       self.params["draft"] = draft.params
       pair = paired(target.network, draft.network, setup.gamma)
-      self.params |= draft.derived(pair.derived(sampling, "draft"), "draft")
-    self.params |= target.derived(pair.drafter.derived(target.network))
-    job = tuning.Job(pair, setup.batch, setup.input_length, sampling, setup.max_length)
-    tuning.choose_kernels(job, self.params)
+      self.params |= draft.derived(pair.derive(sampling, "draft"), "draft")
+    self.params |= target.derived(pair.drafter.derive(target.network))
+    prepared.choose_kernels(pair.networks, self.params, setup.batch)
     shape = setup.batch, setup.input_length
     inputs = jax.random.randint(jax.random.key(0), shape, 2, 32_000)
     shape = setup.batch, setup.max_length
@@ -172,7 +167,7 @@ class Pair:
       "redrafted": (iterated(start, redrafts=True), arguments),
     }
     for name, block in ("plain", 1), ("block", setup.gamma + 1):
-      plain = PlainDecoder(target.network, block)
+      plain = Decoder(target.network, block=block)
       # A target's plain program does not depend on the draft.
       decode = Decode(plain, {"target": target.params}, sampling, setup.max_length)
       arguments = {"target": self._text}, *decode.given(inputs)

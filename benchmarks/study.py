@@ -17,8 +17,8 @@ from specdec_t5x import api, tuning
 from specdec_t5x.api import Model
 from specdec_t5x.build import together
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.network.heads import FeatureDrafter
@@ -62,9 +62,12 @@ class Decode:
     run = api.compiled(self.decoder, self.sampling, self.max_length, self.eos_id)
     return run(self.params, inputs, keys)
 
-  def start(self, *arrays: Any):
-    """Returns the prepared loop and the first state, from the arrays of `given`."""
-    return self.decoder.prepare(*arrays, self.sampling, self.max_length, self.eos_id)
+  def start(self, params: Any, inputs: Int[Array, "B E"], keys: Key[Array, "R"]):
+    """Returns how to decode and the first state, from the arrays of `given`."""
+    ctx = self.decoder.context(
+      params, keys.shape[0], self.sampling, self.max_length, self.eos_id
+    )
+    return ctx, self.decoder.encode(ctx, inputs, keys)
 
   def given(self, inputs: Int[Array, "B E"]) -> tuple[Any, ...]:
     """Returns the arguments of a program: parameters, inputs and keys."""
@@ -76,7 +79,7 @@ class Decode:
     No token ends an output, and every draft has the longest length.
     """
     decoder = self.decoder
-    if isinstance(decoder, PlainDecoder):
+    if decoder.drafter is None:
       most = min(_TOKENS, self.max_length)
     else:
       fit = self.max_length // (decoder.drafter.tree.depth + 1)
@@ -159,8 +162,8 @@ class Study:
       first, inputs, _ = group
       decoder = tuned(inputs.shape[1])
       state = {}
-      if isinstance(decoder, SpeculativeDecoder):
-        state = {"policy_state": decoder.first_policy_state(rows)}
+      if decoder.drafter is not None:
+        state = {"policy_state": decoder.policy.start(rows)}
       outputs = []
       for i in range(0, len(inputs), rows):
         keys = row_keys(jax.random.key(0), rows, first + i)

@@ -20,9 +20,10 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from specdec_t5x.analysis.theory import Numbers, expected_tokens
-from specdec_t5x.decoding import step as verbs
-from specdec_t5x.decoding.baseline import Plain
-from specdec_t5x.decoding.generate import at_most, generate, generate_plain
+from specdec_t5x.decoding import loop as verbs
+from specdec_t5x.decoding.contracts import decisions_of
+from specdec_t5x.decoding.loop import generate
+from specdec_t5x.tuning import at_most
 
 Program = Callable[[Any], Any]
 # A compiled program (count, *arguments), the arguments, and two counts.
@@ -96,8 +97,6 @@ def iterated(prepare: Callable[..., Any], redrafts: bool = False) -> Callable[..
   def run(count, *arguments):
     decoding, state = prepare(*arguments)
     loop = at_most(count)
-    if isinstance(decoding, Plain):
-      return generate_plain(decoding, state, loop)
     return generate(decoding, state, _redrafting(decoding, loop) if redrafts else loop)
 
   return run
@@ -106,8 +105,8 @@ def iterated(prepare: Callable[..., Any], redrafts: bool = False) -> Callable[..
 def _redrafting(spec, loop):
   def draft_twice(carry, body):
     state = carry.state
-    uniforms = verbs.draws(spec, state)[:, : spec.drafter.decisions]
-    proposal, drafter_state = spec.drafter.propose(spec.context, state, uniforms)
+    uniforms = verbs.draws(spec, state)[:, : decisions_of(spec.drafter)]
+    proposal, drafter_state = spec.drafter.propose(spec, state, uniforms)
     # A zero that depends on all of the first draft, so XLA can't skip the draft.
     leaves = jax.tree.leaves(jax.lax.optimization_barrier(proposal))
     is_impossible = [leaf.ravel()[-1] == -12345 for leaf in leaves]

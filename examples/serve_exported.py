@@ -22,7 +22,7 @@ def export(folder: pathlib.Path) -> np.ndarray:
 
   import specdec_t5x
   from specdec_t5x.core.distributions import GREEDY
-  from specdec_t5x.decoding.decoders import SpeculativeDecoder
+  from specdec_t5x.decoding.decoder import Decoder
   from specdec_t5x.demo import embedded
   from specdec_t5x.drafters.draft_model import DraftModel
   from specdec_t5x.network.functional import network_for
@@ -36,7 +36,7 @@ def export(folder: pathlib.Path) -> np.ndarray:
   target = specdec_t5x.load_model(embedded.target())
   draft = specdec_t5x.load_model(embedded.draft())
   vocabulary = open_vocabulary(embedded.vocabulary())
-  decoder = SpeculativeDecoder(portable(target), DraftModel(portable(draft), gamma=5))
+  decoder = Decoder(portable(target), DraftModel(portable(draft), gamma=5))
   params = flatten_dict({"target": target.params, "draft": draft.params}, sep="/")
   inputs = np.array([[*vocabulary.encode(TEXT), vocabulary.eos_id]], np.int32)
 

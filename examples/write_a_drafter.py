@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import specdec_t5x
 from specdec_t5x import Drafter, Proposal
 from specdec_t5x.core import tree
+from specdec_t5x.decoding.contracts import Traits
 from specdec_t5x.demo import embedded
 
 
@@ -21,7 +22,7 @@ class Echo(Drafter):
 
   gamma: int = 2  # The draft length.
 
-  independent = False  # Tokens are certain, not drawn.
+  traits = Traits(independent=False)  # Tokens are certain, not drawn.
 
   @property
   def tree(self):

@@ -9,8 +9,8 @@ import dataclasses
 
 import specdec_t5x
 from specdec_t5x import Guarantee, Rule, Verdict
-from specdec_t5x.core import chain
 from specdec_t5x.core.distributions import sample
+from specdec_t5x.core.rules.token import drafted_probs, leading, probs_at
 from specdec_t5x.demo import embedded
 
 
@@ -24,10 +24,10 @@ class Plausible(Rule):
 
   def verify(self, target_probs, proposal, uniforms):
     """Accepts a prefix. The next token is drawn from p."""
-    p = chain.drafted_probs(target_probs, proposal)
+    p = drafted_probs(target_probs, proposal)
     passes = p >= self.share * target_probs[:, :-1].max(axis=-1)
-    num_accepted = chain.leading(passes & proposal.is_valid)
-    next_probs = chain.probs_at(target_probs, num_accepted)
+    num_accepted = leading(passes & proposal.is_valid)
+    next_probs = probs_at(target_probs, num_accepted)
     return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))
 
 

@@ -30,8 +30,8 @@ from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.types import EndTokens
 from specdec_t5x.data import text_files
 from specdec_t5x.data.tasks import TRANSLATE_ENDE
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.generate import generate, generate_plain
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.loop import generate
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.demo import embedded
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -63,7 +63,7 @@ class _KeepLogits:
 
 
 def record(
-  decoder: PlainDecoder | SpeculativeDecoder,
+  decoder: Decoder,
   params: Any,
   inputs: Int[Array, "B E"],
   max_length: int,
@@ -72,20 +72,17 @@ def record(
   """Decodes greedily; `observed` are each token's logits [B, T, V]."""
   keys = row_keys(jax.random.key(0), inputs.shape[0])
   keep = _KeepLogits(decoder.target.config.vocab_size)
-  spec, start = decoder.prepare(params, inputs, keys, GREEDY, max_length, eos_id)
-  if isinstance(decoder, PlainDecoder):
-    return generate_plain(spec, start, observe=keep)
-  extend = spec.context.target.extend
+  ctx = decoder.context(params, len(keys), GREEDY, max_length, eos_id)
+  start = decoder.encode(ctx, inputs, keys)
 
   def extend_apart(*args):
-    # Without a barrier, as in `decoding.baseline`, XLA could compute the logits twice,
-    # for the choice of the token and for the record.
-    logits, features, cache = extend(*args)
+    # Without a barrier XLA could compute the logits twice, for the choice of the token
+    # and for the record.
+    logits, features, cache = ctx.target.extend(*args)
     return jax.lax.optimization_barrier(logits), features, cache
 
-  target = dataclasses.replace(spec.context.target, extend=extend_apart)
-  context = dataclasses.replace(spec.context, target=target)
-  return generate(dataclasses.replace(spec, context=context), start, observe=keep)
+  target = dataclasses.replace(ctx.target, extend=extend_apart)
+  return generate(dataclasses.replace(ctx, target=target), start, observe=keep)
 
 
 def score_whole(
@@ -228,8 +225,8 @@ def compare(
 ) -> Report:
   """Decodes inputs, given as tokens, both ways and judges the differences."""
   decoders = (
-    PlainDecoder(target.network, args.gamma + 1 if args.strict else 1),
-    SpeculativeDecoder(target.network, DraftModel(draft.network, args.gamma)),
+    Decoder(target.network, block=args.gamma + 1 if args.strict else 1),
+    Decoder(target.network, DraftModel(draft.network, args.gamma)),
   )
   params = {"target": target.params, "draft": draft.params}
   # Separate programs, as in the decodes to explain.

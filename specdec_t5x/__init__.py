@@ -17,7 +17,7 @@ _API = (
   *("generate", "load_model", "Generation", "Model", "Sampling"),
   # For users' own drafters and rules (examples/).
   *("Drafter", "Rule", "Guarantee", "Proposal", "Verdict", "Tree"),
-  *("Speculation", "step"),
+  *("Context", "step"),
 )
 # Online learning of a draft during serving; needs optax (the extra `train`).
 _ONLINE = {"serve": "serving", "Learner": "learner", "Online": "learner"}
@@ -32,6 +32,10 @@ def config_path() -> str:
 
   here = pathlib.Path(__file__).parent
   return str(here if (here / "configs").is_dir() else here.parent)
+
+
+def __dir__() -> list[str]:
+  return [*_API, *_ONLINE, "config_path", "__version__"]
 
 
 def __getattr__(name: str):

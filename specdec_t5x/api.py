@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from specdec_t5x import arguments, environment, tuning
+from specdec_t5x import arguments, environment, prepared, programs, tuning
 from specdec_t5x.build import Model as Model
 from specdec_t5x.build import check_models, together
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
@@ -25,13 +25,12 @@ from specdec_t5x.core.types import Guarantee as Guarantee
 from specdec_t5x.core.types import Proposal as Proposal
 from specdec_t5x.core.types import Verdict as Verdict
 from specdec_t5x.decoding.checked import check_decoded
-from specdec_t5x.decoding.decoders import Decoder
-from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.decoding.policy import Policy
+from specdec_t5x.decoding.contracts import Context as Context
+from specdec_t5x.decoding.contracts import Drafter, Policy
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.loop import step as step
 from specdec_t5x.decoding.state import Decoded, keys_at
-from specdec_t5x.decoding.step import Speculation as Speculation
-from specdec_t5x.decoding.step import step as step
-from specdec_t5x.groups import Group, grouped, room_of, widest
+from specdec_t5x.groups import Group, grouped, room_of, rows_for, widest
 from specdec_t5x.names import python_names
 from specdec_t5x.network import rounded
 from specdec_t5x.network.config import NetworkConfig
@@ -56,6 +55,7 @@ _SHOWN_AFTER = 3.0
 @contextlib.contextmanager
 def _from_python() -> Iterator[None]:
   """Runs an entry point of Python; also a decorator."""
+  programs.keep()
   with python_names(), environment.check_full(), usual_promotion():
     yield
 
@@ -121,15 +121,13 @@ def load_model(
     settings = dataclasses.replace(settings, weights=weights)
   network = network_for(settings)
   if not rounded.of_weights(settings):
-    return Model(network, source.load(network, dtype), generation=source.generation)
-
-  def restore():
-    # In the file's dtype: 16 bits take half the memory of float32, and round to the
-    # same whole numbers.
-    return source.load(network, None)
-
-  params = tuning.in_weights(network, restore())
-  return Model(network, params, restore, source.generation)
+    params = source.load(network, dtype)
+    return Model(network, params, None, source.generation, source.vocabulary_folder)
+  # In the file's dtype: 16 bits take half the memory of float32, and round to the same
+  # whole numbers.
+  restore = functools.partial(source.load, network, None)
+  params = prepared.in_weights(network, restore())
+  return Model(network, params, restore, source.generation, source.vocabulary_folder)
 
 
 @_from_python()
@@ -158,14 +156,16 @@ def generate(
 
   Args:
     inputs: texts with the prefix that the models were trained with; prompts for a
-      decoder-only target, which may be empty; or lists of token ids.
+      decoder-only target, which may be empty; or lists of token ids, or an array of
+      token ids, padded with 0 at the end.
     target: the model with the distribution of the outputs.
     draft: the draft model, or a table of n-grams; the name of a drafter without a
       network: 'quantized' (the target with rounded weights) or 'copy'; None decodes
       plainly.
     vocabulary: path of the SentencePiece model of both models, of a tokenizer.json, or
-      of a Hugging Face folder with a vocabulary. None decodes token ids to token ids,
-      up to the end tokens of the target's folder.
+      of a Hugging Face folder with a vocabulary. None reads texts by the vocabulary of
+      the target's Hugging Face folder, and decodes token ids to token ids, up to the
+      end tokens of the target's folder.
     drafter: proposes tokens: an object, or a name: 'draft_model', 'ngram', 'heads',
       'quantized', 'copy', 'sparse'. By default `draft` drafts.
     rule: accepts drafted tokens: an object, or a name in `core.rules.RULES`.
@@ -179,8 +179,10 @@ def generate(
     sampling: temperature, top-k, top-p.
     max_length: the most tokens of an output.
     batch_size: the most inputs that are decoded at once.
-    seed: the sampling's seed. Samples of an input depend on the seed and on the input's
-      place in `inputs`, not on batch_size.
+    seed: the sampling's seed. With policy 'fixed', rule 'coupled' or without a draft,
+      samples of an input depend on the seed and on the input's place in `inputs`, not
+      on batch_size. Under 'auto' they also depend on the measured times and on the
+      batch, as the draft lengths do.
     same_bits: whether all blocks of the target have one width, so that plain and
       speculative decoding compute the same bits in bfloat16. The default is True on
       GPUs and TPUs at batch size 1, without extra cost.
@@ -196,8 +198,11 @@ def generate(
   arguments.check_sampling(sampling)
   check_models(target, draft)
   target.generation.check()
-  inputs = arguments.inputs(inputs, target.network.config.vocab_size)
+  vocab_size = target.network.config.vocab_size
+  inputs = arguments.inputs(inputs, vocab_size, target.generation.pads)
   has_texts = any(isinstance(each, str) for each in inputs)
+  if has_texts and vocabulary is None:
+    vocabulary = target.folder
   if has_texts or vocabulary is not None:
     vocabulary = arguments.path_of(vocabulary, "vocabulary")
   opened_vocabulary = opened(vocabulary, target)
@@ -214,9 +219,9 @@ def generate(
     same_bits=same_bits,
   )
   decoder.check(sampling, max_length, 1)
-  params = {**params, **target.derived(decoder.derived(sampling))}
+  params = {**params, **target.derived(decoder.derive(sampling))}
   # The frame of the caller lies beyond this frame and the decorator's.
-  warn_where_lossy(decoder.guarantee, stacklevel=4)
+  warn_where_lossy(decoder.rule.guarantee, stacklevel=4)
   # 32 bits, even under jax_enable_x64: outputs are the same.
   with jax.enable_x64(False):
     groups = grouped([room_of(tokens) for tokens in ids])
@@ -282,13 +287,24 @@ def encoded(
   """Returns the tokens of the inputs, with the vocabulary's prefix and suffix.
 
   Token ids stay unchanged. A prompt has no suffix: the output continues the prompt.
+
+  Raises:
+    ValueError: if an input of an encoder has no tokens.
   """
   prefix, suffix = ((), ()) if vocabulary is None else frames.frame_of(vocabulary)
-  end = () if is_decoder_only(network) else suffix
-  return [
+  is_prompt = is_decoder_only(network)
+  end = () if is_prompt else suffix
+  ids = [
     [*prefix, *vocabulary.encode(each), *end] if isinstance(each, str) else each
     for each in inputs
   ]
+  if not (is_prompt or all(ids)):
+    number = [len(tokens) for tokens in ids].index(0)
+    raise ValueError(
+      f"inputs[{number}] has no tokens, but an encoder reads at least one. Leave the "
+      "input out, or end every input with EOS."
+    )
+  return ids
 
 
 def warn_where_lossy(guarantee: Guarantee, stacklevel: int = 3) -> None:
@@ -300,11 +316,10 @@ def warn_where_lossy(guarantee: Guarantee, stacklevel: int = 3) -> None:
 
 def _queued(decoder: Decoder, count: int, batch_size: int) -> tuple[Decoder, int]:
   """Returns the decoder for a batch size, and the number of inputs of a call."""
-  rows = min(batch_size, max(count, 1))
+  rows = rows_for(count, batch_size)
   if count <= rows:
     return decoder, rows
-  batches = min(_QUEUED, -(-count // rows))
-  return dataclasses.replace(decoder, slots=rows), rows * batches
+  return dataclasses.replace(decoder, slots=rows), rows * _QUEUED
 
 
 def _decode_groups(
@@ -367,13 +382,13 @@ def _collected(
   with bar as progress:
     for numbers, decoded in decodes:
       outputs |= zip(numbers, generations(decoded, vocabulary, eos_id), strict=True)
-      progress.update(len(outputs) - progress.n)
+      progress.update(len(numbers))
   return [outputs[number] for number in range(count)]
 
 
 def _first_known(decoder: Decoder, rows: int, held: Mapping | None) -> dict[str, Any]:
   """Returns the policy's state before a group, with the state after the last group."""
-  first = {"policy_state": decoder.first_policy_state(rows)}
+  first = {"policy_state": decoder.policy.start(rows)}
   if held is None:
     return first
 
@@ -418,9 +433,14 @@ def compiled(
     static_argnums=0,
   )
 
+  tuned: dict[tuple[int, int], Decoder] = {}
+
   def run(params, inputs, keys, is_wanted=None, **known):
-    job = tuning.Job(decoder, keys.shape[0], inputs.shape[1], sampling, max_length)
-    return decode(tuning.tuned(job, params), params, inputs, keys, is_wanted, **known)
+    shape = keys.shape[0], inputs.shape[1]
+    if shape not in tuned:
+      job = tuning.Job(decoder, *shape, sampling, max_length)
+      tuned[shape] = tuning.tuned(job, params)
+    return decode(tuned[shape], params, inputs, keys, is_wanted, **known)
 
   return run
 

@@ -1,7 +1,7 @@
 """Checks of the arguments of Python's entry points."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,60 +11,85 @@ from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.data.hints import about_hub
 
 
-def inputs(values: Any, vocab_size: int) -> list[str] | list[list[int]]:
+def inputs(values: Any, vocab_size: int, pads: Collection[int]) -> list[Any]:
   """Returns the inputs as a list: texts, or lists of token ids.
 
   Args:
-    values: the inputs.
+    values: the inputs, in a list or in an array of any library.
     vocab_size: the target's vocabulary size.
+    pads: the ids of padding.
 
   Raises:
     ValueError: if an input is neither text nor token ids.
   """
-  if not isinstance(values, Iterable) or isinstance(values, str | bytes | bytearray):
-    return texts(values)
-  examples = list(values)
-  if not any(isinstance(example, Sequence | np.ndarray) for example in examples):
-    return texts(examples)
-  if any(isinstance(example, str | bytes | bytearray) for example in examples):
-    return texts(examples)
-  return [token_ids(ids, number, vocab_size) for number, ids in enumerate(examples)]
+  check_listed(values, "inputs")
+  # The elements of other libraries' arrays are slow to read one by one.
+  examples = list(np.asarray(values) if _is_array(values) else values)
+  if examples and all(is_whole(x, 0) for x in examples):
+    raise ValueError(
+      "inputs must be a list with the token ids of each input, got the token ids of a "
+      f"single input: {_shown(examples)}. Wrap the ids in [...]."
+    )
+  has_texts = any(isinstance(x, str | bytes | bytearray) for x in examples)
+  has_ids = any(isinstance(x, Sequence) or _is_array(x) for x in examples)
+  if has_texts or not has_ids:
+    return [text(x, f"inputs[{number}]") for number, x in enumerate(examples)]
+  return [token_ids(x, n, vocab_size, pads) for n, x in enumerate(examples)]
 
 
-def token_ids(ids: Any, number: int, vocab_size: int) -> list[int]:
-  """Returns an input of token ids as a list.
+def check_listed(values: Any, name: str) -> None:
+  """Raises a ValueError unless `values` can be read as a list of inputs.
+
+  Args:
+    values: the inputs.
+    name: the argument's name, for messages.
+  """
+  fix = ""
+  if isinstance(values, str | bytes | bytearray):
+    shown = f"a single {type(values).__name__}"
+    fix = " Wrap the text in [...]."
+  elif isinstance(values, Mapping | set | frozenset):
+    shown = f"a {type(values).__name__} of {_shown(list(values))}"
+    is_mapping = isinstance(values, Mapping)
+    fix = f" Give {f'{name}[key] of one key' if is_mapping else 'a list'}."
+  elif isinstance(values, Iterable) and getattr(values, "ndim", 1):
+    return
+  else:
+    shown = repr(values)
+  raise ValueError(f"{name} must be a list of texts, got {shown}.{fix}")
+
+
+def token_ids(
+  ids: Any, number: int, vocab_size: int, pads: Collection[int]
+) -> list[int]:
+  """Returns an input of token ids as a list without the padding at the end.
 
   Args:
     ids: the input.
     number: the input's number, for messages.
     vocab_size: the target's vocabulary size.
+    pads: the ids of padding.
 
   Raises:
-    ValueError: if an id is not a whole number from 0 to `vocab_size` - 1.
+    ValueError: if an id is not a whole number from 0 to `vocab_size` - 1, or padding
+      comes first.
   """
-  is_list = isinstance(ids, Sequence | np.ndarray)
+  ids = np.asarray(ids).tolist() if _is_array(ids) else ids
+  is_list = isinstance(ids, Sequence)
   if not is_list or not all(is_whole(token, 0) and token < vocab_size for token in ids):
     raise ValueError(
       f"inputs[{number}] must be a list of token ids from 0 to {vocab_size - 1}, got "
       f"{_shown(ids)}. Give token ids for every input, or a text for every input."
     )
-  return [int(token) for token in ids]
-
-
-def texts(inputs: Any) -> list[str]:
-  """Returns the inputs as a list.
-
-  Raises:
-    ValueError: if the inputs are not a list of texts; the message has the number.
-  """
-  if isinstance(inputs, str | bytes | bytearray):
+  tokens = [int(token) for token in ids]
+  while tokens and tokens[-1] in pads:
+    tokens.pop()
+  if tokens and tokens[0] in pads:
     raise ValueError(
-      f"inputs must be a list of texts, got a single {type(inputs).__name__}. Wrap the "
-      "text in [...]."
+      f"inputs[{number}] must have padding at the end alone, got {_shown(tokens)}, "
+      f"which begins with {tokens[0]}. Pad on the right, or leave the padding out."
     )
-  if not isinstance(inputs, Iterable):
-    raise ValueError(f"inputs must be a list of texts, got {inputs!r}.")
-  return [text(value, f"inputs[{number}]") for number, value in enumerate(inputs)]
+  return tokens
 
 
 def text(value: Any, name: str) -> str:
@@ -143,6 +168,11 @@ def path_of(value: Any, name: str) -> str:
       f"draft.{about_hub(os.fspath(value)) if is_path else ''}"
     )
   return os.fspath(value)
+
+
+def _is_array(value: Any) -> bool:
+  """Returns whether a value is an array: NumPy's, JAX's or another library's."""
+  return hasattr(value, "__array__")
 
 
 def _shown(value: Any) -> str:

@@ -7,22 +7,15 @@ from typing import Any
 
 import jax
 
-from specdec_t5x import tuning
+from specdec_t5x import prepared
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.knobs import check_value, is_whole
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.core.types import Rule
-from specdec_t5x.decoding.decoders import Decoder, PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.decoding.policy import Policy
-from specdec_t5x.drafters.draft_model import (
-  DEFAULT_GAMMA,
-  GAMMA,
-  DefaultGamma,
-  DraftModel,
-  is_gamma_given,
-)
+from specdec_t5x.decoding.contracts import Drafter, Policy
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, GAMMA, DraftModel
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.lazy import Lazy
 from specdec_t5x.network.functional import Network
@@ -36,24 +29,27 @@ DRAFTERS: Mapping[str, type[Drafter]] = Lazy(
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Model:
   """A network with its parameters; `specdec_t5x.load_model` makes one.
+
+  A model equals itself alone: comparing parameters would take as long as reading.
 
   Attributes:
     network: the network.
     params: the parameters, rounded if the network's weights are rounded.
     restore: reads the parameters of the checkpoint again, if the weights are rounded.
     generation: the settings for generation in the checkpoint's folder.
+    folder: the Hugging Face folder of the model, which may hold a vocabulary, or None.
   """
 
   network: Network
-  params: Any
-  restore: Callable[[], Any] | None = dataclasses.field(
-    default=None, compare=False, repr=False
-  )
+  params: Any = dataclasses.field(repr=False)
+  restore: Callable[[], Any] | None = dataclasses.field(default=None, repr=False)
   generation: Generation = dataclasses.field(default_factory=Generation)
-  _derived: dict = dataclasses.field(default_factory=dict, compare=False, repr=False)
+  folder: str | None = None
+  # Not an argument: `dataclasses.replace` with other parameters derives anew.
+  _derived: dict = dataclasses.field(default_factory=dict, init=False, repr=False)
 
   def derived(
     self, wanted: Mapping[str, Callable[[Any], Any]], name: str = "target"
@@ -61,13 +57,13 @@ class Model:
     """Returns arrays that a decode derives of the parameters; they are kept.
 
     Args:
-      wanted: functions of the parameters, by name (`Decoder.derived`).
+      wanted: functions of the parameters, by name (`Decoder.derive`).
       name: the name of the network in the decode.
     """
     for of_decode, make in wanted.items():
       if make not in self._derived:
         params = self.restore() if self.restore else self.params
-        self._derived[make] = tuning.made(of_decode, make, params, name)
+        self._derived[make] = prepared.made(of_decode, make, params, name)
     return {of_decode: self._derived[make] for of_decode, make in wanted.items()}
 
 
@@ -114,24 +110,22 @@ def together(
   params = jax.device_put({name: model.params for name, model in models.items()})
   if drafter is None and draft is None:
     _refuse_words(rule=rule, gamma=gamma, num_candidates=num_candidates, policy=policy)
-    return PlainDecoder(target.network, same_bits=same_bits), params
+    return Decoder(target.network, same_bits=same_bits), params
   network = networks.get("draft")
   if drafter is None:
     drafter = "heads" if isinstance(network, FeatureDrafter) else "draft_model"
   parts = get_drafter(drafter, network, gamma, num_candidates)
   chosen = policy_for(parts, policy, gamma, is_word=isinstance(drafter, str))
-  decoder = SpeculativeDecoder(
-    target.network, parts, get_rule(rule), chosen, same_bits=same_bits
-  )
+  decoder = Decoder(target.network, parts, get_rule(rule), chosen, same_bits=same_bits)
   if networks != decoder.networks:
     raise ValueError(
       f"The drafter {type(parts).__name__} needs the networks "
       f"{sorted(parts.networks)}, but draft has different networks, called "
       f"{sorted(drafts)}. Build the drafter with the networks of the models in draft."
     )
-  params |= target.derived(parts.derived(target.network))
+  params |= target.derived(parts.derive(target.network))
   for name, model in drafts.items():
-    params |= model.derived(decoder.derived(GREEDY, name), name)
+    params |= model.derived(decoder.derive(GREEDY, name), name)
   return decoder, params
 
 
@@ -263,19 +257,18 @@ def headed(
     way = "parallel" if kind == "parallel" else "position_heads"
     return WAYS[way].kind(network, shape, siblings)
   if shape is None:
-    return WAYS["eagle"].kind(network, DefaultGamma(network.config.count))
+    return WAYS["eagle"].kind(network)
   if not isinstance(shape, Tree) or not shape.is_chain:
     raise ValueError(
       f"EAGLE's drafter drafts chains, got SHAPE={shape!r}. Leave SHAPE out, or draft "
       "with another kind of heads."
     )
-  is_given = gamma is not None
-  return WAYS["eagle"].kind(network, gamma if is_given else DefaultGamma(shape.depth))
+  return WAYS["eagle"].kind(network, shape.depth)
 
 
-def longest(gamma: int | None, usual: int = DEFAULT_GAMMA) -> int:
-  """Returns the length of the longest draft: GAMMA, or `usual` if GAMMA is not set."""
-  return DefaultGamma(usual) if gamma is None else gamma
+def longest(gamma: int | None) -> int:
+  """Returns the length of the longest draft: GAMMA, or 5 if GAMMA is not set."""
+  return DEFAULT_GAMMA if gamma is None else gamma
 
 
 def drafter_for(
@@ -322,17 +315,18 @@ def policy_for(
     gamma: a draft length that was asked for. Without a policy every draft then has this
       length, as with a drafter that was built with a gamma.
     is_word: whether a gin file or a name asked for the drafter
-      (`Drafter.default_policy`).
+      (`Traits.auto`).
     alpha: the acceptance rate that 'auto' expects before the first draft; None is the
-      drafter's (`Drafter.prior_alpha`), or the policy's own.
+      drafter's (`Traits.prior_alpha`), or the policy's own.
   """
   if policy is None:
-    is_set = gamma is not None or is_gamma_given(drafter)
-    policy = "fixed" if is_set else drafter.default_policy(is_word)
+    is_set = gamma is not None or getattr(drafter, "gamma", None) is not None
+    is_auto = drafter.traits.auto in ("always", "named" if is_word else "always")
+    policy = "auto" if is_auto and not is_set else "fixed"
   chosen = get_policy(policy)
   if policy != "auto":
     return chosen
-  alpha = drafter.prior_alpha if alpha is None else alpha
+  alpha = drafter.traits.prior_alpha if alpha is None else alpha
   return chosen if alpha is None else dataclasses.replace(chosen, prior_alpha=alpha)
 
 

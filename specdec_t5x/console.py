@@ -1,6 +1,7 @@
 """Progress messages of commands on stderr: a line at the start of each stage."""
 
 import contextlib
+import functools
 import os
 import pathlib
 import sys
@@ -63,6 +64,12 @@ def say(message: str) -> None:
   """Prints a line on stderr, unless `set_quiet` turned the output off."""
   if not _is_quiet:
     print(message, file=STDERR, flush=True)
+
+
+@functools.cache
+def say_once(message: str) -> None:
+  """Prints a line as `say`, unless this process has printed the line before."""
+  say(message)
 
 
 def announce(message: str) -> None:

@@ -128,7 +128,8 @@ def of_caches(job: Job, params: Mapping[str, Any]) -> int:
     def start(params, inputs, keys):
       settings = {"sampling": job.sampling, "max_length": job.max_length}
       # Shapes don't depend on the end token.
-      return job.decoder.prepare(params, inputs, keys, **settings, eos_id=1)[1]
+      ctx = job.decoder.context(params, rows, **settings, eos_id=1)
+      return job.decoder.encode(ctx, inputs, keys)
 
     shapes = jax.tree.leaves(jax.eval_shape(start, params, inputs, keys))
     arrays = [x for x in shapes if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]

@@ -1,7 +1,8 @@
 """Groups of inputs of similar length, padded to a common width per group.
 
-Without groups a single long input would set the width of all inputs. Each width needs
-compilation, so there are few widths: powers of two that spare much padding.
+Without groups a single long input would set the width of all inputs. Each shape needs
+compilation, so there are few widths (powers of two that spare much padding) and few
+batch sizes (`rows_for`).
 """
 
 import dataclasses
@@ -13,8 +14,10 @@ from jaxtyping import Array, Int
 
 from specdec_t5x.network.inputs import PADDING
 
-# Widths are multiples of LENGTH_STEP, so that few shapes are compiled.
+# Widths are multiples of LENGTH_STEP; those of the longest inputs are powers of two up
+# to _COARSE, and beyond multiples of _COARSE.
 LENGTH_STEP = 16
+_COARSE = 64
 # The least number of padding tokens that a further width must spare.
 _WORTH = 16_384
 
@@ -70,7 +73,9 @@ def grouped(lengths: Sequence[int]) -> list[Group]:
   Narrower inputs join the wider group, unless a group of their own spares at least
   `_WORTH` padding tokens.
   """
-  widest = -(-max(lengths, default=0) // LENGTH_STEP) * LENGTH_STEP
+  longest = max(lengths, default=0)
+  steps = -(-longest // _COARSE) * _COARSE
+  widest = steps if longest > _COARSE else _power(longest) if longest else 0
   widths = [min(_power(length), widest) for length in lengths]
   chosen = {}
   for width in sorted(set(widths), reverse=True):
@@ -82,6 +87,20 @@ def grouped(lengths: Sequence[int]) -> list[Group]:
   for number, width in enumerate(widths):
     members[chosen[width]].append(number)
   return [Group(width, tuple(numbers)) for width, numbers in members.items()]
+
+
+def rows_for(count: int, batch_size: int) -> int:
+  """Returns the rows of a batch for a number of inputs, one of few numbers.
+
+  The numbers are 2^n and 1.5 2^n, so that at most a third of the rows has no input, and
+  `batch_size`.
+
+  >>> [rows_for(count, 10) for count in (0, 1, 3, 5, 7, 9, 30)]
+  [1, 1, 3, 6, 8, 10, 10]
+  """
+  power = 1 << (max(count, 1) - 1).bit_length()
+  between = 3 * power // 4
+  return min(between if power > 2 and count <= between else power, batch_size)
 
 
 def _power(length: int) -> int:

@@ -1,11 +1,11 @@
 """The policies by name. A policy decides how many tokens each row drafts next.
 
 A policy reads the results of a row's earlier drafts, and keeps the guarantee of every
-rule (`decoding.policy`, docs/math.md).
+rule (`decoding.contracts`, docs/math.md).
 """
 
-from specdec_t5x.decoding.cost_aware import CostAware
-from specdec_t5x.decoding.policy import Fixed, Policy
+from specdec_t5x.decoding.contracts import Policy
+from specdec_t5x.decoding.policies import CostAware, Fixed
 
 POLICIES: dict[str, Policy] = {"auto": CostAware(), "fixed": Fixed()}
 

@@ -1,36 +1,35 @@
 """Measures the time of iterations on this device, before a decode is compiled.
 
 The times decide how many tokens are drafted, never the distribution of outputs. They
-are measured with the parameters and the batch shape of the decode, and kept on disk.
+are measured with the decode's parameters and rows, and kept on disk. Decodes that
+differ only in temperature, or little in lengths, share their times.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
-import os
 import pathlib
-import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float, Int
 
 from specdec_t5x import console
-from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.knobs import is_finite
-from specdec_t5x.decoding.cost_aware import CostAware
-from specdec_t5x.decoding.decoders import Decoder, SpeculativeDecoder
-from specdec_t5x.decoding.generate import at_most, generate
-from specdec_t5x.decoding.policy import Fixed
-from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.core.rules.token import Token
+from specdec_t5x.decoding.contracts import lengths_of
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.loop import generate
+from specdec_t5x.decoding.policies import CostAware, Fixed
+from specdec_t5x.decoding.state import LoopFn, row_keys
 from specdec_t5x.native import library
-from specdec_t5x.native.cuda import choice
-from specdec_t5x.native.cuda import library as of_gpu
-from specdec_t5x.network import draft_step, rounded
+from specdec_t5x.prepared import choose_kernels, device
 
 # A round times at most this many iterations with drafts, for about this many seconds.
 _ITERATIONS = 5
@@ -44,15 +43,20 @@ _MOST = 35
 # An output is expected to have this share of `max_length`: its length is not known, and
 # feature lengths are usually several times the mean.
 _FILLED = 0.25
+# Times are measured for few lengths, of at least so many tokens, and for one adjustment
+# of each kind.
+_SHORT = 16
+_USUAL_TOP_K = 50
+_USUAL_TOP_P = 0.9
 _NO_ROOM = "Decoding plainly: an output of one token has no room for a draft."
+_DEPENDS = (
+  "Samples depend on these times, besides the seed. A fixed draft length or coupled "
+  "verification makes samples repeatable."
+)
 _NEVER = -1  # No token ends a sequence that is timed.
 
-# Results of this process by job, and measurements by the names of their files.
-_tuned: dict["Job", "Tuned"] = {}
+# Measurements of this process by the names of their files, where files can't be kept.
 _measured: dict[str, "Times"] = {}
-_chosen: set[Any] = set()  # Jobs with chosen kernels for a GPU.
-# Bytes of derived arrays and of the parameters that they derive from, by name.
-_sizes: dict[str, dict[str, int]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,22 +96,7 @@ class Job:
   @property
   def rows_at_once(self) -> int:
     """The number of rows that decode at once."""
-    return self.decoder.rows_at_once(self.rows)
-
-
-@dataclasses.dataclass(frozen=True)
-class Tuned:
-  """A decoder for this device.
-
-  Attributes:
-    decoder: the decoder to use; a plain one if drafting does not pay.
-    outlook: a line about the expected speedup; '' for a decode as asked for.
-    times: the measured times; None if nothing was measured.
-  """
-
-  decoder: Decoder
-  outlook: str = ""
-  times: Times | None = None
+    return min(self.rows, self.decoder.slots or self.rows)
 
 
 def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
@@ -122,175 +111,93 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
     job: the decode.
     params: of the decoder's networks, on the device.
   """
-  choose_kernels(job, params)
-  if job not in _tuned:
-    _tuned[job] = _tune(job, params)
-    if outlook := _tuned[job].outlook:
-      console.say(outlook)
-  return _tuned[job].decoder
-
-
-def _tune(job: Job, params: Mapping[str, Any]) -> Tuned:
   decoder = job.decoder
-  needs_times = isinstance(decoder.policy, CostAware) and not decoder.policy.seconds
-  if not needs_times or job.max_length == 1:
-    chosen = plain_unless_drafts_pay(decoder, job.max_length)
-    is_changed = job.max_length == 1 and chosen != decoder
-    return Tuned(chosen, _NO_ROOM if is_changed else "")
-  if jax.device_count() > 1:
-    console.say("Times are known for one device only: drafting GAMMA tokens.")
-    return Tuned(decoder)
-  times = _times(job, params)
-  tokens = max(1.0, _FILLED * job.max_length)
-  prepare = tuple(seconds / tokens for seconds in times.prepare)
-  policy = dataclasses.replace(decoder.policy, seconds=times.seconds, prepare=prepare)
-  outlook = policy.outlook(decoder.drafter.lengths)
-  decoder = dataclasses.replace(decoder, policy=policy)
-  return Tuned(plain_unless_drafts_pay(decoder, job.max_length), outlook, times)
-
-
-def plain_unless_drafts_pay(decoder: Decoder, max_length: int) -> Decoder:
-  """Returns the decoder, or the plain one with the same outputs if drafts don't pay."""
+  choose_kernels(decoder.networks, params, job.rows_at_once)
   # An observer records a speculative program, even if no row drafts.
-  if decoder.drafter is None or decoder.observer:
+  is_watched = decoder.drafter is None or decoder.observer
+  if job.max_length == 1:
+    if is_watched:
+      return decoder
+    console.say_once(_NO_ROOM)
+    return plain(decoder)
+  if needs_times(decoder):
+    if jax.device_count() > 1:
+      console.say_once("Times are known for one device only: drafting GAMMA tokens.")
+      return decoder
+    times = _times(job, params)
+    prepare = tuple(seconds / _tokens(job) for seconds in times.prepare)
+    policy = dataclasses.replace(
+      decoder.policy, seconds=times.seconds, prepare=prepare, is_kept=times.is_kept
+    )
+    decoder = dataclasses.replace(decoder, policy=policy)
+    console.say_once(outlook(job, decoder))
+    if not decoder.at(job.sampling)[1].certain:
+      console.say_once(_DEPENDS)
+  if is_watched or not isinstance(decoder.policy, CostAware):
     return decoder
-  pays = max_length > 1 and decoder.policy.pays(decoder.drafter.lengths)
-  return decoder if pays else decoder.without_drafts()
+  pays = decoder.policy.pays(lengths_of(decoder.drafter))
+  return decoder if pays else plain(decoder)
 
 
-def choose_kernels(job: Job, params: Mapping[str, Any]) -> None:
-  """Decides which kernels for a GPU the programs of a job call, and says so.
+def _tokens(job: Job) -> float:
+  """Returns the expected length of an output."""
+  return max(1.0, _FILLED * job.max_length)
+
+
+def needs_times(decoder: Decoder) -> bool:
+  """Returns whether the policy decides by times that are not known yet."""
+  is_by_times = isinstance(decoder.policy, CostAware) and not decoder.policy.seconds
+  return is_by_times and decoder.drafter is not None
+
+
+def plain(decoder: Decoder) -> Decoder:
+  """Returns the decoder without drafts, with the same outputs.
+
+  The policy stays, as it has the measured times.
+  """
+  # A rule that keeps less than the distribution judges no plain decode.
+  rule = decoder.rule if decoder.rule.guarantee.keeps_distribution else Token()
+  return dataclasses.replace(decoder, drafter=None, rule=rule, observer=None)
+
+
+def outlook(job: Job, decoder: Decoder) -> str:
+  """Returns a line about the expected speedup of drafts; '' without measured times.
 
   Args:
     job: the decode.
-    params: of the decoder's networks, on the device.
-
-  Raises:
-    ValueError: if PRODUCTS='native' asks for a kernel with wrong results.
+    decoder: the result of `tuned`.
   """
-  if not draft_step.is_for_gpu() or job in _chosen:
-    return
-  where = device()
-  rows = job.rows_at_once
-  networks = job.decoder.networks
-  for name, network in networks.items():
-    # Arrays derived of the target are multiplied like the target's weights.
-    others = params if name == "target" else {}
-    network_params = {
-      x: params[x] for x in (name, *others) if x == name or x not in networks
-    }
-    contests = list(rounded.contests(network.config, network_params))
-    weights = params.get(draft_step.name_of(name))
-    reason = draft_step.problem_of(network, rows) or "drafts are trees"
-    if weights is not None and draft_step.problem_of(network, rows) is None:
-      step = draft_step.contest(network, params[name], weights, rows)
-      contests.append((draft_step.key_of(network, rows), step))
-    elif name != "target":
-      console.say(f"Step of the {name}: XLA's, because {reason}.")
-    is_asked_for = getattr(network.config, "products", None) == "native"
-    for key, contest in contests:
-      if line := choice.decide(key, contest, where, is_asked_for):
-        console.say(line)
-  _chosen.add(job)
+  is_measured = needs_times(job.decoder) and decoder.policy.seconds
+  return decoder.policy.outlook(lengths_of(job.decoder.drafter)) if is_measured else ""
 
 
-def made(
-  name: str, make: Callable[[Any], Any], params: Any, network: str = "target"
-) -> Any:
-  """Computes an array from a network's parameters, and prints its size.
-
-  Args:
-    name: name of the array.
-    make: one of `Decoder.derived`.
-    params: the network's parameters.
-    network: its name.
-  """
-  arrays = jax.block_until_ready(make(params))
-  array_bytes, network_bytes = rounded.size(arrays), rounded.size(params)
-  _sizes[name] = {"bytes": array_bytes, f"bytes_of_{network}": network_bytes}
-  megabytes = (
-    f"{array_bytes / 1e6:.1f} MB beside the {network}'s {network_bytes / 1e6:.1f} MB"
-  )
-  console.say(f"{name.capitalize().replace('_', ' ')}: {megabytes}.")
-  return arrays
-
-
-def in_weights(network: Any, params: Any) -> Any:
-  """Rounds the parameters of a network with rounded weights, and prints their size.
-
-  Args:
-    network: the network.
-    params: the restored parameters.
-  """
-  rounding = rounded.of_weights(network.config)
-  rounded_params = jax.block_until_ready(rounded.within(params, rounding(params)))
-  rounded_megabytes, megabytes = (
-    rounded.size(tree) / 1e6 for tree in (rounded_params, params)
-  )
-  console.say(
-    f"WEIGHTS={network.config.weights!r}: the rounded weights are another model than "
-    f"the checkpoint's, with {rounded_megabytes:.1f} MB instead of {megabytes:.1f} MB."
-  )
-  return rounded_params
-
-
-def sizes(names: Iterable[str]) -> dict[str, dict[str, int]]:
-  """Returns the bytes of arrays that were last `made` under these names.
-
-  Beside them stand the bytes of the networks' parameters, for a run's record.
-  """
-  return {name: _sizes[name] for name in names if name in _sizes}
-
-
-def _timed() -> dict[Job, Tuned]:
-  """Returns the decodes of this process with measured times."""
-  return {job: outcome for job, outcome in _tuned.items() if outcome.times}
-
-
-def outlooks() -> list[str]:
-  """Returns the expected speedups of the decodes of this process, as lines."""
-  return [outcome.outlook for outcome in _tuned.values() if outcome.outlook]
-
-
-def speed_by_iterations(counts: Mapping[str, float]) -> float | None:
+def speed_by_iterations(
+  job: Job, decoder: Decoder, counts: Mapping[str, float]
+) -> float | None:
   """Returns the speedup over plain decoding by measured times.
 
-  The result is None unless this process measured the times of exactly one decode. Real
-  iterations take longer than timed iterations, with and without drafts alike.
+  The result is None unless this process measured the times. Real iterations take longer
+  than timed iterations, with and without drafts alike.
 
   Args:
+    job: the decode.
+    decoder: the result of `tuned`.
     counts: the sums over all outputs: tokens, target_calls, drafted, examples.
   """
-  if len(_timed()) != 1 or not counts["target_calls"]:
+  policy = decoder.policy
+  if not (outlook(job, decoder) and counts["target_calls"]) or policy.is_kept:
     return None
-  ((job, outcome),) = _timed().items()
-  if outcome.times.is_kept:
-    return None
-  lengths = job.decoder.drafter.lengths
-  iterations = outcome.times.seconds
   drafted = counts["drafted"] / counts["target_calls"]
-  of_call = float(np.interp(drafted, lengths, iterations))
-  without_drafts, with_drafts = np.array(outcome.times.prepare) * counts["examples"]
-  plain = iterations[0] * counts["tokens"] + without_drafts
-  return plain / (of_call * counts["target_calls"] + with_drafts)
-
-
-def asked_for() -> list[dict[str, Any]]:
-  """Returns the measured times of this process, for a run's record."""
-  return [
-    {
-      "rows": job.rows_at_once,
-      "drafted": list(job.decoder.drafter.lengths),
-      "seconds": list(outcome.times.seconds),
-    }
-    for job, outcome in _timed().items()
-  ]
+  of_call = float(np.interp(drafted, lengths_of(job.decoder.drafter), policy.seconds))
+  starts = np.array(policy.prepare) * _tokens(job) * counts["examples"]
+  without_drafts = policy.seconds[0] * counts["tokens"] + starts[0]
+  return without_drafts / (of_call * counts["target_calls"] + starts[1])
 
 
 def _times(job: Job, params: Mapping[str, Any]) -> Times:
   """Returns the times of a job, kept or measured."""
-  job = dataclasses.replace(job, rows=job.rows_at_once)
-  lengths = job.decoder.drafter.lengths
+  job = _representative(job)
+  lengths = lengths_of(job.decoder.drafter)
   shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), params)
   # Rows that take turns, alpha and its prior change no times.
   timed = dataclasses.replace(job, decoder=_drafting(job.decoder, None))
@@ -310,14 +217,44 @@ def _times(job: Job, params: Mapping[str, Any]) -> Times:
   return _measured[name]
 
 
-def _drafting(decoder: SpeculativeDecoder, length: Any) -> SpeculativeDecoder:
+def _representative(job: Job) -> Job:
+  """Returns the job with nearly the same times that stands for many jobs."""
+  sampling = GREEDY
+  if not job.sampling.greedy:
+    # Which adjustments there are determines the time, and their values do not.
+    sampling = Sampling(
+      top_k=_USUAL_TOP_K if job.sampling.top_k else 0,
+      top_p=_USUAL_TOP_P if job.sampling.top_p else 0.0,
+      coupled=job.sampling.coupled,
+    )
+  return dataclasses.replace(
+    job,
+    rows=job.rows_at_once,
+    input_length=_representative_length(job.input_length),
+    sampling=sampling,
+    max_length=_representative_length(job.max_length),
+  )
+
+
+def _representative_length(length: int) -> int:
+  """Returns the largest 2^n or 1.5 2^n up to a length, at least _SHORT.
+
+  >>> [_representative_length(length) for length in (0, 47, 48, 100, 128, 500)]
+  [16, 32, 48, 96, 128, 384]
+  """
+  length = max(length, _SHORT)
+  power = 1 << (length.bit_length() - 1)
+  return power if 2 * length < 3 * power else power + power // 2
+
+
+def _drafting(decoder: Decoder, length: Any) -> Decoder:
   """Returns the decoder that drafts so many tokens in each iteration."""
   return dataclasses.replace(decoder, policy=Fixed(length), slots=0, observer=None)
 
 
 def _measure(job: Job, params: Mapping[str, Any]) -> Times:
   """Times drafts of each length, in turn."""
-  lengths = job.decoder.drafter.lengths
+  lengths = lengths_of(job.decoder.drafter)
   start, run = _programs(job)
   with jax.enable_x64(False):
     # Full inputs: attention skips padding, which would flatter blocks.
@@ -355,23 +292,37 @@ def _programs(job: Job) -> tuple[Callable[..., Any], Callable[..., Any]]:
   With None as the draft length, the first state is plain decoding's.
   """
 
+  def started(arguments, decoder):
+    params, inputs, keys = arguments
+    settings = job.sampling, job.max_length, _NEVER
+    ctx = decoder.context(params, len(keys), *settings)
+    return ctx, functools.partial(decoder.encode, ctx, inputs, keys)
+
   @jax.jit
   def start(arguments, length):
-    if length is None:
-      decoder = job.decoder.without_drafts()
-    else:
-      decoder = _drafting(job.decoder, length)
-    _, state = decoder.prepare(*arguments, job.sampling, job.max_length, _NEVER)
-    return state
+    is_plain = length is None
+    decoder = plain(job.decoder) if is_plain else _drafting(job.decoder, length)
+    _, encode = started(arguments, decoder)
+    return encode()
 
   @jax.jit
   def run(arguments, length, state, count):
-    # The first state is not used: inputs, which may take longer to read, are not read.
-    decoder = _drafting(job.decoder, length)
-    spec, _ = decoder.prepare(*arguments, job.sampling, job.max_length, _NEVER)
-    return generate(spec, state, at_most(count)).scores
+    ctx, _ = started(arguments, _drafting(job.decoder, length))
+    return generate(ctx, state, at_most(count)).scores
 
   return start, run
+
+
+def at_most(count: Int[Array, ""]) -> LoopFn:
+  """Returns a loop that stops after `count` iterations."""
+
+  def loop(condition, body, carry):
+    def goes_on(carry):
+      return condition(carry) & (carry.state.iteration.max() < count)
+
+    return jax.lax.while_loop(goes_on, body, carry)
+
+  return loop
 
 
 def _slopes(
@@ -409,31 +360,3 @@ def _read(name: str, count: int) -> Times | None:
   are_times = all(is_finite(each) and each > 0 for each in numbers)
   are_complete = (len(times.seconds), len(times.prepare)) == (count, 2)
   return times if are_times and are_complete else None
-
-
-def device() -> tuple[str, ...]:
-  """Returns everything beside the program that times depend on."""
-  first = jax.devices()[0]
-  flags = os.environ.get("XLA_FLAGS", "")
-  kernels = library.problem() or library.code().decode()
-  if of_gpu.problem() is None:
-    kernels = of_gpu.code().decode()
-  return (
-    first.device_kind,
-    processor(),
-    str(library.cpus()),
-    *(os.environ.get(name, "") for name in ("PJRT_NPROC", "NPROC")),
-    jax.__version__,
-    flags,
-    kernels,
-  )
-
-
-def processor() -> str:
-  """Returns the name of this machine's processor; '' if the system gives none."""
-  try:
-    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-  except OSError:
-    return platform.processor()
-  names = (line.partition(":")[2] for line in lines if line.startswith("model name"))
-  return next(names, "").strip()

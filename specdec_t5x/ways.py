@@ -3,7 +3,7 @@
 A new way has a file, a record in this table, a gin file and a page. Everything else
 reads the record: names in gin and Python (`build`), the reference, the benchmarks, and
 the tests that all ways share. Classes are imported on first use. A drafter's class
-states its knobs, its default policy and its limits (`decoding.drafter`); the record
+states its knobs, its default policy and its limits (`decoding.contracts`); the record
 states the rest.
 """
 
@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from specdec_t5x.core.knobs import Knob, knobs_of
-
-LIBRARY, CONTRIB = "library", "contrib"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +27,6 @@ class Way:
     networks: how the networks are trained, by their names.
     page: the page in docs/methods/.
     gin: the gin file in configs/, or ''.
-    tier: `LIBRARY`, or `CONTRIB` for methods that do not pay yet.
     is_named: whether gin and Python can ask for the way by name.
     tiny: knobs for tests with tiny networks.
   """
@@ -40,7 +37,6 @@ class Way:
   networks: Mapping[str, str] = dataclasses.field(default_factory=dict)
   page: str = ""
   gin: str = ""
-  tier: str = LIBRARY
   is_named: bool = False
   tiny: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -116,7 +112,7 @@ _RECORDS = (
   ),
   Way(
     "parallel",
-    "drafters.parallel:ParallelDraft",
+    "drafters.heads:ParallelDraft",
     "one layer drafts all positions in one pass",
     {"draft": _HEADS},
     page="heads",
@@ -141,7 +137,7 @@ _RECORDS = (
   ),
   Way(
     "quantized",
-    "drafters.quantized:Quantized",
+    "drafters.of_target:Quantized",
     "the target with its weights in 8 or 4 bits drafts for itself",
     page="quantized",
     gin="drafters/quantized.gin",
@@ -155,7 +151,6 @@ _RECORDS = (
     {"draft": _MODEL},
     page="link",
     gin="contrib/sparse.gin",
-    tier=CONTRIB,
     is_named=True,
     tiny={"gamma": 3, "top_k": 4},
   ),
@@ -165,34 +160,30 @@ _RECORDS = (
     "a draft in another process",
     page="link",
     gin="contrib/link.gin",
-    tier=CONTRIB,
   ),
   Way(
     "cascade",
-    "contrib.cascade:Cascade",
+    "drafters.cascade:Cascade",
     "a draft that is sped up by a draft of its own",
     {"draft": _MODEL},
     page="cascade",
-    gin="contrib/cascade.gin",
-    tier=CONTRIB,
+    gin="drafters/cascade.gin",
   ),
   Way(
     "layer_skip",
-    "contrib.layer_skip:LayerSkip",
+    "drafters.of_target:LayerSkip",
     "the target without some of its sublayers drafts for itself",
     page="layer_skip",
-    gin="contrib/layer_skip.gin",
-    tier=CONTRIB,
+    gin="drafters/layer_skip.gin",
     tiny={"skip": ("self_0",), "gamma": 3},
   ),
   Way(
     "position_heads",
-    "contrib.heads:HeadDraft",
+    "drafters.heads:HeadDraft",
     "feed-forward heads (blockwise, Medusa), one for each position",
     {"draft": _HEADS},
     page="heads",
     gin="drafters/heads.gin",
-    tier=CONTRIB,
   ),
 )
 

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec_t5x.contrib.truncation import LARGEST, Truncation
-from specdec_t5x.core.greedy import rule_at
-from specdec_t5x.decoding.baseline import Plain
-from specdec_t5x.decoding.drafter import Context, Loaded, Target
-from specdec_t5x.decoding.generate import generate_plain
-from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.core.rules import rule_at
+from specdec_t5x.core.rules.token import Token
+from specdec_t5x.decoding.contracts import Context, Net
+from specdec_t5x.decoding.decoder import in_blocks_of, widths_of
+from specdec_t5x.decoding.loop import generate
+from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.decoding.state import initial_state, num_slots
-from specdec_t5x.decoding.step import Speculation
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.cache import block_mask
 from specdec_t5x.network.heads import HeadsConfig
@@ -207,10 +207,10 @@ def sequence_probs(model, sampling, max_length):
 
 def plain(target, sampling, keys, max_length, eos_id=1, block=1):
   """Returns the outputs of plain decoding, with a row per key."""
-  cache = target.start(keys.size, num_slots(max_length, block - 1))
-  state = initial_state(cache, None, keys, max_length, block - 1)
-  decoder = Plain(target.extend, sampling, max_length, eos_id, adjusted_probs, block)
-  return generate_plain(decoder, state)
+  ctx, state = speculation(
+    target, None, Token(), sampling, keys, max_length, eos_id, block=block
+  )
+  return generate(ctx, state)
 
 
 def speculation(
@@ -224,53 +224,58 @@ def speculation(
   *,
   source=None,
   policy=FIXED,
+  block=1,
 ):
-  """Returns a speculation and the initial state, with a row per key.
+  """Returns how to decode and the initial state, with a row per key.
 
-  The drafter's networks are table models.
+  The drafter's networks are table models; None is plain decoding.
   """
-  size = drafter.tree.size
+  size = drafter.tree.size if drafter else block - 1
   slots = num_slots(max_length, size)
-  networks = drafter.networks
-  no_tokens = jnp.zeros((keys.size, 0), jnp.int32)
-
-  def begin(network):
-    return network.start(keys.size, slots)
-
-  def no_extend(*args):
-    return None  # Heads have no `extend`.
-
-  context = Context(
-    sampling=sampling,
+  networks = drafter.networks if drafter else {}
+  caches = {
+    name: network.start(keys.size, slots)
+    for name, network in networks.items()
+    if hasattr(network, "start")  # Heads have no cache.
+  }
+  rule, rule_sampling = rule_at(rule, sampling)
+  ctx = Context(
+    drafter=drafter,
+    rule=rule,
+    rule_sampling=rule_sampling,
+    policy=policy,
+    sampling=rule_sampling if rule_sampling.coupled else sampling,
     adjust=adjusted_probs,
     max_length=max_length,
     eos_id=eos_id,
-    target=Target(
-      target.extend,
+    target=Net(
+      in_blocks_of(block, target.extend) if block > 1 else target.extend,
       target.vocab_size,
       logits=lambda h: h,
       embed=lambda tokens: tokens[..., None],
     ),
     networks={
-      name: Loaded(
-        getattr(network, "extend", no_extend), functools.partial(begin, network)
-      )
+      name: Net(getattr(network, "extend", _no_extend), target.vocab_size)
       for name, network in networks.items()
     },
-    source=no_tokens if source is None else source,
-    policy=policy,
+    widths=widths_of(drafter, policy),
   )
-  prompts = jnp.array([target.prompt], jnp.int32)
+  if source is None:
+    source = jnp.zeros((keys.size, 0), jnp.int32)
   start = initial_state(
     target.start(keys.size, slots),
-    drafter.start(context),
+    drafter.start(ctx, caches, source) if drafter else None,
     keys,
     max_length,
     size,
-    prompts,
+    jnp.array([target.prompt], jnp.int32),
     policy_state=policy.start(keys.size),
   )
-  return Speculation(drafter, *rule_at(rule, sampling), context), start
+  return ctx, start
+
+
+def _no_extend(*args):
+  """Stands in for the `extend` of heads, which have none."""
 
 
 def python_loop(condition, body, carry):

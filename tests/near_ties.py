@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.transformer import Transformer
 from tests.t5x_bridge import tiny
@@ -50,7 +50,7 @@ def pair(dtype, gamma):
 
   draft = jax.tree.map(noisy, params)
   draft["decoder"]["logits_dense"] = params["decoder"]["logits_dense"]
-  decoder = SpeculativeDecoder(network, DraftModel(network, gamma))
+  decoder = Decoder(network, DraftModel(network, gamma))
   return decoder, {"target": params, "draft": draft}
 
 

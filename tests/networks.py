@@ -76,6 +76,12 @@ def decode(target, *drafts, inputs, room, sampling=GREEDY, eos_id=1, slots=0, **
   return run(decoder, params, inputs, room, sampling, eos_id)
 
 
+def prepare(decoder, params, inputs, keys, sampling, room, eos_id):
+  """Returns how to decode, and the first state."""
+  ctx = decoder.context(params, len(keys), sampling, room, eos_id)
+  return ctx, decoder.encode(ctx, inputs, keys)
+
+
 def run(decoder, params, inputs, room, sampling=GREEDY, eos_id=1, per_input=1):
   """Decodes the inputs with a compiled decoder."""
   keys = row_keys(jax.random.key(0), per_input * len(inputs))

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.loop import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.transformer import Transformer
@@ -59,7 +59,7 @@ def of_networks(observer):
     name: networks.initialize(network, inputs, seed)["params"]
     for seed, name in enumerate(("target", "draft"))
   }
-  decoder = SpeculativeDecoder(
+  decoder = Decoder(
     network,
     DraftModel(network, 2),
     policy=CostAware((1.0, 1.7, 1.8), prior_weight=1.0),

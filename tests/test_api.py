@@ -1,6 +1,12 @@
 """`specdec_t5x.generate` on a tiny pair."""
 
+import copy
+import dataclasses
 import functools
+import io
+import os
+import pickle
+import sys
 import warnings
 
 import flax
@@ -10,12 +16,12 @@ import pytest
 
 import specdec_t5x
 from specdec_t5x import Sampling, api, tuning
-from specdec_t5x.contrib.layer_skip import LayerSkip
-from specdec_t5x.core.lenient import Lenient
+from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.core.tree import delayed
-from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.contracts import lengths_of
+from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.of_target import LayerSkip, Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.network.functional import network_for
@@ -67,10 +73,10 @@ def timed_as(monkeypatch, cost):
 
   def times(job, params):
     jobs.append(job)
-    drafts = (cost for _ in job.decoder.drafter.lengths[1:])
+    drafts = (cost for _ in lengths_of(job.decoder.drafter)[1:])
     return tuning.Times((1.0, *drafts), prepare=(0.5, 0.5))
 
-  monkeypatch.setattr(tuning, "_tuned", {})
+  api.compiled.cache_clear()  # Programs keep their tuned decoders.
   monkeypatch.setattr(tuning, "_times", times)
   return jobs
 
@@ -115,8 +121,6 @@ def test_outputs_may_be_shorter_than_drafts(setup, drafter, policy, monkeypatch)
     expected = specdec_t5x.generate(INPUTS, target, None, **settings)
     assert tokens(outputs) == tokens(expected)
     assert all(o.drafted < length * len(o.tokens) for o in outputs)
-    if length == 1:
-      assert tuning.outlooks() == [tuning._NO_ROOM]
 
 
 @pytest.mark.slow
@@ -188,6 +192,48 @@ def test_samples_at_a_fixed_length_depend_on_the_seed_and_not_the_batch_size(set
   assert samples != sample(seed=2)
 
 
+def test_coupled_samples_under_auto_depend_on_the_seed_and_not_on_times_or_batches(
+  setup, monkeypatch
+):
+  def sample(cost=None, **words):
+    if cost:
+      timed_as(monkeypatch, cost)
+    settings = {"sampling": Sampling(1.0), "rule": "coupled", "seed": 4, **SIZES}
+    return specdec_t5x.generate(INPUTS, *setup, **settings | words)
+
+  fast, dear = sample(1.0), sample(9.0)
+  assert all(o.drafted > 0 for o in fast)
+  assert all(o.drafted == 0 for o in dear)
+  smaller = sample(1.0, batch_size=2)
+  fixed = sample(policy="fixed", gamma=2)
+  assert tokens(fast) == tokens(dear) == tokens(smaller) == tokens(fixed)
+  assert tokens(fast) != tokens(sample(1.0, seed=5))
+
+
+@pytest.mark.parametrize(
+  ("words", "is_said"),
+  [
+    ({"sampling": Sampling(1.0)}, True),
+    ({"sampling": Sampling(1.0), "policy": CostAware(decay=0.9)}, True),
+    ({"sampling": Sampling(1.0), "rule": "block"}, True),
+    ({}, False),
+    ({"sampling": Sampling(1.0), "rule": "coupled"}, False),
+    ({"sampling": Sampling(1.0, coupled=True)}, False),
+    ({"sampling": Sampling(1.0), "policy": "fixed"}, False),
+    ({"sampling": Sampling(1.0), "gamma": 3}, False),
+  ],
+  ids=str,
+)
+def test_a_run_says_if_its_samples_depend_on_times(
+  setup, words, is_said, monkeypatch, capsys
+):
+  for cost in (1.0, 9.0):
+    timed_as(monkeypatch, cost)
+    specdec_t5x.generate(INPUTS, *setup, **words, **SIZES)
+    printed = capsys.readouterr().err
+    assert ("Samples depend on these times, besides the seed." in printed) == is_said
+
+
 def test_a_rule_that_changes_the_distribution_gives_a_warning(setup):
   def decode(rule):
     return specdec_t5x.generate(INPUTS, *setup, rule=rule, gamma=3, **SIZES)
@@ -209,6 +255,49 @@ def with_nan_token(model, token):
   table["embedding"] = table["embedding"].at[token].set(jnp.nan)
   head["kernel"] = head["kernel"].at[:, token].set(0.0)
   return api.Model(model.network, params)
+
+
+def pickled(model):
+  return pickle.loads(pickle.dumps(model))
+
+
+def test_models_compare_hash_and_print_without_parameters(setup, paths):
+  target, draft, _ = setup
+  again = specdec_t5x.load_model(paths[0])
+  assert target == target != again
+  assert [draft, again].index(again) == 1
+  assert len({target, draft, again, target}) == 3
+  assert "array" not in repr(target).lower()
+
+
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+def test_copies_of_models_decode_alike(paths, weights, copied):
+  target = specdec_t5x.load_model(paths[0], weights=weights)
+
+  def decode(target):
+    drafter = Quantized(4, 0, gamma=3)
+    return specdec_t5x.generate(
+      INPUTS, target, None, paths[2], drafter=drafter, **SIZES
+    )
+
+  before = copied(target)
+  expected = decode(target)
+  assert decode(before) == decode(copied(target)) == expected
+
+
+@pytest.mark.parametrize("drafter", ["quantized", None])
+def test_a_model_with_other_parameters_derives_anew(setup, drafter):
+  target, _, vocabulary = setup
+  other = api.Model(target.network, ways.drawn(tiny.TARGET))
+  words = {"drafter": drafter, **({"gamma": 3} if drafter else {})}
+
+  def decode(target):
+    return specdec_t5x.generate(INPUTS, target, None, vocabulary, **words, **SIZES)
+
+  decode(target)
+  replaced = dataclasses.replace(target, params=other.params)
+  assert decode(replaced) == decode(other)
 
 
 UNKNOWN = 2
@@ -246,6 +335,32 @@ def test_nan_logits_are_an_error_with_the_input(setup, broken, temperature, word
     specdec_t5x.generate(WITH_NAN, target, draft, vocabulary, **settings)
 
 
+def broken_pipe():
+  reader, writer = os.pipe()
+  os.close(reader)
+  return os.fdopen(writer, "w", buffering=1)
+
+
+def closed():
+  stream = io.StringIO()
+  stream.close()
+  return stream
+
+
+@pytest.mark.parametrize("stream", [broken_pipe, closed, lambda: None])
+def test_a_progress_bar_that_nobody_reads_loses_no_output(setup, stream, monkeypatch):
+  words = {"batch_size": 2, "max_length": 10, "gamma": 3}
+  expected = specdec_t5x.generate(INPUTS, *setup, **words)
+  monkeypatch.setattr(api, "_SHOWN_AFTER", 0.0)
+  monkeypatch.setattr(sys, "stderr", stream())
+  assert specdec_t5x.generate(INPUTS, *setup, **words) == expected
+
+
+def test_names_are_offered_for_completion():
+  assert {"generate", "load_model", "Sampling", "serve"} <= set(dir(specdec_t5x))
+  assert all(hasattr(specdec_t5x, name) for name in dir(specdec_t5x))
+
+
 def test_64_bits_change_no_output(paths, monkeypatch):
   generate = functools.partial(specdec_t5x.generate, INPUTS, vocabulary=paths[2])
 
@@ -256,7 +371,7 @@ def test_64_bits_change_no_output(paths, monkeypatch):
   expected = sampled()
   target, draft = map(specdec_t5x.load_model, paths[:2])
   plain = generate(target, None, **SIZES)
-  for name, value in {"_tuned": {}, "_measured": {}, "_SECONDS": 0.0}.items():
+  for name, value in {"_measured": {}, "_SECONDS": 0.0}.items():
     monkeypatch.setattr(tuning, name, value)
   monkeypatch.setattr(tuning, "_read", lambda name, count: None)
   with jax.enable_x64(True):

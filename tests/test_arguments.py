@@ -1,18 +1,25 @@
 """Arguments that Python's entry points refuse, by Python's names, or accept."""
 
+import dataclasses
+import json
 import pathlib
+from collections import UserDict
+from types import MappingProxyType
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import specdec_t5x
 from specdec_t5x import Sampling, api, environment
 from specdec_t5x.core.describe import describe
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.of_target import Quantized
+from specdec_t5x.hugging_face import generation
+from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.names import in_python
 from specdec_t5x.network.functional import network_for
 from tests import ways
-from tests.t5x_bridge import tiny
+from tests.t5x_bridge import tiny, tiny_gpt
 
 TEXTS = tiny.sentences(2, seed=6)
 SIZES = {"max_length": 5, "batch_size": 2}
@@ -43,6 +50,23 @@ def setup(tmp_path_factory):
     (["a", ["b"]], r"inputs\[1\] must be a text \(str\), got \['b'\]"),
     (["a", "b\udc80c"], r"inputs\[1\] must be Unicode, .* at character 1"),
     (["\ud83d"], r"inputs\[0\] must be Unicode, .* at character 0"),
+    ({"input_ids": [[5, 1]]}, r"got a dict of \['input_ids'\]. Give inputs\[key\]"),
+    (UserDict(text=["a"]), r"got a UserDict of \['text'\]. Give inputs\[key\]"),
+    (MappingProxyType({"a": "b"}), "got a mappingproxy of"),
+    ({"a"}, r"got a set of \['a'\]. Give a list"),
+    (frozenset("a"), "got a frozenset of"),
+    ([{"text": "a"}], r"inputs\[0\] must be a text \(str\), got {'text': 'a'}"),
+    (np.array("text"), r"inputs must be a list of texts, got array\('text'"),
+    (jnp.array(5), "inputs must be a list of texts, got"),
+    ([5, 6, 1], r"the token ids of a single input: \[5, 6, 1\]. Wrap the ids"),
+    (np.array([5, 6, 1]), "the token ids of a single input"),
+    ([[[5, 1]]], r"inputs\[0\] must be a list of token ids"),
+    (np.ones((1, 2, 3), int), r"inputs\[0\] must be a list of token ids"),
+    (np.ones((1, 2)), r"inputs\[0\] must be a list of token ids"),
+    (np.ones((1, 2), bool), r"inputs\[0\] must be a list of token ids"),
+    ([[5, -1]], r"inputs\[0\] must be a list of token ids"),
+    ([[5, 1], [0, 5]], r"inputs\[1\] must have padding at the end alone, got \[0, 5\]"),
+    (np.array([[0, 0, 5, 0]]), r"got \[0, 0, 5\], which begins with 0. Pad on the rig"),
   ],
   ids=ascii,
 )
@@ -55,6 +79,82 @@ def test_an_input_that_is_not_a_text_is_named(setup, tmp_path, inputs, message, 
     setup = {**setup, "vocabulary": str(tmp_path)}
   with pytest.raises(ValueError, match=message):
     specdec_t5x.generate(inputs, **setup, **SIZES)
+
+
+IDS = [[5, 9, 4, 1], [7, 1], [3, 8, 2, 6, 1]]
+RECTANGLE = np.array([[*ids, *[0] * (7 - len(ids))] for ids in IDS])
+
+
+@pytest.mark.parametrize(
+  "padded",
+  [
+    RECTANGLE,
+    RECTANGLE.tolist(),
+    jnp.array(RECTANGLE),
+    RECTANGLE.astype(np.uint16),
+    [jnp.array(ids) for ids in IDS],
+    tuple(RECTANGLE),
+    iter(RECTANGLE),
+  ],
+  ids=lambda x: type(x).__name__,
+)
+def test_padded_ids_give_the_tokens_of_the_ids(setup, padded):
+  words = {**setup, "draft": None, **SIZES}
+  expected = specdec_t5x.generate(IDS, **words)
+  assert specdec_t5x.generate(padded, **words) == expected
+  assert len({tuple(output.tokens) for output in expected}) > 1
+
+
+@pytest.mark.parametrize(
+  "inputs", [[[]], [[5, 1], []], np.zeros((2, 3), int), np.zeros((2, 0), int)], ids=str
+)
+def test_an_encoder_needs_a_token(setup, inputs):
+  with pytest.raises(ValueError, match=r"inputs\[[01]\] has no tokens, but .* one"):
+    specdec_t5x.generate(inputs, **setup, **SIZES)
+
+
+@pytest.mark.parametrize("inputs", [[[]], [[], [5]], np.zeros((2, 3), int)], ids=str)
+def test_a_decoder_only_prompt_may_be_empty(setup, inputs):
+  config = tiny_gpt.TARGET
+  target = api.Model(network_for(config), ways.drawn(config))
+  words = {"vocabulary": setup["vocabulary"], **SIZES}
+  outputs = specdec_t5x.generate(inputs, target, None, **words)
+  assert outputs[0] == specdec_t5x.generate([""], target, None, **words)[0]
+
+
+EMPTY = {"list": [], "tuple": (), "array": np.zeros((0, 3), int), "iterator": iter([])}
+
+
+@pytest.mark.parametrize("inputs", EMPTY.values(), ids=EMPTY)
+def test_no_inputs_give_no_outputs(setup, inputs):
+  assert specdec_t5x.generate(inputs, **setup, **SIZES) == []
+
+
+def test_a_folder_s_padding_is_padding(setup):
+  target = dataclasses.replace(setup["target"], generation=Generation(pads=(0, 4)))
+  words = {**setup, "target": target, "draft": None, **SIZES}
+  padded = [[5, 4, 9, 1, 4, 4], [7, 1, 4, 0, 4]]
+  expected = specdec_t5x.generate([[5, 4, 9, 1], [7, 1]], **words)
+  assert specdec_t5x.generate(padded, **words) == expected
+  with pytest.raises(ValueError, match=r"inputs\[0\] must have padding at the end"):
+    specdec_t5x.generate([[4, 7, 1]], **words)
+
+
+@pytest.mark.parametrize(
+  ("fields", "pads"),
+  [
+    ({}, (0,)),
+    ({"pad_token_id": 0}, (0,)),
+    ({"pad_token_id": 3}, (0, 3)),
+    ({"pad_token_id": 1, "eos_token_id": 1}, (0,)),
+    ({"pad_token_id": -1}, (0,)),
+    ({"pad_token_id": [3]}, (0,)),
+  ],
+  ids=str,
+)
+def test_a_folder_names_its_padding(tmp_path, fields, pads):
+  (tmp_path / "config.json").write_text(json.dumps(fields))
+  assert generation.read(tmp_path).pads == pads
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from specdec_t5x import console, tuning
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
@@ -19,7 +19,7 @@ from specdec_t5x.t5x_bridge import pace, writer
 from tests.t5x_bridge import tiny
 
 TARGET, DRAFT = (network_for(config) for config in (tiny.TARGET, tiny.DRAFT))
-DRAFTED = SpeculativeDecoder(TARGET, DraftModel(DRAFT, 2))
+DRAFTED = Decoder(TARGET, DraftModel(DRAFT, 2))
 
 
 STATISTICS = {
@@ -121,20 +121,21 @@ def test_tokens_are_timed_after_compilation(clock, capsys):
   assert stages[1:] == ["Decoding 10 examples."]
 
 
-def timed(monkeypatch, decoder, is_kept=False):
-  job = tuning.Job(decoder, 4, 8, GREEDY, 10)
-  times = tuning.Times((0.010, 0.015, 0.020), prepare=(0.1, 0.2), is_kept=is_kept)
-  monkeypatch.setattr(tuning, "_tuned", {job: tuning.Tuned(decoder, "", times)})
+def timed(is_kept=False):
+  """Returns a decode with measured times: outputs of 2.5 tokens take .1 s to start."""
+  job = tuning.Job(dataclasses.replace(DRAFTED, policy=CostAware()), 4, 8, GREEDY, 10)
+  policy = CostAware((0.010, 0.015, 0.020), prepare=(0.04, 0.08), is_kept=is_kept)
+  return [(job, dataclasses.replace(DRAFTED, policy=policy))]
 
 
-def test_the_speedup_follows_from_iterations_of_this_run(clock, monkeypatch):
-  timed(monkeypatch, dataclasses.replace(DRAFTED, policy=CostAware()))
+def test_the_speedup_follows_from_iterations_of_this_run(clock):
   decode(clock)
   # 250 calls with 3.2 drafted tokens: the longest drafts, 20 ms; 10 encoder calls.
   speed = (1000 * 0.010 + 1.0) / (250 * 0.020 + 2.0)
-  plain_seconds = pace.plain_seconds_per_token(STATISTICS)
-  assert plain_seconds == pytest.approx(0.002 * speed)
-  assert writer.closing(STATISTICS, [], True) == [
+  ((job, decoder),) = timed()
+  found = tuning.speed_by_iterations(job, decoder, STATISTICS)
+  assert found == pytest.approx(speed)
+  assert writer.closing(STATISTICS, True, timed()) == [
     "4.00 tokens per target call (10 examples, 1000 tokens).",
     "75% of the drafted tokens were accepted, and 0.930 of the tested tokens (alpha).",
     "2.00 ms per token; plain decoding takes about 3.14 ms on this machine, as "
@@ -143,31 +144,26 @@ def test_the_speedup_follows_from_iterations_of_this_run(clock, monkeypatch):
 
 
 @pytest.mark.parametrize("is_measured", [False, True])
-def test_a_speedup_that_this_run_did_not_measure_is_not_printed(
-  clock, monkeypatch, tmp_path, is_measured
-):
-  monkeypatch.setattr(tuning, "_tuned", {})
-  if is_measured:  # By an earlier process.
-    timed(monkeypatch, dataclasses.replace(DRAFTED, policy=CostAware()), is_kept=True)
+def test_a_speedup_that_this_run_did_not_measure_is_not_printed(clock, is_measured):
+  tuned = timed(is_kept=True) if is_measured else []  # By an earlier process.
   decode(clock)
-  assert writer.closing(STATISTICS, [], True)[-1] == (
+  assert writer.closing(STATISTICS, True, tuned)[-1] == (
     "2.00 ms per token. A baseline_*.gin run measures plain decoding's time."
   )
-  assert not list(tmp_path.iterdir())
 
 
 def test_the_last_lines_have_the_reason_for_no_drafts(clock):
   decode(clock)
   nothing = {**STATISTICS, "drafted": 0, "accepted": 0}
-  why = "Decoding plainly: it does not pay."
-  assert writer.closing(nothing, [why], True) == [
+  tuned = timed()
+  assert writer.closing(nothing, True, tuned) == [
     "Nothing was drafted.",
-    why,
+    tuned[0][1].policy.outlook((0, 1, 2)),
     "10 examples, 1000 tokens, 2.00 ms per token.",
     "--gin.GAMMA=5 --gin.GAMMA_POLICY=\"'fixed'\" drafts 5 tokens per target call in "
     "every case.",
   ]
   # A copying drafter has found no match.
-  assert writer.closing(nothing, [], True)[0] == "Nothing was drafted."
-  assert writer.closing(nothing, [], False)[0].startswith("10 examples")
-  assert writer.closing(None, [], True) == []
+  assert writer.closing(nothing, True)[0] == "Nothing was drafted."
+  assert writer.closing(nothing, False)[0].startswith("10 examples")
+  assert writer.closing(None, True) == []

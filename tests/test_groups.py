@@ -10,8 +10,9 @@ import specdec_t5x
 from specdec_t5x import Sampling, api, groups
 from specdec_t5x.build import together
 from specdec_t5x.decoding.state import keys_at, row_keys
-from specdec_t5x.groups import Group, grouped
+from specdec_t5x.groups import Group, grouped, rows_for
 from specdec_t5x.network.functional import network_for
+from specdec_t5x.policies import CostAware
 from specdec_t5x.vocabularies.opening import open_vocabulary
 from tests import ways
 from tests.t5x_bridge import tiny, tiny_gpt
@@ -62,12 +63,13 @@ def shapes_of(monkeypatch):
     ([], {}),
     ([0, 0], {0: 2}),
     ([3, 16, 0], {16: 3}),
-    ([10] * 63 + [2260], {2272: 1, 16: 63}),
-    ([2260] + [10] * 7, {2272: 8}),
-    ([2260] + [10] * 8, {2272: 1, 16: 8}),
-    ([300, 10, 300], {304: 3}),  # 288 tokens of padding cost less than a program.
+    ([10] * 63 + [2260], {2304: 1, 16: 63}),
+    ([2260] + [10] * 7, {2304: 8}),
+    ([2260] + [10] * 8, {2304: 1, 16: 8}),
+    ([300, 10, 300], {320: 3}),  # 304 tokens of padding cost less than a program.
     ([*range(1, 513)] * 16, {512: 4096, 256: 2048, 128: 1024, 64: 512, 32: 512}),
-    ([40] * 1000, {48: 1000}),
+    ([40] * 1000, {64: 1000}),
+    ([65], {128: 1}),
   ],
   ids=lambda x: str(x)[:20],
 )
@@ -80,6 +82,13 @@ def test_groups_have_few_widths_and_little_padding(lengths, widths):
   for group in found:
     assert list(group.numbers) == sorted(group.numbers)
     assert all(lengths[number] <= group.width for number in group.numbers)
+
+
+def test_inputs_of_any_number_and_length_have_few_shapes():
+  widths = {grouped([length])[0].width for length in range(1, 513)}
+  assert widths == {16, 32, *range(64, 513, 64)}
+  assert {rows_for(count, 16) for count in range(200)} == {1, 2, 3, 4, 6, 8, 12, 16}
+  assert {rows_for(count, 6) for count in range(200)} == {1, 2, 3, 4, 6}
 
 
 def test_an_incomplete_batch_repeats_its_first_input():
@@ -141,10 +150,56 @@ def test_a_long_input_does_not_pad_short_inputs(at, vocabulary, monkeypatch):
   )
   outputs = generate(texts, *models("t5"), gamma=2)
   (slots, (rows, width)), (few, (many, narrow)) = shapes
-  assert (slots, rows, few, many) == (0, 1, 16, 64)
+  assert (slots, rows, few, many) == (0, 1, 16, 128)
   assert narrow == 16
   assert width > 1000
   alone = generate([texts[at], TEXTS[0]], models("t5")[0], None)
   others = outputs[:at] + outputs[at + 1 :]
   assert outputs[at].tokens == alone[0].tokens
   assert all(each.tokens == alone[1].tokens for each in others)
+
+
+@pytest.mark.parametrize("words", [{}, {"gamma": 2}], ids=["plain", "fixed"])
+def test_calls_of_any_size_share_programs_and_keep_their_samples(
+  words, vocabulary, monkeypatch
+):
+  target, draft = models("t5")
+  texts = tiny.sentences(21, seed=9)
+  shapes = shapes_of(monkeypatch)
+
+  def sampled(count):
+    return specdec_t5x.generate(
+      texts[:count],
+      target,
+      draft if words else None,
+      vocabulary,
+      sampling=Sampling(1.0),
+      max_length=6,
+      batch_size=4,
+      **words,
+    )
+
+  everything = sampled(21)
+  for count in (1, 2, 3, 4, 5, 9, 17):
+    assert sampled(count) == everything[:count]
+  assert {shape for _, shape in shapes} == {(rows, 16) for rows in (1, 2, 3, 4, 32)}
+
+
+def test_rows_without_an_input_change_no_estimate(vocabulary):
+  """Of three inputs in four rows, the fourth neither drafts nor counts."""
+  target, draft = models("t5")
+  policy = CostAware((1.0, 1.01, 1.02), prior_alpha=0.9)
+  decoder, params = together(target, draft, gamma=2, policy=policy)
+  found = open_vocabulary(vocabulary)
+  ids = api.encoded(TEXTS[:3], target.network, found)
+  run = api.compiled(decoder, Sampling(1.0), 6, found.eos_id)
+  decoded = []
+  for rows in (3, 4):
+    [(_, inputs)] = Group(16, (0, 1, 2)).batches(ids, rows)
+    keys = row_keys(jax.random.key(3), rows)
+    decoded.append(run(params, inputs, keys, np.arange(rows) < 3))
+  few, more = decoded
+  np.testing.assert_array_equal(few.tokens, more.tokens[:3])
+  np.testing.assert_allclose(few.policy_state.tried, more.policy_state.tried[:3])
+  assert few.statistics.drafted.sum() == more.statistics.drafted.sum() > 0
+  assert not more.policy_state.tried[3]

@@ -6,10 +6,10 @@ from tests.real_data import ROOT
 
 FLOORS = """t5x
 core lazy names platforms quiet tables console promotion
-native ways
-network hugging_face
+ways
+native network hugging_face programs
 decoding
-drafters policies vocabularies analysis
+drafters policies vocabularies analysis prepared
 data checkpoints tuning
 build groups arguments environment
 t5x_bridge api __init__

@@ -10,24 +10,21 @@ import numpy as np
 import pytest
 
 from specdec_t5x.analysis.theory import expected_tokens, walltime_improvement
-from specdec_t5x.build import longest, policy_for
-from specdec_t5x.contrib.heads import HeadDraft
-from specdec_t5x.contrib.layer_skip import LayerSkip
+from specdec_t5x.build import policy_for
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding import generate as loop_module
-from specdec_t5x.decoding.baseline import Plain
-from specdec_t5x.decoding.cost_aware import Counts
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.generate import generate, generate_plain
-from specdec_t5x.decoding.policy import Fixed, Policy
+from specdec_t5x.decoding import loop as loop_module
+from specdec_t5x.decoding.contracts import Policy
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.loop import generate
+from specdec_t5x.decoding.policies import Counts, Fixed
 from specdec_t5x.decoding.state import no_info, row_keys
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.of_target import LayerSkip, Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
-from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.policies import CostAware
@@ -48,11 +45,11 @@ class Alternating(Policy):
 
   may_rest = True
 
-  def start(self, rows):
-    return jnp.zeros(rows, jnp.int32)
+  def start(self, rows, before=None, is_new=None):
+    fresh = jnp.zeros(rows, jnp.int32)
+    return fresh if is_new is None else jnp.where(is_new, fresh, before)
 
-  def lengths(self, policy_state, rows, choices):
-    del rows
+  def lengths(self, policy_state, choices):
     rests = policy_state % (self.drafts + 1) == self.drafts
     return jnp.where(rests, 0, choices[-1]).astype(jnp.int32)
 
@@ -93,9 +90,9 @@ def compiled(policy, sampling=GREEDY):
 
 @functools.cache
 def plain():
-  _, state = start(Fixed())
-  decoder = Plain(TARGET.extend, GREEDY, ROOM, 1, adjusted_probs)
-  return jax.jit(lambda: generate_plain(decoder, state))()
+  ctx, state = start(Fixed())
+  ctx = dataclasses.replace(ctx, drafter=None)
+  return jax.jit(lambda: generate(ctx, state))()
 
 
 # ---- Outputs and statistics ----
@@ -172,7 +169,8 @@ def counts_of(accepted, tried):
 def chosen(policy, accepted, tried, lengths=None):
   """Returns the next draft lengths of rows with the counts."""
   lengths = lengths or tuple(range(len(policy.seconds) or GAMMA + 1))
-  return np.asarray(policy.lengths(counts_of(accepted, tried), len(tried), lengths))
+  found = policy.lengths(counts_of(accepted, tried), lengths)
+  return np.broadcast_to(found, len(tried))
 
 
 @pytest.mark.parametrize("lengths", [tuple(range(8)), (0, 7), (0, 2, 6)], ids=str)
@@ -231,7 +229,7 @@ def test_rows_rest_after_failed_drafts_until_the_counts_decay(policy, tried, siz
   result = []
   lengths = tuple(range(len(policy.seconds)))
   for _ in range(300):
-    result.append(int(policy.lengths(counts, 1, lengths)[0]))
+    result.append(int(policy.lengths(counts, lengths)[0]))
     counts = policy.update(counts, no_info(1))
   assert (result[0], result[-1]) == sizes
   assert result == sorted(result)
@@ -348,8 +346,8 @@ def test_the_policy_is_the_requested_policy_or_the_default(drafter, named, defau
 )
 def test_a_drafter_s_gamma_is_drafted_like_a_requested_gamma(drafter):
   defaults = [policy_for(drafter, None, None, is_word) for is_word in (True, False)]
-  for gamma in (drafter.gamma, 2):
-    with_gamma = dataclasses.replace(drafter, gamma=int(gamma))
+  for gamma in (drafter.tree.size, 2):
+    with_gamma = dataclasses.replace(drafter, gamma=gamma)
     for is_word in (True, False):
       assert policy_for(with_gamma, None, None, is_word) == Fixed()
       assert policy_for(with_gamma, "auto", None, is_word) == policy_for(
@@ -359,7 +357,6 @@ def test_a_drafter_s_gamma_is_drafted_like_a_requested_gamma(drafter):
   other = {"match": 2} if isinstance(drafter, Copy) else {}
   copied = dataclasses.replace(dataclasses.replace(drafter), **other)
   assert [policy_for(copied, None, None, word) for word in (True, False)] == defaults
-  assert policy_for(drafter, None, longest(None)) == Fixed()
 
 
 def test_a_rounded_target_has_a_high_prior_alpha():
@@ -392,7 +389,7 @@ def test_a_wrong_number_of_times_is_refused():
   CostAware().check((0, 7))
   target = network_for(tiny.TARGET)
   with pytest.raises(ValueError, match=r"needs 2 times, .* \(0, 3\) tokens, got 3"):
-    SpeculativeDecoder(target, SparseDraft(NETWORK, 3), policy=times)
+    Decoder(target, SparseDraft(NETWORK, 3), policy=times)
 
 
 @pytest.mark.parametrize("length", [-1, 2.5, True])

@@ -5,8 +5,7 @@ import pytest
 
 import specdec_t5x
 from specdec_t5x import Sampling
-from specdec_t5x.contrib.layer_skip import LayerSkip
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.of_target import LayerSkip, Quantized
 from specdec_t5x.policies import CostAware
 from tests.t5x_bridge import tiny
 

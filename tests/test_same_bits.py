@@ -1,6 +1,7 @@
 """Blocks of equal width give plain and speculative decoding equal bits (SAME_BITS)."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +10,9 @@ import pytest
 
 from specdec_t5x import api, build
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.decoding import widths
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoder import FIXED_WIDTH, Decoder, in_blocks_of
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.native import platforms
 from specdec_t5x.network import functional
@@ -85,17 +85,17 @@ def logits(extend, config, count):
 
 
 def test_a_block_has_the_fixed_width_and_leaves_no_filler():
-  wide, _, cache = logits(widths.of_fixed_width, T5, 3)
+  wide, _, cache = logits(partial(in_blocks_of, FIXED_WIDTH), T5, 3)
   assert wide.shape == (12, 3, 40)
   np.testing.assert_array_equal(cache.index, 3)
-  full, _, _ = logits(lambda extend: extend, T5, widths.FIXED_WIDTH)
+  full, _, _ = logits(lambda extend: extend, T5, FIXED_WIDTH)
   np.testing.assert_array_equal(wide, full[:, :3])
 
 
 def test_by_default_blocks_have_one_width_on_accelerators_at_batch_1(monkeypatch):
-  plain = PlainDecoder(network_for(T5))
-  drafts = SpeculativeDecoder(plain.target, DraftModel(plain.target, 5))
-  long = SpeculativeDecoder(plain.target, DraftModel(plain.target, 8))
+  plain = Decoder(network_for(T5))
+  drafts = Decoder(plain.target, DraftModel(plain.target, 5))
+  long = Decoder(plain.target, DraftModel(plain.target, 8))
   assert not any(x.is_fixed(1) for x in (plain, drafts, long))  # The device is a CPU.
   monkeypatch.setattr(platforms, "wide_blocks_cost_more", lambda: False)
   assert [x.is_fixed(1) for x in (plain, drafts, long)] == [True, True, False]
@@ -114,16 +114,16 @@ TREE = TreeDraft(NETWORK, build.delayed(0, 2, 2))
   ("kind", "settings", "message"),
   [
     (
-      SpeculativeDecoder,
+      Decoder,
       {"drafter": DraftModel(NETWORK, 8), "same_bits": True},
       "at most 7 tokens.*got 8 tokens: .*Lower GAMMA",
     ),
     (
-      SpeculativeDecoder,
+      Decoder,
       {"drafter": TREE, "rule": build.get_rule("traversal"), "same_bits": True},
       "got 4 tokens as a tree: every call",
     ),
-    (PlainDecoder, {"block": 9, "same_bits": True}, "got 8 tokens"),
+    (Decoder, {"block": 9, "same_bits": True}, "got 8 tokens"),
   ],
 )
 def test_drafts_that_do_not_fit_the_block_are_refused(kind, settings, message):

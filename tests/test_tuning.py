@@ -16,9 +16,9 @@ from specdec_t5x import console, tuning
 from specdec_t5x.contrib.online.rejections import KeepRejections
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.greedy import Coupled
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.core.rules.coupled import Coupled
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native import library
@@ -44,7 +44,7 @@ def arguments():
   return {"target": params, "draft": params}, INPUTS, row_keys(KEY, 2)
 
 
-AUTO = SpeculativeDecoder(NETWORK, DraftModel(NETWORK, GAMMA), policy=CostAware())
+AUTO = Decoder(NETWORK, DraftModel(NETWORK, GAMMA), policy=CostAware())
 
 
 def job(decoder=AUTO, sampling=GREEDY, rows=2):
@@ -56,14 +56,13 @@ def tuned(*settings, **named):
 
 
 def measure(*settings, **named):
-  tuned(*settings, **named)
-  return tuple(tuning.asked_for()[-1]["seconds"])
+  return tuned(*settings, **named).policy.seconds
 
 
 def forget(monkeypatch):
   """Forgets this process's times, like a new process that finds the kept times."""
   monkeypatch.setattr(tuning, "_measured", {})
-  monkeypatch.setattr(tuning, "_tuned", {})
+  console.say_once.cache_clear()
 
 
 @pytest.fixture
@@ -123,6 +122,59 @@ def test_a_job_is_measured_once(cache, counted):
   assert measure(dataclasses.replace(AUTO, slots=1), rows=8) == (1.0, 1.1, 1.35)
   assert [job.rows for job in counted] == [2, 1, 2]
   assert len(counted) == len(files_of(cache)) == 3
+
+
+@pytest.mark.parametrize(
+  ("one", "other"),
+  [
+    ({"sampling": Sampling(0.7)}, {"sampling": Sampling(1.3)}),
+    ({"sampling": Sampling(1.0, top_k=5)}, {"sampling": Sampling(0.5, top_k=9)}),
+    ({"sampling": Sampling(1.0, top_p=0.5)}, {"sampling": Sampling(1.0, top_p=0.9)}),
+    ({"sampling": GREEDY}, {"sampling": Sampling(1e-5, top_k=3, coupled=True)}),
+    ({"max_length": 64}, {"max_length": 90}),
+    ({"max_length": 12}, {"max_length": 23}),
+    ({"input_length": 128}, {"input_length": 180}),
+    ({"input_length": 0}, {"input_length": 16}),
+  ],
+  ids=str,
+)
+def test_jobs_with_nearly_the_same_times_are_measured_once(cache, counted, one, other):
+  tuned = [
+    tuning.tuned(dataclasses.replace(job(), **words), {}).policy
+    for words in (one, other)
+  ]
+  assert len(counted) == 1
+  assert tuned[0].seconds == tuned[1].seconds
+  few, more = (words.get("max_length", 1) for words in (one, other))
+  # The start of a decode is shared by the tokens of an output.
+  assert tuned[0].prepare[1] * max(1.0, few / 4) == pytest.approx(
+    tuned[1].prepare[1] * max(1.0, more / 4)
+  )
+
+
+@pytest.mark.parametrize(
+  ("one", "other"),
+  [
+    ({"sampling": GREEDY}, {"sampling": Sampling(1.0)}),
+    ({"sampling": Sampling(1.0)}, {"sampling": Sampling(1.0, top_k=3)}),
+    ({"sampling": Sampling(1.0, top_k=3)}, {"sampling": Sampling(1.0, top_p=0.3)}),
+    ({"sampling": Sampling(1.0)}, {"sampling": Sampling(1.0, coupled=True)}),
+    ({"max_length": 64}, {"max_length": 96}),
+    ({"input_length": 64}, {"input_length": 256}),
+    ({"rows": 1}, {"rows": 2}),
+  ],
+  ids=str,
+)
+def test_jobs_with_other_times_are_measured(cache, counted, one, other):
+  for words in (one, other):
+    tuning.tuned(dataclasses.replace(job(), **words), {})
+  assert len(counted) == 2
+
+
+def test_a_job_is_not_measured_with_more_memory_than_it_takes(cache, counted):
+  for length in (2049, 5000, 100_000):
+    tuning.tuned(dataclasses.replace(job(), max_length=length), {})
+    assert length / 1.5 < counted[-1].max_length <= length
 
 
 def test_a_process_reads_the_times_of_an_earlier_process(cache, counted, monkeypatch):
@@ -204,8 +256,9 @@ def test_a_decode_is_plain_if_drafts_do_not_pay(cache, monkeypatch, is_measured)
   monkeypatch.setattr(tuning, "_measure", lambda *_: measured)
   policy = CostAware() if is_measured else CostAware(times)
   decoder = dataclasses.replace(AUTO, policy=policy, rule=Coupled(), slots=1)
-  expected = PlainDecoder(AUTO.target, slots=1, rule=Coupled())
-  assert tuned(decoder) == expected
+  found = tuned(decoder)
+  assert found.drafter is None
+  assert (found.target, found.rule, found.slots) == (AUTO.target, Coupled(), 1)
   # An observer's program is speculative: the program records that nothing was drafted.
   watched = dataclasses.replace(decoder, observer=KeepRejections(2))
   assert tuned(watched).drafter is AUTO.drafter
@@ -215,9 +268,12 @@ def test_the_expected_gain_is_printed_once(cache, counted, capsys):
   # An output is expected to have a quarter of 12 tokens.
   policy = CostAware((1.0, 1.1, 1.225), prepare=(0.3 / 3, 0.6 / 3))
   assert tuned() == tuned() == dataclasses.replace(AUTO, policy=policy)
-  *_, printed = capsys.readouterr().err.splitlines()
-  assert printed == policy.outlook((0, 1, 2))
-  assert tuning.outlooks() == [printed]
+  # Short inputs share their times.
+  tuning.tuned(dataclasses.replace(job(), input_length=6), arguments()[0])
+  lines = capsys.readouterr().err.splitlines()
+  assert lines[-1] == policy.outlook((0, 1, 2))
+  assert lines.count(lines[-1]) == 1
+  assert tuning.outlook(job(), tuned()) == lines[-1]
 
 
 def test_the_policy_s_prior_changes_no_times(cache, counted):
@@ -233,14 +289,13 @@ def test_the_policy_s_prior_changes_no_times(cache, counted):
   [
     dataclasses.replace(AUTO, policy=CostAware((1.0, 1.1, 1.2))),
     dataclasses.replace(AUTO, policy=Fixed()),
-    PlainDecoder(NETWORK),
+    Decoder(NETWORK),
   ],
   ids=["known", "fixed", "plain"],
 )
 def test_decoders_that_need_no_times_are_not_measured(decoder, cache, counted, capsys):
   assert tuned(decoder) is decoder
   assert not counted
-  assert not tuning.asked_for()
   assert not capsys.readouterr().err
 
 
@@ -249,7 +304,6 @@ def test_several_devices_have_no_times(cache, counted, monkeypatch, capsys):
   assert tuned() is tuned() is AUTO
   assert not counted
   assert not cache.exists()
-  assert not tuning.asked_for()
   (printed,) = capsys.readouterr().err.splitlines()
   assert "drafting GAMMA tokens" in printed
 

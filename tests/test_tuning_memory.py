@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from specdec_t5x import tuning
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import initial_variables
@@ -50,14 +50,12 @@ def print_peaks():
   for policy in ("fixed", "auto"):
     before = memory.resident()
     memory.forget_peak()
-    decoder = SpeculativeDecoder(
-      target, DraftModel(draft, 1), policy=get_policy(policy)
-    )
-    decoder = tuning.tuned(tuning.Job(decoder, 2, 16, *SETTINGS), params)
-    run = jax.jit(lambda *x, decoder=decoder: decoder.decode(*x, *SETTINGS, 1).tokens)
+    decoder = Decoder(target, DraftModel(draft, 1), policy=get_policy(policy))
+    tuned = tuning.tuned(tuning.Job(decoder, 2, 16, *SETTINGS), params)
+    run = jax.jit(lambda *x, decoder=tuned: decoder.decode(*x, *SETTINGS, 1).tokens)
     run(params, inputs, keys).block_until_ready()
   weights = sum(x.nbytes for x in jax.tree.leaves(params))
-  print(json.dumps([memory.peak() - before, weights, len(tuning.asked_for())]))
+  print(json.dumps([memory.peak() - before, weights, bool(tuned.policy.seconds)]))
 
 
 def test_measuring_takes_no_second_set_of_parameters():

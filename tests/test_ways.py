@@ -15,9 +15,9 @@ import pytest
 from specdec_t5x import build
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.loop import generate
+from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
@@ -34,7 +34,7 @@ COUPLED = Sampling(coupled=True)
 
 def resting(drafter):
   """Returns a policy that rests: in turns with drafts, or for good after two drafts."""
-  return Alternating() if drafter.resumes else Alternating(drafts=2)
+  return Alternating() if drafter.traits.resumes else Alternating(drafts=2)
 
 
 def same_tokens(found, expected):
@@ -100,7 +100,7 @@ def test_rests_are_between_drafts_or_after_the_last_draft(name):
   rests = [kind == "rest" for kind in kinds]
   assert sum(rests) > 1
   # A drafter that can't continue after a rest drafts before the first rest.
-  assert (rests == sorted(rests)) == (not drafter.resumes)
+  assert (rests == sorted(rests)) == (not drafter.traits.resumes)
 
 
 def test_samples_of_a_resting_batch_follow_the_enumerated_distribution():
@@ -184,7 +184,7 @@ def test_a_record_s_tiny_drafter_drafts_for_a_tiny_network(name):
   found = ways.networks_of(ways.models())
   network = found[{"ngram": "ngrams", "eagle": "eagle"}.get(name, "draft")]
   drafter = record.make({"draft": network}, **record.tiny)
-  decoder = SpeculativeDecoder(network_for(ways.CONFIGS[0]), drafter)
+  decoder = Decoder(network_for(ways.CONFIGS[0]), drafter)
   assert decoder.drafter.tree.size == record.tiny["gamma"]
 
 

@@ -16,16 +16,16 @@ import numpy as np
 from specdec_t5x import ways
 from specdec_t5x.build import Model, headed
 from specdec_t5x.checkpoints.readers import abstract_state
-from specdec_t5x.contrib.cascade import Cascade
-from specdec_t5x.contrib.heads import HeadDraft
 from specdec_t5x.contrib.link.drafter import Link
-from specdec_t5x.contrib.pruned import Pruned
 from specdec_t5x.core.tree import Tree, delayed
-from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.decoding.policy import Fixed, Policy
+from specdec_t5x.decoding.contracts import Drafter, Policy
+from specdec_t5x.decoding.policies import Fixed
+from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.of_target import Quantized
+from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import hot
 from specdec_t5x.network.config import T5Config
@@ -154,7 +154,7 @@ class Way:
 
 
 HEADS = ("drafters/heads",)
-PRUNED = (*HEADS, "contrib/pruned")
+PRUNED = (*HEADS, "drafters/pruned")
 SMALL_TREE = {"NODES": 6, "WIDTH": 3, "RANKS": 3}
 
 
@@ -173,7 +173,8 @@ def _of_record(record: ways.Way) -> Way:
   """Returns the way of a record with a tiny drafter: no other entry is needed."""
   model = "ngrams" if record.name == "ngram" else "draft"
   macros = {field: knob.macro for field, (_, knob) in record.knobs.items()}
-  has_tables = not record.kind.reads_target and model == "draft"
+  on_tables = record.make({"draft": MIDDLE}, **record.tiny)
+  has_tables = not on_tables.traits.reads_target and model == "draft"
   models = {"draft": model} if record.needs_network else {}
 
   def drafter(networks):
@@ -183,7 +184,7 @@ def _of_record(record: ways.Way) -> Way:
   return Way(
     drafter,
     models,
-    tables=record.make({"draft": MIDDLE}, **record.tiny) if has_tables else None,
+    tables=on_tables if has_tables else None,
     files=(record.gin.removesuffix(".gin"),) if record.gin else (),
     bindings={macros[x]: value for x, value in record.tiny.items() if x != "gamma"},
     page=record.page,
@@ -277,7 +278,7 @@ WAYS |= {
     lambda n: headed(n["parallel"], Pruned(6, 3, 3, table=n["ngrams"], weight=0.25)),
     {"draft": "parallel", "ngrams": "ngrams"},
     rule="traversal",
-    files=(*PRUNED, "contrib/pruned_by_ngrams"),
+    files=(*PRUNED, "drafters/pruned_by_ngrams"),
     bindings=SMALL_TREE,
     page="heads",
   ),
@@ -314,7 +315,7 @@ WAYS |= {
     lambda n: Cascade(n["draft"], DraftModel(n["lower"], 1), GAMMA),
     {"draft": "draft", "draft_2": "lower"},
     tables=Cascade(MIDDLE, DraftModel(LOWER, 2), 8),
-    files=("contrib/cascade",),
+    files=("drafters/cascade",),
     bindings={"LOWER_GAMMA": 1},
     page="cascade",
   ),
@@ -322,20 +323,20 @@ WAYS |= {
     lambda n: Cascade(n["draft"], DraftModel(n["lower"], 2), GAMMA, "flush"),
     {"draft": "draft", "draft_2": "lower"},
     tables=Cascade(MIDDLE, DraftModel(LOWER, 2), 4, "flush"),
-    files=("contrib/cascade",),
+    files=("drafters/cascade",),
     bindings={"WINDOW": "flush"},
     page="cascade",
   ),
   "cascade of copies": Way(
     lambda n: Cascade(n["draft"], Copy(2, 1), GAMMA),
     tables=Cascade(MIDDLE, Copy(2, match=1), 4),
-    files=("contrib/cascade_copy",),
+    files=("drafters/cascade_copy",),
     bindings={"COPY_MATCH": 1, "LOWER_GAMMA": 2},
     page="cascade",
   ),
   "cascade on rounded weights": Way(
     lambda n: Cascade(Quantized(4, 8), DraftModel(n["draft"], 2), GAMMA),
-    files=("contrib/cascade_quantized",),
+    files=("drafters/cascade_quantized",),
     bindings={"BITS": 4, "GROUP": 8},
     page="cascade",
   ),

@@ -20,12 +20,12 @@ from benchmarks.timed import Timed, alternate, medians, repeated, slopes
 from lab.hierarchy import planner
 from lab.hierarchy.planner import Plan
 from specdec_t5x.api import Model
-from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding import generate
-from specdec_t5x.decoding.decoders import PlainDecoder
+from specdec_t5x.decoding.loop import generate
+from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.tuning import at_most
 
 TARGET = "target"
 _RUNS = 9
@@ -217,17 +217,14 @@ def counting_calls(decode: Decode):
   @jax.jit
   def run(count, *arguments):
     how, state = decode.start(*arguments)
-    loop = generate.at_most(count)
+    loop = at_most(count)
     states = []
 
     def keeping(*args):
       states.append(loop(*args))
       return states[-1]
 
-    if isinstance(decode.decoder, PlainDecoder):
-      decoded = generate.generate_plain(how, state, keeping)
-    else:
-      decoded = generate.generate(how, state, keeping)
+    decoded = generate(how, state, keeping)
     return decoded, _calls(states[-1].state.drafter_state)
 
   return run

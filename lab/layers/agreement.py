@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from benchmarks.study import NEVER, Study
 from lab.trees import batches
 from specdec_t5x.core.distributions import Sampling, acceptance_mass
-from specdec_t5x.decoding.decoders import PlainDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import extend_fn, logits_fn
@@ -60,14 +60,15 @@ class Agreement:
   def _read(self, params, texts: Int[Array, "B E"], outputs: Int[Array, "B T"]):
     """Returns the decoder's input tokens, features, cache and first position."""
     length = outputs.shape[1]
-    decoder = PlainDecoder(self._target.network, self._block)
+    decoder = Decoder(self._target.network, block=self._block)
     keys = row_keys(jax.random.key(0), outputs.shape[0])
-    plain, state = decoder.prepare(
-      {"target": params}, texts, keys, self._sampling, length, NEVER
+    plain = decoder.context(
+      {"target": params}, len(keys), self._sampling, length, NEVER
     )
+    state = decoder.encode(plain, texts, keys)
     tokens = jnp.concatenate([state.last_tokens()[:, None], outputs[:, :-1]], axis=1)
     begin = state.lengths - 1
-    _, features, cache = plain.extend(state.target_cache.at(begin), tokens)
+    _, features, cache = plain.target.extend(state.target_cache.at(begin), tokens)
     return tokens, features, cache, begin
 
   def _agreed_of(self, params, gates: Float[Array, "N"], batch):

@@ -20,16 +20,16 @@ from lab.layers.agreement import Agreement
 from lab.layers.costs import LayerCosts
 from lab.layers.search import Search, require_optuna
 from specdec_t5x import api
-from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.policies import Fixed
+from specdec_t5x.drafters.of_target import LayerSkip
 from specdec_t5x.network.config import NetworkConfig
 
 _GIN = """# Skips {count} of {whole} sublayers. Alpha {alpha:.3f}, c {c:.2f}, predicted
 # speed {speed:.2f} times plain decoding. Temperature {temperature:g}, costs {costs}, by
 # python -m lab layers. Target: {folder}
 #
-# Add this file after configs/contrib/layer_skip.gin.
+# Add this file after configs/drafters/layer_skip.gin.
 SKIP = ({skip})
 GAMMA = {gamma}
 """

@@ -23,9 +23,9 @@ from lab.model.hlo import Program
 from specdec_t5x.core import tree
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.decoders import PlainDecoder
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.loop import score_tree
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.decoding.step import score_tree
 from specdec_t5x.network.transformer import Transformer
 
 
@@ -159,7 +159,7 @@ def _decoder(piece):
   """Returns the decoder of a piece; a decoder of blocks without a draft."""
   network = _network(piece, piece.size)
   if not piece.draft:
-    return PlainDecoder(network, piece.width)
+    return Decoder(network, block=piece.width)
   is_rounded = piece.draft in ROUNDED
   draft = piece.draft if is_rounded else _network(piece, piece.draft)
   return paired(network, draft, piece.width)
@@ -189,7 +189,7 @@ def _call(piece, weights):
 
   def prepare(*arguments):
     how, state = start(*arguments)
-    extend = decoder.drafter.extend(how.context) if piece.draft else how.extend
+    extend = decoder.drafter.extend(how) if piece.draft else how.target.extend
     return extend, state
 
   shape = tree.chain(piece.width - 1)
@@ -241,7 +241,7 @@ def _arguments(piece, decoder, weights):
   def make():
     networks = decoder.networks.items()
     params = {name: weights(network) for name, network in networks}
-    derived = decoder.derived(GREEDY).items()
+    derived = decoder.derive(GREEDY).items()
     params |= {name: derive(params["target"]) for name, derive in derived}
     keys = row_keys(jax.random.key(0), piece.batch)
     arguments = params, _inputs(piece), keys

@@ -18,7 +18,7 @@ from specdec_t5x.build import headed
 from specdec_t5x.contrib.link import process
 from specdec_t5x.contrib.link.client import Remote
 from specdec_t5x.contrib.link.drafter import Link
-from specdec_t5x.contrib.pruned import Pruned
+from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.functional import is_decoder_only
 
 # The columns that need the calls, which peers do not report.

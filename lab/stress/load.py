@@ -27,7 +27,7 @@ from lab.stress.restore import restoring
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.data.vocabularies import sentencepiece_vocabulary
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.demo import embedded
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
@@ -100,9 +100,9 @@ class Load:
     self._infer = {}
     for setting in (*settings, PLAIN):
       gamma, temperature, batch_size = setting
-      decoder = PlainDecoder(target)
+      decoder = Decoder(target)
       if gamma:
-        decoder = SpeculativeDecoder(target, DraftModel(draft, gamma))
+        decoder = Decoder(target, DraftModel(draft, gamma))
       sampling = Sampling(temperature)
       model = EncoderDecoderModel(decoder, vocabulary, vocabulary, sampling)
       if not self._infer:

@@ -29,7 +29,7 @@ from specdec_t5x.checkpoints.checkpoint import Checkpoint, flat_shapes
 from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import DTYPES, T5Config
 from specdec_t5x.network.transformer import Transformer
@@ -81,7 +81,7 @@ def measure(target: str, draft: str, devices: int = 1, dtype: str = "float32") -
   ours, theirs = (Checkpoint.open(path).settings() for path in (target, draft))
   # The number of a small draft's heads may not be divisible by the devices.
   small = Transformer(dataclasses.replace(theirs, sharding="no_heads"))
-  decoder = SpeculativeDecoder(Transformer(ours), DraftModel(small))
+  decoder = Decoder(Transformer(ours), DraftModel(small))
   vocabulary = seqio.PassThroughVocabulary(size=ours.vocab_size)
   model = EncoderDecoderModel(decoder, vocabulary, vocabulary, GREEDY)
   pair = {"target": target, "draft": draft}

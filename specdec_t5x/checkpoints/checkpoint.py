@@ -46,7 +46,10 @@ class Checkpoint(abc.ABC):
 
   Attributes:
     path: path of the folder.
+    vocabulary_folder: the folder if it may hold the model's vocabulary, or None.
   """
+
+  vocabulary_folder: str | None = None
 
   def __init__(self, path: str):
     self.path = str(path)
@@ -370,6 +373,7 @@ class HuggingFace(Checkpoint):
   def __init__(self, path: str):
     super().__init__(path)
     self.folder = Folder.open(path)
+    self.vocabulary_folder = self.path
 
   @property
   def generation(self):

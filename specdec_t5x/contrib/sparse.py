@@ -17,7 +17,7 @@ from specdec_t5x.contrib.truncation import SparseProbs, Truncation
 from specdec_t5x.core.distributions import AdjustFn, Sampling, perturbed
 from specdec_t5x.core.knobs import knob
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, check_uniforms
-from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.contracts import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import (
   ChainDrafter,
@@ -39,7 +39,7 @@ class SparseDraft(ChainDrafter):
   """
 
   network: Any
-  gamma: int = gamma_knob()
+  gamma: int | None = gamma_knob()
   # `Truncation` checks these values.
   top_k: int = knob(32, None, "kept tokens of a distribution", "DRAFT_TOPK")
   top_p: float = knob(1.0, None, "kept part of the mass", "DRAFT_TOPP")
@@ -53,15 +53,18 @@ class SparseDraft(ChainDrafter):
     """The drafting network, by name."""
     return {"draft": self.network}
 
-  def start(self, context: Context) -> Cache:
-    """Returns the draft's initial cache."""
-    return context.networks["draft"].start()
+  def start(
+    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
+  ) -> Cache:
+    """Returns the draft's first cache."""
+    del context, source
+    return caches["draft"]
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Cache]:
-    """Drafts gamma tokens; see `decoding.drafter.Drafter`."""
-    check_uniforms(uniforms, self.gamma)
+    """Drafts gamma tokens; see `decoding.contracts.Drafter`."""
+    check_uniforms(uniforms, self.tree.size)
     tokens, distribution, cache = drafted_sparsely(
       context.networks["draft"].extend,
       state,
@@ -74,7 +77,7 @@ class SparseDraft(ChainDrafter):
     probs = None
     if distribution is not None:
       probs = distribution.dense(context.target.vocab_size)
-    return Proposal.chain(tokens, probs, self.gamma), cache
+    return Proposal.chain(tokens, probs, self.tree.size), cache
 
 
 def drafted_sparsely(

@@ -4,12 +4,6 @@ Standardised sampling (Leviathan et al., section 2.2): argmax, temperature, top-
 nucleus sampling are all plain sampling from an adjusted distribution. The same
 adjustment applies to target and draft, in T5X's order: temperature, top-k, top-p.
 
-Coupled draws share noise between target and draft. With independent Gumbel noise G(x),
-a function of the position and the token x, argmax_x of log p(x) + G(x) is a draw from
-p. With the same G, the argmaxes of two distributions mostly agree (Daliri, Musco,
-Suresh, arXiv 2408.07978). G = -log E with E from the exponential distribution, so the
-draw equals argmax p / E.
-
 Shapes: L uniforms per decision, V vocabulary.
 """
 
@@ -19,7 +13,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.knobs import is_finite, is_probability, is_whole
 
@@ -29,8 +23,6 @@ MIN_TEMPERATURE = 1e-4
 LEVELS = 7
 _BRANCHES = 8
 LANES = 128
-# The noise of coupled draws is computed from the last WORDS uniforms of a decision.
-WORDS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +34,7 @@ class Sampling:
     top_k: keep the k most likely tokens (and ties with the last); 0 keeps every token.
     top_p: keep the fewest most likely tokens that reach this mass; 0 keeps every token.
     coupled: draw each token with noise that depends on the position alone
-      (`race`). Samples are then equal with and without speculation.
+      (`core.noise`). Samples are then equal with and without speculation.
   """
 
   temperature: float = 1.0
@@ -112,14 +104,14 @@ def draw(
     logits: of any float dtype.
     sampling: the adjustment.
     uniforms: in [0, 1), as for `sample`; unused at temperature 0. For coupled draws the
-      uniforms of the token's position, as for `race`.
+      uniforms of the token's position, as for `noise.race`.
     adjust: computes the distribution.
   """
   probs = adjust(logits, sampling)
   if sampling.greedy:
     token = argmax(logits)
   elif sampling.coupled:
-    token = argmax(race(probs, uniforms))
+    token = argmax(_race(probs, uniforms))
   else:
     token = sample(probs, uniforms)
   return token.astype(jnp.int32), probs
@@ -138,7 +130,14 @@ def perturbed(
   """
   if sampling.greedy or not sampling.coupled:
     return logits
-  return jnp.log(race(adjust(logits, sampling), uniforms))
+  return jnp.log(_race(adjust(logits, sampling), uniforms))
+
+
+def _race(probs, uniforms):
+  # Here alone: only coupled draws need the noise.
+  from specdec_t5x.core.noise import race
+
+  return race(probs, uniforms)
 
 
 def residual(
@@ -256,43 +255,3 @@ def in_lanes(values: Array, fill: float | int, multiple: int = 1) -> Array:
   padding = [(0, 0)] * (values.ndim - 1) + [(0, surplus)]
   padded = jnp.pad(values, padding, constant_values=fill)
   return padded.reshape(*values.shape[:-1], -1, LANES)
-
-
-def race(
-  probs: Float[Array, "*#batch V"], uniforms: Float[Array, "*#batch L"]
-) -> Float[Array, "*#batch V"]:
-  """Returns p / E. The argmax is a draw from `probs`, never a token without mass.
-
-  Args:
-    probs: non-negative, with any total.
-    uniforms: in [0, 1), on the grid of 2^-24. Equal uniforms give equal noise for any
-      shapes and distributions.
-  """
-  return probs / exponentials(uniforms, probs.shape[-1])
-
-
-def exponentials(
-  uniforms: Float[Array, "*batch L"], size: int
-) -> Float[Array, "*batch size"]:
-  """Returns independent draws from the exponential distribution, above 0 and finite.
-
-  A hash of the token id and 64 bits of the uniforms gives 64 bits per token. The
-  smallest draws win, so the grid is finest near 0: 2^-64 (docs/math.md, "Resolution").
-  """
-  words = (uniforms[..., -WORDS:] * 2.0**24).astype(jnp.uint32)[..., None]
-  first = words[..., 0, :]
-  second = words[..., 1, :]
-  third = words[..., 2, :]
-  coarse = _mixed(jnp.arange(size, dtype=jnp.uint32) + (first | third << 24))
-  fine = coarse.astype(jnp.float32) * 2.0**-64
-  hashed = _mixed(coarse ^ (second | third >> 8 << 24)).astype(jnp.float32)
-  # E would be 0 for a uniform of 0, and infinite for a uniform rounded to 1.
-  uniform = jnp.clip(hashed * 2.0**-32 + fine, 2.0**-64, 1 - 2.0**-24)
-  return -jnp.log1p(-uniform)
-
-
-def _mixed(x: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-  """Returns a hash of each number, a bijection (lowbias32 of hash-prospector)."""
-  x = (x ^ x >> 16) * jnp.uint32(0x7FEB352D)
-  x = (x ^ x >> 15) * jnp.uint32(0x846CA68B)
-  return x ^ x >> 16

@@ -18,7 +18,7 @@ import abc
 import enum
 import functools
 from collections.abc import Callable
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import flax.struct
 import jax
@@ -89,7 +89,7 @@ class Proposal:
     return self.draft_probs
 
   def drafted_probs(self) -> Float[Array, "B G"]:
-    """Returns q(x) of each drafted token x; `core.chain.drafted_probs` returns p(x)."""
+    """Returns q(x) of each drafted token x; `rules.token.drafted_probs` is p(x)."""
     if self.draft_probs is None:
       return jnp.ones(self.tokens.shape)
     tokens = self.tokens[..., None]
@@ -119,15 +119,15 @@ class Rule(abc.ABC):
     takes_trees: whether the rule verifies any tree, or only chains.
     needs_independent: whether siblings must be independent draws from one distribution.
     alpha_is_mass: whether alpha is the mean of sum_x min(p(x), q(x)).
-    reads_probs: whether the rule reads more of p than the argmax; if not, logits may
-      stand in for p, and the draft's distribution is not read.
+    reads: what the rule reads of p: "probs", or "argmax": logits may then stand in for
+      p, and the draft's distribution is not read.
   """
 
   guarantee: ClassVar[Guarantee]
   takes_trees: ClassVar[bool] = False
   needs_independent: ClassVar[bool] = False
   alpha_is_mass: ClassVar[bool] = False
-  reads_probs: ClassVar[bool] = True
+  reads: ClassVar[Literal["probs", "argmax"]] = "probs"
 
   def __post_init__(self):
     check_knobs(self)

@@ -1,8 +1,7 @@
-"""The speculative loop.
+"""The decode.
 
-Read `step` first: draft, score, verify, commit. `generate` is the loop around a step,
-and `state` is the loop's carry. `decoders` puts networks, drafter, rule and policy
-together. The contracts of these parts are `drafter`, `core.types.Rule` and `policy`.
-`baseline` is plain decoding, `cost_aware` the default policy, `widths` the widths of
-blocks, and `batching` decodes more inputs than rows.
+Read `loop` first: a step is draft, score, verify, commit, and `generate` repeats steps.
+`contracts` states what drafters, policies and networks are to the loop, `state` is the
+loop's carry, `batching` decodes more inputs than rows, `policies` has draft lengths,
+and `decoder` puts everything together.
 """

@@ -18,17 +18,15 @@ from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Int, Key
 
+from specdec_t5x.decoding.contracts import Policy
 from specdec_t5x.decoding.state import Carry, Decoded, DecodeState, no_info
-from specdec_t5x.decoding.widths import run_if
 from specdec_t5x.network.inputs import input_lengths
 
 _AXIS = "data"
 
-# (inputs, keys of their rows, whether caches have room for outputs) -> (how to decode,
-# first states).
-PrepareFn = Callable[
-  [Int[Array, "I E"], Key[Array, "R"], bool], tuple[Any, DecodeState]
-]
+# (inputs, keys of their rows, has_room=True) -> first states. Caches that are copied
+# into a row need no room for outputs.
+EncodeFn = Callable[..., DecodeState]
 
 
 @flax.struct.dataclass
@@ -38,7 +36,8 @@ class Request:
   Attributes:
     inputs: all inputs.
     keys: random keys of the outputs; the keys of an input are neighbours.
-    is_wanted: marks the inputs to decode; unwanted inputs only fill a batch.
+    is_wanted: marks the inputs to decode; unwanted inputs only fill a batch, and their
+      outputs are empty.
     policy_state: the policy's state after the batch before.
   """
 
@@ -47,18 +46,10 @@ class Request:
   is_wanted: Bool[Array, "I"]
   policy_state: Any = None
 
-  @classmethod
-  def of(
-    cls,
-    inputs: Int[Array, "I E"],
-    keys: Key[Array, "R"],
-    is_wanted: Bool[Array, "I"] | None = None,
-    policy_state: Any = None,
-  ) -> "Request":
-    """Returns the request for all inputs, or for the wanted inputs."""
-    if is_wanted is None:
-      is_wanted = jnp.ones(len(inputs), bool)
-    return cls(inputs, keys, is_wanted, policy_state)
+  @property
+  def per_input(self) -> int:
+    """The number of outputs of an input."""
+    return self.keys.shape[0] // self.inputs.shape[0]
 
 
 @flax.struct.dataclass
@@ -70,7 +61,6 @@ class Queue:
     keys: keys of the outputs, in this order.
     places: place of each output in the request; the last entry, for no output, is
       beyond the request's places.
-    policy_state: the policy's state after the batch before.
     count: number of outputs to decode.
     next: number of the first output that no row has taken.
     read: number of outputs with inputs that were encoded so far.
@@ -78,20 +68,19 @@ class Queue:
       outputs.
     holds: numbers of the outputs that the rows decode; R for rows without an output.
     done: the finished outputs, in the request's order; zeros for unfinished outputs.
-    prepare: makes first states.
+    encode: makes first states.
   """
 
   inputs: Int[Array, "I E"]
   keys: Key[Array, "R"]
   places: Int[Array, "_"]
-  policy_state: Any
   count: Int[Array, ""]
   next: Int[Array, ""]
   read: Int[Array, ""]
   starts: DecodeState
   holds: Int[Array, "B"]
   done: Decoded
-  prepare: PrepareFn = flax.struct.field(pytree_node=False)
+  encode: EncodeFn = flax.struct.field(pytree_node=False)
 
   @property
   def size(self) -> int:
@@ -111,80 +100,27 @@ class Queue:
     return self.done.replace(policy_state=jax.tree.map(pad_rows, policy_state))
 
 
-def refill(
-  carry: Carry, refill_policy: Callable[[Any, Any], Any] | None = None
-) -> Carry:
-  """Gives the next inputs of the queue, if there are any, to rows that have ended.
+def queued(
+  encode: EncodeFn, request: Request, slots: int, max_length: int
+) -> tuple[DecodeState, Queue]:
+  """Returns the state of `slots` rows that decode nothing yet, and the queue.
 
   Args:
-    carry: the carry after an iteration.
-    refill_policy: returns the policy's new state, given the state with refilled rows
-      and the state before.
-  """
-  if carry.queue is None:
-    return carry
-
-  def waits(carry):
-    return carry.queue.waiting(carry).any()
-
-  before = carry.state.policy_state
-  # One row at a time, so that no more is copied than the new rows.
-  carry = jax.lax.while_loop(waits, _refill_row, carry)
-  if refill_policy is None:
-    return carry
-  policy_state = refill_policy(carry.state.policy_state, before)
-  return carry.replace(state=carry.state.replace(policy_state=policy_state))
-
-
-def decode(
-  prepare: PrepareFn,
-  run: Callable[..., Decoded],
-  request: Request,
-  slots: int,
-  max_length: int,
-) -> Decoded:
-  """Decodes all inputs, `slots` rows at once; devices decode independently.
-
-  Args:
-    prepare: returns how to decode, and first states.
-    run: (how to decode, first states, queue=None) -> outputs.
+    encode: makes first states, of as many inputs as there are rows.
     request: the inputs.
-    slots: rows at once, over all devices; 0 is all rows.
+    slots: the number of rows.
     max_length: the most tokens of an output.
-
-  Raises:
-    ValueError: if the rows can't be divided equally among the devices, or if the
-      devices that rows lie on are unknown.
   """
-  if not slots or slots >= request.keys.shape[0]:
-    return run(*prepare(request.inputs, request.keys))
-
-  def decode_part(request, slots):
-    how, state, queue = _queued(prepare, request, slots, max_length)
-    return run(how, state, queue=queue)
-
-  return _by_shard(decode_part, request, slots)
-
-
-def _queued(
-  prepare: PrepareFn, request: Request, slots: int, max_length: int
-) -> tuple[Any, DecodeState, Queue]:
-  """Returns how to decode, the state of rows that decode nothing, and the queue."""
-  rows = request.keys.shape[0]
-  per_input = rows // request.inputs.shape[0]
+  rows, per_input = request.keys.shape[0], request.per_input
   # The longest inputs come first, so that long outputs begin early and inputs of
   # similar length are encoded together. Unwanted inputs come last.
   lengths = input_lengths(request.inputs)
   order = jnp.argsort(jnp.where(request.is_wanted, -lengths, 1))
   places = jnp.arange(rows).reshape(-1, per_input)[order].ravel()
-  inputs = request.inputs[order]
-  keys = request.keys[places]
+  inputs, keys = request.inputs[order], request.keys[places]
   chunk = -(-slots // per_input)
-  first_inputs = inputs[:chunk]
-  first_keys = keys[: chunk * per_input]
-  how, _ = prepare(first_inputs, first_keys, False)
-  state = _blank(prepare, first_inputs, first_keys, has_room=True)
-  state = jax.tree.map(lambda x: x[:slots], state)
+  first = inputs[:chunk], keys[: chunk * per_input]
+  state = jax.tree.map(lambda x: x[:slots], _blank(encode, *first, True))
   observed = jax.tree.map(
     lambda x: jnp.zeros((rows, *x.shape[1:]), x.dtype), state.observed
   )
@@ -193,35 +129,39 @@ def _queued(
     inputs=inputs,
     keys=keys,
     places=jnp.append(places, rows),
-    policy_state=request.policy_state,
     count=request.is_wanted.sum() * per_input,
     next=jnp.int32(0),
     read=jnp.int32(0),
-    starts=_blank(prepare, first_inputs, first_keys, has_room=False),
+    starts=_blank(encode, *first, False),
     holds=jnp.full(slots, rows),
     done=Decoded(tokens, jnp.zeros(rows), no_info(rows), observed),
-    prepare=prepare,
+    encode=encode,
   )
   # Rows that decode nothing still need a valid length.
-  state = state.replace(ended=queue.holds == rows, lengths=state.lengths + 1)
-  return how, state, queue
+  return state.replace(ended=queue.holds == rows, lengths=state.lengths + 1), queue
 
 
-def _blank(
-  prepare: PrepareFn, inputs: Array, keys: Array, has_room: bool
-) -> DecodeState:
+def _blank(encode: EncodeFn, inputs: Array, keys: Array, has_room: bool) -> DecodeState:
   """Returns zeros of the shapes of first states."""
-  structures = []
+  shapes = jax.eval_shape(lambda *x: encode(*x, has_room), inputs, keys)
+  blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+  return blank.replace(policy_state=None)
 
-  def leaves_of(inputs, keys):
-    # A list of leaves: a state can't be made of shapes alone.
-    leaves, structure = jax.tree.flatten(prepare(inputs, keys, has_room)[1])
-    structures.append(structure)
-    return leaves
 
-  shapes = jax.eval_shape(leaves_of, inputs, keys)
-  zeros = [jnp.zeros(x.shape, x.dtype) for x in shapes]
-  return jax.tree.unflatten(structures[0], zeros)
+def refill(carry: Carry, policy: Policy) -> Carry:
+  """Gives the next inputs of the queue, if there are any, to rows that have ended."""
+  if carry.queue is None:
+    return carry
+
+  def waits(carry):
+    return carry.queue.waiting(carry).any()
+
+  policy_state, holds = carry.state.policy_state, carry.queue.holds
+  carry = carry.replace(state=carry.state.replace(policy_state=None))
+  # One row at a time, so that no more is copied than the new rows.
+  carry = jax.lax.while_loop(waits, _refill_row, carry)
+  policy_state = policy.start(holds.size, policy_state, carry.queue.holds != holds)
+  return carry.replace(state=carry.state.replace(policy_state=policy_state))
 
 
 def _refill_row(carry: Carry) -> Carry:
@@ -263,7 +203,7 @@ def _encode_next(queue: Queue) -> Queue:
 
   inputs = entries(queue.inputs, queue.read // per_input, count // per_input)
   keys = entries(queue.keys, queue.read, count)
-  _, starts = queue.prepare(inputs, keys, False)
+  starts = queue.encode(inputs, keys, False).replace(policy_state=None)
   return queue.replace(starts=starts, read=queue.read + count)
 
 
@@ -277,13 +217,35 @@ def _put_row(state: Any, row: int | Array, starts: Any, start: int | Array) -> A
   return jax.tree.map(put, state, starts)
 
 
-def _by_shard(
+def run_if(condition: Bool[Array, ""], run: Callable[[Any], Any], carry: Any) -> Any:
+  """Returns `run(carry)` if the condition holds, otherwise the carry.
+
+  A loop of at most one turn, not `lax.cond`: XLA updates the carry of a loop in place,
+  but copies it, with whole caches, into and out of a branch.
+  """
+
+  def turn(state):
+    return jnp.array(False), run(state[1])
+
+  return jax.lax.while_loop(lambda state: state[0], turn, (condition, carry))[1]
+
+
+def by_shard(
   decode_part: Callable[[Request, int], Decoded], request: Request, slots: int
 ) -> Decoded:
-  """Decodes the inputs of shards independently; see `decode`.
+  """Decodes the inputs of shards independently.
 
   Shards wait for one another only at the end. Within a shard the rules that divide
   parameters over the axis 'model' stay in force.
+
+  Args:
+    decode_part: decodes a shard's inputs with a number of rows.
+    request: the inputs.
+    slots: rows at once, over all devices.
+
+  Raises:
+    ValueError: if the rows can't be divided equally among the devices, or if the
+      devices that rows lie on are unknown.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty:

@@ -1,7 +1,7 @@
 """The state, the counts and the result of a decode.
 
-Shapes: B rows (batch x num_decodes), T output length, G gamma, S sequence buffer,
-L uniforms a decision.
+Shapes: B rows (batch x num_decodes), T output length, G gamma, N = G + 1, S sequence
+buffer, V vocabulary, C decisions, L uniforms a decision.
 """
 
 import functools
@@ -15,7 +15,7 @@ from flax.linen.partitioning import with_sharding_constraint
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from specdec_t5x.core.distributions import LEVELS
-from specdec_t5x.core.types import Cache
+from specdec_t5x.core.types import Cache, Proposal, Verdict
 from specdec_t5x.network.inputs import input_lengths, without_padding
 
 START_TOKEN = 0
@@ -112,6 +112,28 @@ class StepInfo:
   acceptance_mass: Float[Array, "B"]
   emitted: Int[Array, "B"]
   log_prob: Float[Array, "B"]
+
+
+@flax.struct.dataclass
+class Iteration:
+  """The result of an iteration, for observers.
+
+  Attributes:
+    logits: the target's logits after each node; after the last token without a draft.
+    info: the counts; None until the iteration is committed.
+    proposal: the draft, cut to the tokens that can count; None without a draft, as the
+      attributes below.
+    target_probs: p after each node; the logits if the rule reads no distributions.
+    verdict: the accepted path and the next token.
+    uniforms: the draws of all decisions: the drafter's, then the rule's.
+  """
+
+  logits: Float[Array, "B N V"]
+  info: StepInfo | None = None
+  proposal: Proposal | None = None
+  target_probs: Float[Array, "B N V"] | None = None
+  verdict: Verdict | None = None
+  uniforms: Float[Array, "B C L"] | None = None
 
 
 @flax.struct.dataclass
@@ -266,6 +288,15 @@ def unit_uniforms(
   The grid of `jax.random.uniform` is 2^-23. The key is consumed.
   """
   return (jax.random.bits(key, shape, jnp.uint32) >> 8).astype(jnp.float32) * 2.0**-24
+
+
+def write_rows(rows: Array, new: Array, at: Int[Array, "B"]) -> Array:
+  """Returns rows with new entries at one place per row."""
+
+  def write_row(row, new, at):
+    return jax.lax.dynamic_update_slice_in_dim(row, new, at, 0)
+
+  return jax.vmap(write_row)(rows, new, at)
 
 
 def num_slots(max_length: int, gamma: int) -> int:

@@ -8,13 +8,14 @@ Shapes: B rows, E input length, S sequence buffer, G gamma, T = E + S.
 """
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.knobs import knob, whole
-from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.drafter import Context, Stops
+from specdec_t5x.core.types import Cache, Proposal
+from specdec_t5x.decoding.contracts import Context, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob
 
@@ -34,7 +35,7 @@ class Copy(ChainDrafter):
       place the draft is empty.
   """
 
-  gamma: int = gamma_knob()
+  gamma: int | None = gamma_knob()
   match: int = knob(
     3,
     whole(1, LONGEST_MATCH),
@@ -43,18 +44,19 @@ class Copy(ChainDrafter):
     "COPY_MATCH is the number of last tokens that must match an earlier place.",
   )
 
-  independent = False
-  stops = Stops.BY_ITSELF
-  resumes = True
+  traits = Traits(independent=False, stops=Stops.BY_ITSELF, resumes=True)
 
-  def start(self, context: Context) -> Int[Array, "B E"]:
+  def start(
+    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
+  ) -> Int[Array, "B E"]:
     """Returns the encoder's input, a source of copies."""
-    return context.source
+    del context, caches
+    return source
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Int[Array, "B E"]]:
-    """Copies tokens, without uniforms; see `decoding.drafter.Drafter`."""
+    """Copies tokens, without uniforms; see `decoding.contracts.Drafter`."""
     del context, uniforms
     source = state.drafter_state
     lengths = state.lengths
@@ -65,7 +67,7 @@ class Copy(ChainDrafter):
     match_lengths = self._match_lengths(text, output, lengths)
     place = jnp.argmax(match_lengths, axis=1)
     longest = jnp.take_along_axis(match_lengths, place[:, None], axis=1)[:, 0]
-    ahead = place[:, None] + 1 + jnp.arange(self.gamma)
+    ahead = place[:, None] + 1 + jnp.arange(self.tree.size)
     copied = jnp.take_along_axis(text, ahead, axis=1, mode="fill", fill_value=_PADDING)
     is_text = jnp.cumprod(copied != _PADDING, axis=1)
     num_valid = jnp.where(longest >= self.match, is_text.sum(axis=1), 0)

@@ -14,7 +14,7 @@ D width of the features, L uniforms per decision.
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.struct
 import jax
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.distributions import argmax, certain_log_prob, draw, perturbed
-from specdec_t5x.core.knobs import Knob, declared, whole
+from specdec_t5x.core.knobs import Check, Knob, declared, is_whole
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import (
   Cache,
@@ -32,41 +32,45 @@ from specdec_t5x.core.types import (
   check_uniforms,
   is_end,
 )
-from specdec_t5x.decoding.drafter import (
-  Context,
-  DefaultGamma,
-  Drafter,
-  Stops,
-)
+from specdec_t5x.decoding.contracts import Context, Drafter, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState
 
 DEFAULT_GAMMA = 5
+
+
+def _is_length(value: Any) -> bool:
+  return value is None or is_whole(value, 1)
+
+
 GAMMA = Knob(
-  check=whole(1),
+  check=Check("a whole number of at least 1", _is_length),
   about="maximum draft length",
   macro="GAMMA",
   fix="To decode without speculation, use configs/baseline_*.gin, or no draft.",
 )
 
 
-def gamma_knob(default: int = DEFAULT_GAMMA) -> Any:
-  """Returns the dataclass field `gamma` of a drafter."""
-  return declared(DefaultGamma(default), GAMMA)
+def gamma_knob() -> Any:
+  """Returns the dataclass field `gamma` of a drafter: None is the default length."""
+  return declared(None, GAMMA)
 
 
 class ChainDrafter(Drafter):
   """The base of drafters that draft a chain.
 
   Attributes:
-    gamma: the most tokens of a draft.
+    gamma: the most tokens of a draft; None is `default_gamma`, or less if the outputs
+      are shorter.
+    default_gamma: the default length.
   """
 
-  gamma: int
+  gamma: int | None
+  default_gamma: ClassVar[int] = DEFAULT_GAMMA
 
   @property
   def tree(self) -> Tree:
     """A chain of gamma tokens."""
-    return chain(self.gamma)
+    return chain(self.gamma or self.default_gamma)
 
 
 @flax.struct.dataclass
@@ -111,8 +115,7 @@ class _Draft:
 class Stepwise(ChainDrafter):
   """The base of drafters that draft a chain token by token."""
 
-  stops = Stops.AT_LENGTH
-  resumes = True
+  traits = Traits(stops=Stops.AT_LENGTH, resumes=True, auto="named")
 
   @abc.abstractmethod
   def extend(self, context: Context) -> ExtendFn:
@@ -131,16 +134,12 @@ class Stepwise(ChainDrafter):
     """Returns the drafter's state after a draft, given the last cache of `extend`."""
     del cache, state
 
-  def default_policy(self, is_named: bool) -> str:
-    """Returns 'auto' if a gin file or a name asked for the drafter; else 'fixed'."""
-    return "auto" if is_named else "fixed"
-
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Any]:
-    """Drafts until every row has stopped; see `decoding.drafter.Drafter`."""
-    check_uniforms(uniforms, self.gamma)
-    lengths = context.draft_lengths(state, self.lengths)
+    """Drafts until every row has stopped; see `decoding.contracts.Drafter`."""
+    check_uniforms(uniforms, self.tree.size)
+    lengths = context.draft_lengths(state)
     extend = self.extend(context)
     logits, cache = self.first_logits(context, state)
     shape = uniforms.shape[:2]
@@ -186,12 +185,6 @@ class Stepwise(ChainDrafter):
     )
 
 
-def is_gamma_given(drafter: Drafter) -> bool:
-  """Returns whether the user gave a drafter's gamma, even if equal to the default."""
-  gamma = getattr(drafter, "gamma", None)
-  return gamma is not None and not isinstance(gamma, DefaultGamma)
-
-
 def draw_token(
   logits: Float[Array, "B V"], context: Context, uniforms: Float[Array, "B L"]
 ) -> tuple[Int[Array, "B"], Float[Array, "B V"] | None]:
@@ -228,7 +221,7 @@ class DraftModel(Stepwise):
   """
 
   network: Any
-  gamma: int = gamma_knob()
+  gamma: int | None = gamma_knob()
 
   @property
   def networks(self) -> Mapping[str, Any]:
@@ -239,9 +232,12 @@ class DraftModel(Stepwise):
     """Returns the draft network's `extend`."""
     return context.networks["draft"].extend
 
-  def start(self, context: Context) -> StepwiseState:
-    """Returns a state with the draft's initial cache."""
-    cache = context.networks["draft"].start()
+  def start(
+    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
+  ) -> StepwiseState:
+    """Returns a state with the draft's first cache."""
+    del context, source
+    cache = caches["draft"]
     return StepwiseState(cache, jnp.zeros_like(cache.index))
 
   def first_logits(

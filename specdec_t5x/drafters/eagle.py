@@ -12,10 +12,11 @@ from typing import Any
 
 import flax.struct
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal
-from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.contracts import Context, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState, num_slots
 from specdec_t5x.drafters.draft_model import Stepwise, gamma_knob
 from specdec_t5x.drafters.heads import (
@@ -51,25 +52,33 @@ class EagleDraft(LayerDraft, Stepwise):
   """
 
   network: Any
-  gamma: int = gamma_knob()
+  gamma: int | None = gamma_knob()
 
-  taps = 3
-  reads_target = True
   # The drafter lacks the features of tokens that the target decoded without a draft.
-  resumes = False
+  traits = Traits(
+    stops=Stops.AT_LENGTH, resumes=False, taps=3, reads_target=True, auto="named"
+  )
+
+  @property
+  def tree(self) -> Tree:
+    """A chain of gamma tokens, by default of as many as the training unrolled."""
+    return chain(self.gamma or self.network.config.count)
 
   @property
   def networks(self) -> Mapping[str, Any]:
     """The drafting network, by name."""
     return {"draft": self.network}
 
-  def start(self, context: Context) -> LayerState:
+  def start(
+    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
+  ) -> LayerState:
     """Returns an empty cache and zero features, as the target was not called yet."""
-    rows = context.source.shape[0]
+    del caches
+    rows, size = source.shape[0], self.tree.size + 1
     # A block of known positions may overrun the output.
-    slots = num_slots(context.max_length, 2 * (self.gamma + 1))
-    width = self.taps * self.network.config.emb_dim
-    features = jnp.zeros((rows, self.gamma + 1, width))
+    slots = num_slots(context.max_length, 2 * size)
+    width = self.traits.taps * self.network.config.emb_dim
+    features = jnp.zeros((rows, size, width))
     cache = self.network.empty_cache(rows, slots)
     return LayerState(cache, features, self.tree)
 

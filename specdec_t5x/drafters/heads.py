@@ -1,4 +1,13 @@
-"""The base of drafters that read the target's features and need no encoder.
+"""Drafting from the target's features by heads (blockwise, Medusa) or a layer (DART).
+
+h is the target's feature at the last token that the target has read. The next token x_1
+is known when heads draft; head i gives the distribution of x_{i+1}. A call of the
+target verifies a draft and computes the feature for the next draft, so m tokens take at
+least m / (H + 1) + 1 calls (Stern et al., section 4). DART's layer drafts many
+positions in one pass.
+
+Sources: Stern et al., arXiv 1811.03115 (blockwise); Cai et al., arXiv 2401.10774
+(Medusa); DART, arXiv 2601.19278.
 
 Shapes: B rows, G drafted nodes, N = G + 1, D width of the features, H heads, K the
 depth of a draft plus 1, V vocabulary, L uniforms per decision.
@@ -11,12 +20,12 @@ from typing import Any
 
 import flax.struct
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Cache, Proposal, Verdict
-from specdec_t5x.decoding.drafter import Context, Drafter, Stops
-from specdec_t5x.decoding.state import DecodeState
+from specdec_t5x.decoding.contracts import Batch, Context, Drafter, Stops, Traits
+from specdec_t5x.decoding.state import DecodeState, num_slots
 from specdec_t5x.drafters import siblings
 from specdec_t5x.drafters.siblings import Growing
 from specdec_t5x.network.functional import resized
@@ -84,9 +93,9 @@ class LayerDraft(Drafter):
 
   network: Any
 
-  def check(self, target: Any) -> None:
+  def check(self, target: Any, batch: Batch | None = None) -> None:
     """Raises a ValueError if the layer does not fit the target's features and keys."""
-    super().check(target)
+    super().check(target, batch)
     check_layer(target, self.network)
 
   def next_embedded(
@@ -136,53 +145,43 @@ class Headed(Drafter):
   shape: Tree | RowTrees | None = None
   siblings: str = "distinct"
 
-  reads_target = True
-
   def __post_init__(self):
     count = self.network.config.count
-    if self.shape is None:
-      object.__setattr__(self, "shape", chain(count))
     if isinstance(self.shape, RowTrees):
       self.shape.check(count)
       return
-    siblings.check(self.shape, self.siblings)
-    if self.shape.depth > count:
+    siblings.check(self.tree, self.siblings)
+    if self.tree.depth > count:
       raise ValueError(
-        f"A tree of depth {self.shape.depth} needs {self.shape.depth} heads, got "
+        f"A tree of depth {self.tree.depth} needs {self.tree.depth} heads, got "
         f"{count}. Lower GAMMA (or choose another tree), or train more heads."
       )
 
   @property
-  def has_default_length(self) -> bool:
-    """Whether the draft is a chain of all heads."""
-    return self.shape == chain(self.network.config.count)
-
-  def default_policy(self, is_named: bool) -> str:
-    """Returns 'auto' if a gin file or a name asked for the drafter; else 'fixed'."""
-    return "auto" if is_named else "fixed"
+  def traits(self) -> Traits:
+    """A chain stops at a length; later tokens are drafted, but not scored."""
+    has_tree = not isinstance(self.shape, RowTrees)
+    is_chain = has_tree and self.tree.is_chain
+    return Traits(
+      independent=has_tree and self.siblings == "independent",
+      stops=Stops.AT_LENGTH if is_chain else Stops.NEVER,
+      reads_target=True,
+      auto="named",
+    )
 
   @property
   def tree(self) -> Tree:
     """The shape of every proposal; under `RowTrees` only the size is meaningful."""
-    return self.shape if isinstance(self.shape, Tree) else Tree((0,) * self.shape.nodes)
+    if isinstance(self.shape, RowTrees):
+      return Tree((0,) * self.shape.nodes)
+    return chain(self.network.config.count) if self.shape is None else self.shape
 
   @property
   def depth(self) -> int:
     """The most drafted tokens on one path."""
-    if isinstance(self.shape, Tree):
-      return self.shape.depth
-    return min(self.network.config.count, self.shape.nodes)
-
-  @property
-  def stops(self) -> Stops:
-    """A chain stops at a length; later tokens are drafted, but not scored."""
-    is_chain = isinstance(self.shape, Tree) and self.shape.is_chain
-    return Stops.AT_LENGTH if is_chain else Stops.NEVER
-
-  @property
-  def independent(self) -> bool:
-    """Whether siblings are independent draws from one distribution."""
-    return isinstance(self.shape, Tree) and self.siblings == "independent"
+    if isinstance(self.shape, RowTrees):
+      return min(self.network.config.count, self.shape.nodes)
+    return self.tree.depth
 
   @property
   def networks(self) -> Mapping[str, Any]:
@@ -192,15 +191,15 @@ class Headed(Drafter):
       networks |= self.shape.networks
     return networks
 
-  def check(self, target: Any) -> None:
+  def check(self, target: Any, batch: Batch | None = None) -> None:
     """Raises a ValueError if the network does not fit the target's features."""
-    super().check(target)
+    super().check(target, batch)
     check_width(target, self.network)
 
   def first_tree(self, rows: int) -> Tree:
     """Returns a placeholder tree for the time before the first proposal."""
-    if isinstance(self.shape, Tree):
-      return self.shape
+    if not isinstance(self.shape, RowTrees):
+      return self.tree
     return Tree(jnp.zeros((rows, self.shape.nodes), jnp.int32))
 
   def proposal(
@@ -220,10 +219,120 @@ class Headed(Drafter):
       return self.shape.propose(context, state, uniforms, logits, source)
 
     def read(level, _):
-      depth = self.shape.depths[level.nodes[0]] - 1
+      depth = self.tree.depths[level.nodes[0]] - 1
       return logits[:, [depth]]
 
-    return Growing(self.shape, self.siblings, context, uniforms).grow(read)
+    return Growing(self.tree, self.siblings, context, uniforms).grow(read)
+
+
+@flax.struct.dataclass
+class HeadState:
+  """The drafter's state.
+
+  Attributes:
+    feature: the target's feature at the last accepted token that the target has read.
+    is_known: whether there is a feature; False before the target's first call.
+    source: the rows' inputs, which `Pruned` trees read.
+  """
+
+  feature: Float[Array, "B D"]
+  is_known: Bool[Array, "B"]
+  source: Int[Array, "B E"]
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadDraft(Headed):
+  """Drafts from one feature. Head i gives the distribution at depth i."""
+
+  def start(
+    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
+  ) -> HeadState:
+    """Returns a state without a feature, as the target was not called yet."""
+    del context, caches
+    rows = source.shape[0]
+    feature = jnp.zeros((rows, self.network.config.emb_dim))
+    return HeadState(feature, jnp.zeros(rows, bool), source)
+
+  def propose(
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
+  ) -> tuple[Proposal, HeadState]:
+    """Drafts all nodes, with no valid node before the target's first call."""
+    drafter_state = state.drafter_state
+    features = apply_draft(self.network, context, "features", drafter_state.feature)
+    proposal = self.proposal(context, state, uniforms, features)
+    is_valid = proposal.is_valid & drafter_state.is_known[:, None]
+    return proposal.replace(is_valid=is_valid), drafter_state
+
+  def commit(
+    self,
+    context: Context,
+    drafter_state: HeadState,
+    verdict: Verdict,
+    features: Float[Array, "B N D"],
+  ) -> HeadState:
+    """Returns the state with the feature of the last accepted node."""
+    del context
+    feature = jnp.take_along_axis(features, verdict.last[:, None, None], axis=1)[:, 0]
+    return drafter_state.replace(
+      feature=feature.astype(jnp.float32), is_known=jnp.ones(len(feature), bool)
+    )
+
+
+@flax.struct.dataclass
+class ParallelState(LayerState):
+  """The drafter's state.
+
+  Attributes:
+    source: the rows' inputs, which `Pruned` trees read.
+  """
+
+  source: Int[Array, "B E"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelDraft(LayerDraft, Headed):
+  """Drafts by one pass of a parallel drafter."""
+
+  def start(
+    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
+  ) -> ParallelState:
+    """Returns an empty cache and zero features, as the target was not called yet."""
+    del caches
+    cfg = self.network.config
+    rows = source.shape[0]
+    # The masks of the last block may overrun the output.
+    slots = num_slots(context.max_length, 2 * cfg.count)
+    cache = self.network.empty_cache(rows, slots)
+    features = jnp.zeros((rows, cfg.count + 1, cfg.emb_dim))
+    return ParallelState(cache, features, self.first_tree(rows), source)
+
+  def propose(
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
+  ) -> tuple[Proposal, ParallelState]:
+    """Drafts all nodes, with no valid node before the target's first call."""
+    features, cache = self._read(context, state)
+    proposal = self.proposal(context, state, uniforms, features)
+    drafter_state = state.drafter_state.replace(cache=cache, tree=proposal.tree)
+    return self.without_early_drafts(state, proposal), drafter_state
+
+  def _read(self, context, state):
+    """Returns the features of drafted positions, and the cache of known positions."""
+    cache = state.drafter_state.cache
+    features = state.drafter_state.features
+    # The entry of output position i combines the target's feature at i and the next
+    # token.
+    embedded = self.next_embedded(context, state)
+    num_new = state.lengths - state.starts - cache.index
+    return apply_draft(
+      self.network,
+      context,
+      "extend",
+      cache,
+      features,
+      embedded,
+      num_new,
+      state.target_cache,
+    )
 
 
 def apply_draft(network: Any, context: Context, method: str, *args: Any) -> Any:

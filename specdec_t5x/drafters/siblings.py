@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from specdec_t5x.core.distributions import perturbed, sample
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal, check_uniforms
-from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.contracts import Context
 from specdec_t5x.drafters.draft_model import likeliest
 
 SIBLINGS = ("independent", "distinct", "likeliest")

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.tree import Tree, delayed
 from specdec_t5x.core.types import Cache, Proposal, Verdict
-from specdec_t5x.decoding.drafter import Context, Drafter
+from specdec_t5x.decoding.contracts import Context, Drafter, Traits
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import siblings
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, read_last
@@ -41,23 +41,26 @@ class TreeDraft(Drafter):
     siblings.check(self.tree, self.siblings)
 
   @property
-  def independent(self) -> bool:
+  def traits(self) -> Traits:
     """Whether siblings are independent draws from one distribution."""
-    return self.siblings == "independent"
+    return Traits(independent=self.siblings == "independent")
 
   @property
   def networks(self) -> Mapping[str, Any]:
     """The drafting network, by name."""
     return {"draft": self.network}
 
-  def start(self, context: Context) -> Cache:
-    """Returns the draft's initial cache."""
-    return context.networks["draft"].start()
+  def start(
+    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
+  ) -> Cache:
+    """Returns the draft's first cache."""
+    del context, source
+    return caches["draft"]
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Cache]:
-    """Drafts all nodes; see `decoding.drafter.Drafter`."""
+    """Drafts all nodes; see `decoding.contracts.Drafter`."""
     extend = context.networks["draft"].extend
     lengths = state.lengths
     cache = state.drafter_state

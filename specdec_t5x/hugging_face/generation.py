@@ -70,6 +70,7 @@ class Generation:
     not_applied: settings of sampling and beam search, by name.
     refused: settings that would change the target's distribution, by name.
     files: the file of each of these settings, by name.
+    pads: the tokens that fill up inputs: 0, and the folder's token.
   """
 
   eos_ids: tuple[int, ...] = ()
@@ -77,6 +78,7 @@ class Generation:
   not_applied: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
   refused: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
   files: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+  pads: tuple[int, ...] = (0,)
 
   def note(self) -> str:
     """Returns a line that names the settings that are not applied; '' for none."""
@@ -138,6 +140,7 @@ def read(folder: str | pathlib.Path, vocab_size: int | None = None) -> Generatio
     _unusual(merged, _CHOICES),
     _unusual(merged, _CHANGES),
     origins,
+    _pads(merged.get("pad_token_id"), eos_ids),
   )
 
 
@@ -161,6 +164,12 @@ def _ids(where: str, name: str, value: Any, vocab_size: int | None) -> tuple[int
       f"{value!r}. Correct the file."
     )
   return tuple(dict.fromkeys(ids))
+
+
+def _pads(value: Any, eos_ids: tuple[int, ...]) -> tuple[int, ...]:
+  """Returns the tokens of padding; an end token stays, since inputs may need one."""
+  tokens = (0, value) if is_whole(value, 1) else (0,)
+  return tuple(token for token in tokens if token not in eos_ids)
 
 
 def _unusual(fields: Mapping[str, Any], neutral: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """All choices that depend on the kind of device.
 
 On CPU, our kernels compute products of few rows and attention (`network.products`), and
-distributions (`native.distributions`). Blocks have several widths (`decoding.widths`),
+distributions (`native.distributions`). Blocks have several widths (`decoding.decoder`),
 because wider blocks cost more.
 
 On GPU and TPU, XLA computes everything. Blocks have the full width, because a wide
 block costs about as much as one token.
 
-On one NVIDIA GPU, our kernels compute a draft's step (`network.draft_step`) and
+On one NVIDIA GPU, our kernels compute a draft's step (`native.cuda.step`) and
 products of few rounded rows (`network.rounded`), if the kernels agree with XLA and are
 faster (`native.cuda.choice`).
 """

@@ -20,7 +20,7 @@ from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.lazy import Lazy
 from specdec_t5x.network import hot
 from specdec_t5x.network.config import DTYPES, NetworkConfig, T5Config
-from specdec_t5x.network.layers import Dense
+from specdec_t5x.network.layers import Dense, project
 
 # Heads are small, so each device holds all parameters.
 REPLICATED = (None, None)
@@ -33,8 +33,8 @@ KINDS = Lazy(
   {
     "parallel": "specdec_t5x.network.parallel:ParallelDrafter",
     "eagle": "specdec_t5x.network.eagle:EagleDrafter",
-    "blockwise": "specdec_t5x.contrib.heads:Blockwise",
-    "medusa": "specdec_t5x.contrib.heads:Medusa",
+    "blockwise": "specdec_t5x.network.heads:Blockwise",
+    "medusa": "specdec_t5x.network.heads:Medusa",
   }
 )
 
@@ -229,3 +229,84 @@ def _layer_from_shapes(shapes, knobs) -> HeadsConfig:
 def _of_features(shapes) -> dict[str, tuple[int, ...]]:
   """Returns the shapes of the parameters that features depend on."""
   return {name: x for name, x in shapes.items() if not name.startswith("hot_")}
+
+
+class Heads(FeatureDrafter):
+  """The base of heads of feed-forward layers."""
+
+  def features(self, h: Float[Array, "*B D"]) -> Float[Array, "*B H D"]:
+    """Returns the feature of every head."""
+    raise NotImplementedError
+
+  def __call__(self, *args, **kwargs):
+    """Creates the parameters; T5X's inputs do not affect the parameters."""
+    del args, kwargs
+    self.create_hot_parameters()
+    return self.features(jnp.zeros((1, self.config.emb_dim)))
+
+
+class _Residual(nn.Module):
+  """h + silu(W h) for each layer; W is initialized to 0.
+
+  A head therefore starts as the target's distribution of the next token. The blocks in
+  the paper have biases; T5 has no biases.
+  """
+
+  config: HeadsConfig
+
+  @nn.compact
+  def __call__(self, h):
+    cfg = self.config
+    for i in range(cfg.layers):
+      dense = Dense(
+        cfg.emb_dim,
+        REPLICATED,
+        nn.initializers.zeros,
+        cfg.dtype,
+        cfg.products,
+        name=f"layers_{i}",
+      )
+      h = h + nn.silu(dense(h))
+    return h
+
+
+class Medusa(Heads):
+  """Heads that are residual blocks of h: f_i = h + silu(W_i h)."""
+
+  def setup(self):
+    # Separate modules, as a single module listed n times would share its weights.
+    self.medusa = [_Residual(self.config) for _ in range(self.config.count)]
+
+  def features(self, h):
+    """Returns the feature of every head; see `Heads`."""
+    return jnp.stack([head(h) for head in self.medusa], axis=-2)
+
+
+class Blockwise(Heads):
+  """A single feed-forward layer for all heads: f_i = h + (W_o relu(W_i h))_i.
+
+  Stern et al. also send the next token's feature through the layer. Here the next
+  token's feature is h unchanged, so that the output stays the target's.
+  """
+
+  def setup(self):
+    cfg = self.config
+    self.wi = Dense(
+      cfg.count * cfg.hidden_dim, REPLICATED, dtype=cfg.dtype, products=cfg.products
+    )
+    # The initial weights are small, not 0. With zeros before and after the relu no
+    # weight would ever learn.
+    small = nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
+    self.wo = Dense(
+      cfg.count * cfg.emb_dim,
+      REPLICATED,
+      small,
+      dtype=cfg.dtype,
+      products=cfg.products,
+    )
+
+  def features(self, h):
+    """Returns the feature of every head; see `Heads`."""
+    (hidden,) = project(h, self.wi)
+    change = self.wo(nn.relu(hidden)).reshape(*h.shape[:-1], -1, h.shape[-1])
+    return h[..., None, :] + change

@@ -12,7 +12,7 @@ from etils import epy
 from t5x import models
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.decoders import Decoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.t5x_bridge.model import Decodes
 
 with epy.lazy_imports():

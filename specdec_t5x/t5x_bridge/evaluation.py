@@ -78,7 +78,7 @@ class Evaluator(seqio.Evaluator):
       )
     if "log_dir" in of_seqio:  # seqio's JSONLogger does not create the directory.
       epath.Path(of_seqio["log_dir"]).mkdir(parents=True, exist_ok=True)
-    self._acceptance = acceptance_of(model.decoder.alpha_is_mass)
+    self._acceptance = acceptance_of(model.decoder.rule.alpha_is_mass)
 
   @functools.cached_property
   def eval_tasks(self) -> Sequence[seqio.Task]:

@@ -17,7 +17,8 @@ from t5x import models
 from specdec_t5x import tuning
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.knobs import is_whole
-from specdec_t5x.decoding.decoders import Decoder
+from specdec_t5x.decoding.contracts import Batch
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import Decoded, StepInfo, num_slots, row_keys
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network import rounded
@@ -87,8 +88,9 @@ class Decodes:
     self.decoder = decoder
     self.sampling = sampling
     self.seed = seed
-    # The decoders for this device, by rows of a call and maximal length of an output.
-    self.tuned: dict[tuple[int, int], Decoder] = {}
+    # The decodes of this device, by rows of a call and maximal length of an output.
+    self.tuned: dict[tuple[int, int], tuple[tuning.Job, Decoder]] = {}
+    self.derived_bytes: dict[str, dict[str, int]] = {}
     self._end_ids = None
 
   @property
@@ -138,8 +140,7 @@ class Decodes:
     if is_decoder_only(target):
       slots += input_length
       input_length = 0
-    vocab_size = target.config.vocab_size
-    drafter.check_batch(self.sampling, vocab_size, rows, input_length, slots)
+    drafter.check(target, Batch(self.sampling, rows, input_length, slots))
 
   def number_examples(self, task: str = "", shard: Shard = ALONE) -> None:
     """Sets the task and the shard of the next examples, which number the examples.
@@ -198,22 +199,42 @@ class Decodes:
     is_sampled = num_decodes > 1 and not self.sampling.greedy
     return self._default_decoder_params.return_all_decodes or is_sampled
 
+  def tune(self, job: tuning.Job, params: Mapping[str, Any]) -> None:
+    """Chooses the decoder for calls of a job's size, by measured times if needed."""
+    self.tuned[job.rows, job.max_length] = job, tuning.tuned(job, params)
+
+  def decoder_for(self, rows: int, max_length: int) -> Decoder:
+    """Returns the decoder for a number of rows and a maximal length of outputs.
+
+    Raises:
+      ValueError: if the decoder decides by times that were not measured for this size.
+    """
+    if (rows, max_length) in self.tuned:
+      return self.tuned[rows, max_length][1]
+    if tuning.needs_times(self.decoder):
+      raise ValueError(
+        f"GAMMA_POLICY='auto' needs times of {rows} rows of {max_length} tokens, but "
+        f"times are known for {sorted(self.tuned)}. Restore the model with "
+        "pairing.CheckpointManager and pairing.tune, or set GAMMA_POLICY to 'fixed'."
+      )
+    return self.decoder
+
   def nothing_known(self, examples: int) -> Any:
     """Returns the feature `KNOWN` of a first batch; None if no policy needs a state.
 
     `t5x_runtime` passes the state after each batch to the next batch. Upstream T5X
     does not.
     """
-    if self.tuned and all(each.drafter is None for each in self.tuned.values()):
+    if self.tuned and all(each.drafter is None for _, each in self.tuned.values()):
       return None
     rows = examples * self.num_decodes
-    return self.decoder.first_policy_state(rows)
+    return self.decoder.policy.start(rows)
 
   def get_initial_variables(self, rng, input_shapes, input_types=None):
     """Returns params and params_axes of all networks, by the networks' names.
 
     The parameters have the networks' `weights`. The result includes the arrays derived
-    from parameters (`Decoder.derived`).
+    from parameters (`Decoder.derive`).
     """
     del input_shapes, input_types  # No parameter depends on the inputs' shapes.
     networks = self.decoder.networks
@@ -227,7 +248,7 @@ class Decodes:
         for (name, network), key in zip(networks.items(), keys, strict=True)
       }
     for network in networks:
-      for name, make in self.decoder.derived(self.sampling, network).items():
+      for name, make in self.decoder.derive(self.sampling, network).items():
         initialised[name] = _made(make, initialised[network])
     for name, network in networks.items():
       if rounding := rounded.of_weights(network.config):
@@ -335,9 +356,7 @@ class Decodes:
     if return_all_decodes is None:
       return_all_decodes = self._returns_all(count)
     keys = jax.vmap(lambda key: row_keys(key, count))(keys).reshape(rows * count)
-    decoder = self.tuned.get((rows * count, max_length))
-    if decoder is None:  # A batch of another size, or a call outside of T5X's commands.
-      decoder = tuning.plain_unless_drafts_pay(self.decoder, max_length)
+    decoder = self.decoder_for(rows * count, max_length)
     decoded = decoder.decode(
       params, inputs, keys, self.sampling, max_length, self.end_ids, **request
     )

@@ -8,12 +8,11 @@ import dataclasses
 import os
 import pathlib
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 
-from specdec_t5x import console, tuning
+from specdec_t5x import console
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -100,18 +99,3 @@ def seconds_per_token() -> float | None:
   if _run is None or _run.begin is None or not _run.tokens:
     return None
   return (_run.end - _run.begin) / _run.tokens
-
-
-def plain_seconds_per_token(counts: Mapping[str, float]) -> float | None:
-  """Returns an estimate of plain decoding's seconds per token.
-
-  The estimate follows from this run's seconds, and from the times of iterations that
-  this run has measured before decoding. Returns None if this run measured no times:
-  times of earlier runs, under another load, would give a speed-up that nobody measured.
-
-  Args:
-    counts: sums over all outputs: tokens, target_calls, drafted, and examples.
-  """
-  seconds = seconds_per_token()
-  speed = tuning.speed_by_iterations(counts)
-  return None if seconds is None or speed is None else seconds * speed

@@ -13,10 +13,10 @@ import flax.core
 import jax
 from t5x.train_state import InferenceState
 
-from specdec_t5x import console, tuning
+from specdec_t5x import console, prepared, tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.checkpoints.readers import abstract_state
-from specdec_t5x.decoding.decoders import Decoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.network import rounded
 
 
@@ -128,7 +128,7 @@ def tune(
   """Derives parameters from restored parameters, and measures the cost of drafts.
 
   The derived parameters are those of rounded networks and the arrays of
-  `Decoder.derived`, from the parameters before rounding. The cost of drafts is measured
+  `Decoder.derive`, from the parameters before rounding. The cost of drafts is measured
   for batches of T5X's size, and the model decodes such batches by the tuned decoder.
 
   Args:
@@ -142,13 +142,13 @@ def tune(
   """
   decoder = model.decoder
   derived = {
-    name: tuning.made(name, make, params[network], network)
+    name: prepared.made(name, make, params[network], network)
     for network in decoder.networks
-    for name, make in decoder.derived(model.sampling, network).items()
+    for name, make in decoder.derive(model.sampling, network).items()
   }
   for name, network in decoder.networks.items():
     if rounded.of_weights(network.config):
-      derived[name] = tuning.in_weights(network, params[name])
+      derived[name] = prepared.in_weights(network, params[name])
   job = tuning.Job(
     decoder,
     rows=examples * model.num_decodes,
@@ -157,5 +157,13 @@ def tune(
     max_length=lengths["targets"],
   )
   all_params = {**params, **derived}
-  model.tuned[job.rows, job.max_length] = tuning.tuned(job, all_params)
+  model.tune(job, all_params)
+  model.derived_bytes = {
+    name: {
+      "bytes": rounded.size(derived[name]),
+      f"bytes_of_{network}": rounded.size(params[network]),
+    }
+    for network in decoder.networks
+    for name in decoder.derive(model.sampling, network)
+  }
   return derived

@@ -74,7 +74,7 @@ def check_run(
   if "gin_file" in flags.FLAGS and flags.FLAGS.is_parsed():
     check_one_job(flags.FLAGS.gin_file or ())
   console.set_quiet(quiet)
-  guarantee = model.decoder.guarantee
+  guarantee = model.decoder.rule.guarantee
   if not guarantee.keeps_distribution:
     console.announce(f"{guarantee.name}: this run keeps {guarantee.value}.")
   if rounded.of_weights(model.decoder.target.config):

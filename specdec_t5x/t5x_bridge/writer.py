@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -18,8 +18,8 @@ from specdec_t5x.analysis.acceptance import rate, ratio
 from specdec_t5x.core.describe import describe
 from specdec_t5x.data.spec_bench import CATEGORY
 from specdec_t5x.decoding.checked import check_decoded
-from specdec_t5x.decoding.decoders import Decoder
-from specdec_t5x.decoding.widths import FIXED_WIDTH
+from specdec_t5x.decoding.contracts import lengths_of
+from specdec_t5x.decoding.decoder import FIXED_WIDTH, Decoder
 from specdec_t5x.native import library
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network
@@ -129,7 +129,7 @@ def merge_and_summarize(
   """
   infer.merge_chunks_to_file(output_dir, output_fname, tmp_dir, step)
   mode = output_fname.split(".jsonl")[0].rsplit("-", 1)[1]
-  guarantee = model.decoder.guarantee
+  guarantee = model.decoder.rule.guarantee
   files = None
   new_files = result_files(output_dir, mode)
   # Files are never removed, so the last writer's summary covers all earlier files.
@@ -140,18 +140,22 @@ def merge_and_summarize(
       "guarantee_means": guarantee.value,
       "guarantee_condition": condition(model.decoder),
       "target": what_decodes(model.decoder.target),
-      "statistics": summarize(files, model.decoder.alpha_is_mass),
+      "statistics": summarize(files, model.decoder.rule.alpha_is_mass),
       "decoder": describe(model.decoder),
       **_counted(model.decoder),
       "sampling": describe(model.sampling),
       "seconds_per_token": pace.seconds_per_token(),
-      "iteration_seconds": tuning.asked_for(),
+      "iteration_seconds": [
+        {
+          "rows": job.rows_at_once,
+          "drafted": list(lengths_of(job.decoder.drafter)),
+          "seconds": list(decoder.policy.seconds),
+        }
+        for job, decoder in model.tuned.values()
+        if tuning.outlook(job, decoder)
+      ],
       "same_bits_as_plain": same_bits_as_plain(model.decoder),
-      "derived": tuning.sizes(
-        name
-        for network in model.decoder.networks
-        for name in model.decoder.derived(model.sampling, network)
-      ),
+      "derived": model.derived_bytes,
       "configuration": configuration(),
       "mode": mode,
       "checkpoint_step": step,
@@ -162,7 +166,7 @@ def merge_and_summarize(
     write_atomically(path, json.dumps(summary, indent=2), output_fname)
     new_files = result_files(output_dir, mode)
   has_drafter = model.decoder.drafter is not None
-  for line in closing(summary["statistics"], tuning.outlooks(), has_drafter):
+  for line in closing(summary["statistics"], has_drafter, model.tuned.values()):
     console.say(line)
   is_drafted = summary["statistics"] and summary["statistics"]["drafted"]
   # In float32 no line of 1,000 differed (docs/results/correctness.md).
@@ -214,18 +218,20 @@ def what_decodes(target: Network) -> str:
 
 
 def closing(
-  statistics: Mapping[str, Any] | None, outlooks: Sequence[str], has_drafter: bool
+  statistics: Mapping[str, Any] | None,
+  has_drafter: bool,
+  tuned: Collection[tuple[tuning.Job, Decoder]] = (),
 ) -> list[str]:
   """Returns the run's last lines: tokens per call, accepted share, time per token.
 
   Args:
     statistics: result of `summarize`.
-    outlooks: predictions of the speed of drafting (`tuning.outlooks`).
     has_drafter: whether the run's decoder may draft.
+    tuned: the decodes of the run, and the decoders for this device.
   """
   if statistics is None or statistics["tokens_per_target_call"]["value"] is None:
     return []
-  return [*_of_speed(statistics, outlooks, has_drafter), *_of_cuts(statistics)]
+  return [*_of_speed(statistics, has_drafter, tuned), *_of_cuts(statistics)]
 
 
 def _of_cuts(statistics: Mapping[str, Any]) -> list[str]:
@@ -240,9 +246,9 @@ def _of_cuts(statistics: Mapping[str, Any]) -> list[str]:
   ]
 
 
-def _of_speed(
-  statistics: Mapping[str, Any], outlooks: Sequence[str], has_drafter: bool
-) -> list[str]:
+def _of_speed(statistics, has_drafter, tuned) -> list[str]:
+  measured = {each: tuning.outlook(*each) for each in tuned if tuning.outlook(*each)}
+  outlooks = list(dict.fromkeys(measured.values()))
   examples = statistics["examples"]
   tokens = statistics["tokens"]
   seconds = pace.seconds_per_token()
@@ -265,9 +271,11 @@ def _of_speed(
   ]
   if (alpha := statistics["alpha_by_counts"]["value"]) is not None:
     lines[-1] = f"{lines[-1][:-1]}, and {alpha:.3f} of the tested tokens (alpha)."
-  plain_seconds = pace.plain_seconds_per_token(statistics)
-  if plain_seconds is not None:
-    speed = plain_seconds / seconds
+  speed = None
+  if len(measured) == 1:  # Calls of one size.
+    speed = tuning.speed_by_iterations(*next(iter(measured)), statistics)
+  if speed and seconds:
+    plain_seconds = seconds * speed
     lines.append(
       f"{time}; plain decoding takes about {1e3 * plain_seconds:.2f} ms on this "
       f"machine, as estimated from its iterations: {speed:.2f} times as fast."
@@ -279,8 +287,8 @@ def _of_speed(
 
 def _counted(decoder) -> dict[str, Any]:
   """Returns the drafter's counts from outside of programs, in this process."""
-  counted = {} if decoder.drafter is None else decoder.drafter.counted()
-  return {"counted": dict(counted)} if counted else {}
+  remote = getattr(decoder.drafter, "remote", None)
+  return {"counted": dict(remote.counts())} if remote else {}
 
 
 def result_files(output_dir: str, mode: str) -> list[epath.Path]:

@@ -11,12 +11,11 @@ import numpy as np
 from specdec_t5x.api import compiled, encoded, end_tokens, padded_batches
 from specdec_t5x.build import Model, together
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.types import EndTokens, Rule
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.decoding.state import DecodeState, row_keys
-from specdec_t5x.decoding.step import Iteration, commit, draft, draws, score, verify
+from specdec_t5x.decoding.contracts import Drafter, decisions_of
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.loop import commit, draft, draws, score, verify
+from specdec_t5x.decoding.state import DecodeState, Iteration, row_keys
 from specdec_t5x.vocabularies.base import Vocabulary
 from specdec_t5x.vocabularies.opening import open_vocabulary
 
@@ -113,19 +112,19 @@ def record(
   opened = open_vocabulary(vocabulary, vocab_size=decoder.target.config.vocab_size)
   eos_id = end_tokens(target, opened)
   start, propose, advance = _programs(decoder, sampling, max_length, eos_id)
-  plain = compiled(PlainDecoder(decoder.target), sampling, max_length, eos_id)
+  plain = compiled(Decoder(decoder.target), sampling, max_length, eos_id)
   # At T = 0 nothing is drawn or tested. Coupled draws use no uniforms.
-  samples = not rule_at(decoder.rule, sampling)[1].certain
+  samples = not decoder.at(sampling)[2].certain
   traces = []
   for number, inputs, _ in padded_batches(encoded(texts, decoder.target, opened), 1):
     keys = row_keys(jax.random.key(seed), 1, number)
     state = start(params, inputs, keys)
     # The first calls compile the programs, before any call is timed.
-    jax.block_until_ready(advance(params, inputs, *propose(params, inputs, state)))
+    jax.block_until_ready(advance(params, *propose(params, state)))
     turns = []
     while not state.ended.all():
-      draft_seconds, speculation = _timed(propose, params, inputs, state)
-      target_seconds, (state, iteration) = _timed(advance, params, inputs, *speculation)
+      draft_seconds, speculation = _timed(propose, params, state)
+      target_seconds, (state, iteration) = _timed(advance, params, *speculation)
       drafted, own = _tokens(state, iteration, opened, decoder.drafter, samples)
       turns.append(Turn(drafted, own, draft_seconds, target_seconds))
     jax.block_until_ready(plain(params, inputs, keys))
@@ -142,30 +141,31 @@ def piece_of(vocabulary: Vocabulary, token: int) -> str:
 
 
 def _programs(
-  decoder: SpeculativeDecoder, sampling: Sampling, max_length: int, eos_id: EndTokens
+  decoder: Decoder, sampling: Sampling, max_length: int, eos_id: EndTokens
 ) -> tuple[Callable, ...]:
   """Returns three compiled programs: start, draft, and the other steps."""
 
-  def prepare(params, inputs, keys):
-    return decoder.prepare(params, inputs, keys, sampling, max_length, eos_id)
+  def context(params):
+    return decoder.context(params, 1, sampling, max_length, eos_id)
 
-  def propose(params, inputs, state):
-    # A step does not use the new start state, so the compiler drops the encoders.
-    spec, _ = prepare(params, inputs, state.keys)
-    return draft(spec, state, draws(spec, state))
+  def start(params, inputs, keys):
+    return decoder.encode(context(params), inputs, keys)
 
-  def advance(params, inputs, state, proposal):
-    spec, _ = prepare(params, inputs, state.keys)
-    uniforms = draws(spec, state)
-    state, logits, features = score(spec, state, proposal)
-    iteration = verify(spec, proposal, logits, uniforms)
-    after, iteration = commit(spec, state, iteration, features)
-    if not spec.rule.reads_probs:
+  def propose(params, state):
+    ctx = context(params)
+    return draft(ctx, state, draws(ctx, state))
+
+  def advance(params, state, proposal):
+    ctx = context(params)
+    uniforms = draws(ctx, state)
+    state, logits, features = score(ctx, state, proposal)
+    iteration = verify(ctx, proposal, logits, uniforms)
+    after, iteration = commit(ctx, state, iteration, features)
+    if ctx.rule.reads == "argmax":
       iteration = iteration.replace(target_probs=jax.nn.softmax(logits))
     return after, iteration
 
-  start = jax.jit(lambda *arguments: prepare(*arguments)[1])
-  return start, jax.jit(propose), jax.jit(advance)
+  return jax.jit(start), jax.jit(propose), jax.jit(advance)
 
 
 def _tokens(
@@ -182,10 +182,10 @@ def _tokens(
   q = proposal.drafted_probs()[0].tolist()
   parents = np.broadcast_to(tree.parents, proposal.tokens.shape)[0].tolist()
   uniforms = np.asarray(iteration.uniforms)[0]
-  draw_uniforms, tests = np.split(uniforms, [drafter.decisions])
+  draw_uniforms, tests = np.split(uniforms, [decisions_of(drafter)])
   has_q = proposal.draft_probs is not None
   # Draws belong to nodes only if each node has a decision, in the nodes' order.
-  has_draws = has_q and drafter.decisions == tree.size
+  has_draws = has_q and decisions_of(drafter) == tree.size
   last = int(iteration.verdict.last[0])
   is_accepted = np.broadcast_to(tree.sees, (1, *tests.shape[:1] * 2))[0, last, 1:]
   drafted = []

@@ -12,7 +12,7 @@ from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.types import EndTokens
 from specdec_t5x.data import tasks
-from specdec_t5x.decoding.decoders import PlainDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.heads import check_width
 from specdec_t5x.network import hot
@@ -325,7 +325,7 @@ def _plain_decoder(
 ) -> outputs.DecodeFn:
   """Returns compiled plain decoding; each batch has another random key."""
   length = data.feature_lengths["targets"]
-  run = api.compiled(PlainDecoder(network), sampling, length, end_ids)
+  run = api.compiled(Decoder(network), sampling, length, end_ids)
 
   def decode(params, inputs, number):
     key = jax.random.fold_in(jax.random.key(seed), number)

@@ -10,7 +10,7 @@ from specdec_t5x.contrib.online.rejections import KeepRejections, Rejections
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import delayed
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.transformer import Transformer
@@ -63,7 +63,7 @@ def test_first_rejected_tokens_keep_the_target_s_distribution():
 
 
 PUT = Rejections.put
-PROBS_AT = rejections.chain.probs_at
+PROBS_AT = rejections.probs_at
 FAULTS = {
   "a place on": lambda self, at, *rest: PUT(self, at + 1, *rest),
   "accepted ones, too": lambda self, at, is_rejected, logits: PUT(
@@ -78,7 +78,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_fail(fault, monkeypatch):
-  where = (rejections.chain, "probs_at") if "node" in fault else (Rejections, "put")
+  where = (rejections, "probs_at") if "node" in fault else (Rejections, "put")
   monkeypatch.setattr(*where, FAULTS[fault])
   with pytest.raises(AssertionError):
     test_first_rejected_tokens_keep_the_target_s_distribution()
@@ -112,7 +112,7 @@ def test_a_row_s_distributions_do_not_depend_on_its_neighbours():
   network = Transformer(tiny.DRAFT)
   inputs = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [8, 8, 1, 0], [11, 12, 13, 1]])
   params = {name: params_of(network, x) for x, name in enumerate(("target", "draft"))}
-  decoder = SpeculativeDecoder(network, DraftModel(network, 3), slots=2, observer=KEEP)
+  decoder = Decoder(network, DraftModel(network, 3), slots=2, observer=KEEP)
   found = networks.run(decoder, params, inputs, observed.LENGTH)
   batch = networks.forced(inputs, found.tokens)
   teacher = jax.jit(lambda batch: forward(network, params["target"], batch))

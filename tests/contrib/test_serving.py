@@ -9,7 +9,7 @@ import pytest
 
 import specdec_t5x
 from specdec_t5x import Learner, Online, Sampling, api
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.training.optimizers import Optimizer, Schedule
@@ -60,12 +60,12 @@ def test_the_draft_learns_from_repeated_requests(setup):
 
 def test_serving_compiles_once_for_a_changing_draft(setup, monkeypatch):
   traced = []
-  decode = SpeculativeDecoder.decode
+  decode = Decoder.decode
 
   def counted(*args, **words):
     return traced.append(1) or decode(*args, **words)
 
-  monkeypatch.setattr(SpeculativeDecoder, "decode", counted)
+  monkeypatch.setattr(Decoder, "decode", counted)
   api.compiled.cache_clear()
   make_train_step.cache_clear()
   _, learner = served(setup)
@@ -94,6 +94,15 @@ def test_requests_are_read_lazily(setup):
   for _ in range(3):
     next(stream)
   assert (len(read), learner.steps) == (6, 1)
+
+
+@pytest.mark.parametrize("requests", [{"text": ["a"]}, {"a"}, "a", None], ids=str)
+def test_requests_without_an_order_are_refused(setup, requests, unchecked):
+  target, draft, vocabulary = setup
+  learner = Learner(draft.network, draft.params, FAST)
+  stream = specdec_t5x.serve(requests, target, learner, vocabulary, gamma=3, **ROOM)
+  with pytest.raises(ValueError, match="requests must be a list of texts, got"):
+    next(stream)
 
 
 def test_samples_depend_on_the_seed_and_on_earlier_requests(setup):

@@ -3,9 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.core import chain
-from specdec_t5x.core.lenient import Lenient, LenientGreedy
-from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.rules import RULES, token
+from specdec_t5x.core.rules.lenient import Lenient, LenientGreedy
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.core.types import Proposal
 
@@ -13,7 +12,7 @@ from specdec_t5x.core.types import Proposal
 def test_the_ratio_is_at_most_one_and_zero_without_target_mass():
   p = jnp.array([0.0, 0.0, 0.2, 0.3, 0.1])
   q = jnp.array([0.0, 0.5, 0.0, 0.2, 0.4])
-  np.testing.assert_allclose(chain.ratio(p, q), [0, 0, 1, 1, 0.25])
+  np.testing.assert_allclose(token.ratio(p, q), [0, 0, 1, 1, 0.25])
 
 
 @pytest.mark.parametrize(

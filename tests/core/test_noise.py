@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from specdec_t5x.core import distributions
+from specdec_t5x.core import noise
 from specdec_t5x.core.distributions import LEVELS
 from specdec_t5x.decoding.state import unit_uniforms
 
-exponentials = jax.jit(distributions.exponentials, static_argnums=1)
+exponentials = jax.jit(noise.exponentials, static_argnums=1)
 
 
 def uniforms_of(rows, seed=0):
@@ -26,7 +26,7 @@ def test_equal_uniforms_give_equal_noise_in_any_shape():
   np.testing.assert_array_equal(blocks.reshape(24, 77), whole[:, :77])
 
 
-@pytest.mark.parametrize("word", range(distributions.WORDS))
+@pytest.mark.parametrize("word", range(noise.WORDS))
 def test_each_uniform_changes_the_noise(word):
   uniforms = jnp.full((1, LEVELS), 0.5)
   other = uniforms.at[0, LEVELS - 1 - word].add(2.0**-20)
@@ -54,9 +54,7 @@ def test_the_winner_of_the_race_follows_the_distribution():
   """The chi-squared test has level 0.001. A token without mass never wins."""
   probs = jnp.array([0.5, 0.0, 0.25, 0.125, 0.1, 0.02, 0.005, 0.0])
   uniforms = uniforms_of(200_000, seed=1)
-  race = jax.jit(
-    lambda uniforms: jnp.argmax(distributions.race(probs, uniforms), axis=-1)
-  )
+  race = jax.jit(lambda uniforms: jnp.argmax(noise.race(probs, uniforms), axis=-1))
   won = race(uniforms)
   counts = np.bincount(won, minlength=8)
   assert counts[[1, 7]].sum() == 0
@@ -73,8 +71,8 @@ def test_noise_is_positive_finite_and_fine_near_zero(words, monkeypatch):
     return jnp.array(words if first else 0, jnp.uint32)
 
   hashes = iter((given(True), given(words > 1)))
-  monkeypatch.setattr(distributions, "_mixed", lambda x: jnp.full_like(x, next(hashes)))
-  found = float(distributions.exponentials(uniforms_of(1), 1)[0, 0])
+  monkeypatch.setattr(noise, "_mixed", lambda x: jnp.full_like(x, next(hashes)))
+  found = float(noise.exponentials(uniforms_of(1), 1)[0, 0])
   assert 0 < found < jnp.inf
   if words <= 1:
     assert found == 2.0**-64

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.core.traversal import post_order
+from specdec_t5x.core.rules.traversal import post_order
 from specdec_t5x.core.tree import Tree, chain, delayed
 from tests.exactness.trees import canonical
 

@@ -9,7 +9,7 @@ import pytest
 
 from lab import differences
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.decoding.decoders import PlainDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.transformer import Transformer
 from tests import hash_model, near_ties, networks
@@ -60,7 +60,7 @@ def test_the_fillers_are_scored_in_the_compiled_program():
   network, params = near_ties.target("float32")
   inputs = near_ties.inputs()
   keys = row_keys(jax.random.key(0), 6)
-  decoder = PlainDecoder(network, 4)
+  decoder = Decoder(network, block=4)
 
   @jax.jit
   def run(params):
@@ -79,7 +79,7 @@ def run(kind):
   """
   decoder, params = near_ties.pair("float32", GAMMA)
   if kind != "speculative":
-    decoder = PlainDecoder(decoder.target, GAMMA + 1 if kind == "strict" else 1)
+    decoder = Decoder(decoder.target, block=GAMMA + 1 if kind == "strict" else 1)
   program = jax.jit(lambda p, x: differences.record(decoder, p, x, 24, eos_id=1))
   decoded = program(params, near_ties.inputs())
   info = {name: np.asarray(x) for name, x in vars(decoded.statistics).items()}
@@ -130,6 +130,6 @@ def test_a_token_has_the_same_bits_anywhere_in_a_block():
 
 def test_a_block_needs_a_token(unchecked):
   with pytest.raises(ValueError, match="BLOCK must be"):
-    PlainDecoder(Transformer(tiny.TARGET), block=0)
+    Decoder(Transformer(tiny.TARGET), block=0)
   with pytest.raises(ValueError, match="GAMMA \\+ 1"):
-    PlainDecoder(Transformer(tiny.TARGET), block=1.5)
+    Decoder(Transformer(tiny.TARGET), block=1.5)

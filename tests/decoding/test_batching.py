@@ -12,7 +12,7 @@ from flax.linen import partitioning as flax_partitioning
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import Carry, row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import GptConfig, T5Config
@@ -34,9 +34,9 @@ for number, size in enumerate([3, 20, 1, 7, 24, 2, 19, 5, 10, 1, 12]):
   INPUTS[number, :size] = np.random.default_rng(number).integers(2, 14, size)
 
 DECODERS = {
-  "plain": PlainDecoder(T5),
-  "fixed": SpeculativeDecoder(T5, DraftModel(T5, 2)),
-  "decoder-only": SpeculativeDecoder(GPT, DraftModel(GPT, 1)),
+  "plain": Decoder(T5),
+  "fixed": Decoder(T5, DraftModel(T5, 2)),
+  "decoder-only": Decoder(GPT, DraftModel(GPT, 1)),
 }
 
 
@@ -91,9 +91,9 @@ def test_a_policy_state_continues_across_batches(slots):
   sampling = Sampling(coupled=True)
   drafter = DraftModel(T5, 2)
   rule = RULES["coupled"]
-  decoder = SpeculativeDecoder(T5, drafter, rule, HASTY)
+  decoder = Decoder(T5, drafter, rule, HASTY)
   run = program(decoder, slots, sampling, per_input=1)
-  known = decoder.first_policy_state(len(INPUTS))
+  known = decoder.policy.start(len(INPUTS))
   drafted = []
   expected = decode(DECODERS["plain"], 0, sampling, per_input=1)
   for _ in range(2):
@@ -121,19 +121,17 @@ def test_unwanted_rows_are_not_decoded(name, slots, monkeypatch):
 def test_inputs_are_read_when_rows_need_them(monkeypatch):
   """The loop reads as many inputs at once as there are rows, and no unwanted input."""
   read = []
-  prepare = PlainDecoder.prepare
+  encode = Decoder.encode
 
-  def counting(self, params, inputs, keys, *rest):
+  def counting(self, ctx, inputs, keys, *rest):
     jax.debug.callback(lambda rows: read.append(rows.tolist()), (inputs > 0).sum(1))
-    return prepare(self, params, inputs, keys, *rest)
+    return encode(self, ctx, inputs, keys, *rest)
 
-  monkeypatch.setattr(PlainDecoder, "prepare", counting)
+  monkeypatch.setattr(Decoder, "encode", counting)
   is_wanted = jnp.arange(len(INPUTS)) < 7
   decode(DECODERS["plain"], 3, per_input=1, is_wanted=is_wanted)
   jax.effects_barrier()
-  # The first batch appears again for the decoder's settings. Compiled programs without
-  # a callback drop this work.
-  assert sorted(read) == [[1, 5, 10], [7, 3, 2], [24, 20, 19], [24, 20, 19]]
+  assert sorted(read) == [[1, 5, 10], [7, 3, 2], [24, 20, 19]]
 
 
 def iterations_of(monkeypatch):
@@ -155,7 +153,7 @@ def iterations_of(monkeypatch):
 
 def test_rows_are_busy_while_inputs_remain(monkeypatch):
   iterations = iterations_of(monkeypatch)
-  lengths = np.sort(decode(PlainDecoder(T5), 4, per_input=1).statistics.emitted)
+  lengths = np.sort(decode(Decoder(T5), 4, per_input=1).statistics.emitted)
   # A schedule of 4 rows takes at least an even share of the work. A schedule without
   # idle rows takes at most an even share and one more output.
   assert lengths.sum() / 4 <= iterations() <= lengths.sum() / 4 + lengths.max()

@@ -9,10 +9,9 @@ from scipy import stats
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.loop import generate, limit
+from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.decoding.step import limit
 from specdec_t5x.drafters.draft_model import DraftModel
 from tests.hash_model import HashModel, sequence_probs, speculation
 from tests.ways import Similar
@@ -122,6 +121,4 @@ def test_drafts_leave_room_for_the_target_s_token(policy, longest):
   state = state.replace(lengths=1 + jnp.arange(9), ended=jnp.arange(9) == 3)
   most = np.minimum(np.maximum(7 - np.arange(9), 0), longest)
   most[3] = 0
-  np.testing.assert_array_equal(
-    spec.context.draft_lengths(state, drafter.lengths), most
-  )
+  np.testing.assert_array_equal(spec.draft_lengths(state), most)

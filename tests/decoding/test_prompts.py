@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from specdec_t5x.contrib.typical import Typical
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.rules.lenient import Lenient
+from specdec_t5x.core.rules.lossy import Typical
 from specdec_t5x.core.tree import delayed
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import functional
@@ -82,7 +82,7 @@ def test_outputs_differ_by_prompt_and_some_end(greedy):
 
 @pytest.mark.parametrize("block", [1, 4])
 def test_plain_decoding_continues_each_prompt(params, greedy, block):
-  decoded = networks.run(PlainDecoder(TARGET, block), params, PROMPTS, ROOM)
+  decoded = networks.run(Decoder(TARGET, block=block), params, PROMPTS, ROOM)
   np.testing.assert_array_equal(decoded.tokens, greedy)
   np.testing.assert_array_equal(decoded.statistics.emitted, output_lengths(greedy))
 
@@ -101,7 +101,7 @@ OWN = CostAware((1.0, 1.1, 1.2, 1.3, 1.4), decay=0.9, by_row=True)
   ids=lambda part: part if isinstance(part, str) else type(part).__name__,
 )
 def test_speculation_changes_no_greedy_token(params, greedy, drafter, rule, policy):
-  decoder = SpeculativeDecoder(TARGET, drafter, RULES[rule], policy)
+  decoder = Decoder(TARGET, drafter, RULES[rule], policy)
   decoded = networks.run(decoder, params, PROMPTS, ROOM)
   np.testing.assert_array_equal(decoded.tokens, greedy)
   np.testing.assert_array_equal(decoded.statistics.emitted, output_lengths(greedy))
@@ -121,7 +121,7 @@ def log_likelihoods(params, outputs, lengths):
 
 @pytest.mark.parametrize("rule", [Lenient(0.5), Typical()], ids=str)
 def test_lossy_rules_continue_prompts(params, rule):
-  decoder = SpeculativeDecoder(TARGET, DraftModel(DRAFT, 3), rule)
+  decoder = Decoder(TARGET, DraftModel(DRAFT, 3), rule)
   decoded = networks.run(decoder, params, PROMPTS, ROOM, Sampling())
   emitted = decoded.statistics.emitted
   assert (decoded.tokens[np.arange(len(PROMPTS)), emitted - 1] == EOS).any()

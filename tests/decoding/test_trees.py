@@ -8,7 +8,7 @@ import numpy as np
 
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding import step
+from specdec_t5x.decoding import loop
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
 from tests.t5x_bridge import tiny
@@ -37,7 +37,7 @@ def test_each_path_of_a_tree_is_scored_like_a_single_path():
   tokens = random_tokens(2, ROWS, TREE.size)
   cache = extend(empty, prefix)[2].at(jnp.full(ROWS, PREFIX - 1))
   draft = Proposal(tokens, None, jnp.ones(tokens.shape, bool), TREE)
-  score = jax.jit(functools.partial(step.score_tree, extend))
+  score = jax.jit(functools.partial(loop.score_tree, extend))
   logits, features, _ = score(cache, prefix[:, -1], draft)
   for node in set(range(1, TREE.size + 1)) - set(TREE.parents):
     path = np.array(line(node))

@@ -8,14 +8,16 @@ import pytest
 
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding import widths
+from specdec_t5x.decoding.decoder import block_widths
+from specdec_t5x.decoding.loop import score_narrowly
+from tests.hash_model import TokenCache
 
 
 def test_the_narrowest_block_for_all_drafts_is_scored():
-  assert widths.block_widths(1) == (1, 2)
-  assert widths.block_widths(3) == (1, 2, 4)
-  assert widths.block_widths(7) == (1, 2, 4, 8)
-  assert widths.block_widths(9) == (1, 2, 4, 8, 10)
+  assert block_widths(1) == (1, 2)
+  assert block_widths(3) == (1, 2, 4)
+  assert block_widths(7) == (1, 2, 4, 8)
+  assert block_widths(9) == (1, 2, 4, 8, 10)
 
   def extend(cache, tokens):
     """Returns the block's width as logits, and the block's tokens as features."""
@@ -25,8 +27,12 @@ def test_the_narrowest_block_for_all_drafts_is_scored():
   tokens = jnp.arange(10).reshape(2, 5)
   draft_probs = jnp.zeros((2, 5, 3))
   score = jax.jit(
-    lambda sizes: widths.score(
-      extend, None, jnp.array([7, 7]), Proposal.chain(tokens, draft_probs, sizes)
+    lambda sizes: score_narrowly(
+      extend,
+      TokenCache(jnp.zeros(2, int), tokens),
+      jnp.array([7, 7]),
+      Proposal.chain(tokens, draft_probs, sizes),
+      block_widths(5),
     )
   )
   for sizes, width in [((0, 0), 1), ((1, 0), 2), ((2, 1), 4), ((1, 3), 4), ((4, 5), 6)]:

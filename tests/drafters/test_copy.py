@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.token import Token
-from specdec_t5x.decoding.generate import generate
+from specdec_t5x.core.rules.token import Token
+from specdec_t5x.decoding.loop import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.copy import LONGEST_MATCH, Copy
 from tests.hash_model import HashModel, speculation
@@ -32,9 +32,7 @@ def propose(inputs, outputs, gamma=3, match=1):
     lengths=jnp.array([len(output) + 1 for output in outputs]),
   )
   uniforms = jnp.full((len(outputs), gamma, 1), 0.5)
-  proposal, after = jax.jit(lambda *args: drafter.propose(spec.context, *args))(
-    state, uniforms
-  )
+  proposal, after = jax.jit(lambda *args: drafter.propose(spec, *args))(state, uniforms)
   np.testing.assert_array_equal(after, inputs)
   drafted = zip(proposal.tokens.tolist(), proposal.num_valid.tolist(), strict=True)
   return [tokens[:count] for tokens, count in drafted], proposal

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from specdec_t5x.build import headed
-from specdec_t5x.contrib.pruned import Pruned
 from specdec_t5x.core.tree import Tree
+from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.eagle import EagleDrafter
 from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.heads import HeadsConfig

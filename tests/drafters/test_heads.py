@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from specdec_t5x.build import get_drafter, headed
-from specdec_t5x.contrib.heads import HeadDraft
-from specdec_t5x.contrib.pruned import Pruned
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.loop import step
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.decoding.step import step
+from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
@@ -59,13 +59,13 @@ def pair(kind, target="t5"):
 
 def decoder(kind, shape, target="t5"):
   network, heads, params = pair(kind, target)
-  return SpeculativeDecoder(network, headed(heads, shape), RULES["traversal"]), params
+  return Decoder(network, headed(heads, shape), RULES["traversal"]), params
 
 
 def test_a_decoder_only_target_keeps_greedy_outputs():
   """tests/test_ways.py has further targets."""
   speculative, params = decoder("medusa", Tree((0, 0, 1, 1, 2, 3)), "gpt")
-  decoders = speculative, PlainDecoder(speculative.target)
+  decoders = speculative, Decoder(speculative.target)
   found, plain = (networks.run(x, params, INPUTS, ROOM) for x in decoders)
   np.testing.assert_array_equal(found.tokens, plain.tokens)
 
@@ -77,9 +77,9 @@ def test_a_target_in_16_bits_with_tied_logits_has_heads():
   heads = heads_of("parallel", tiny.TARGET)
   params = {"target": noisy(network, 0), "draft": noisy(heads, 1)}
   params["target"] = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params["target"])
-  decoder = SpeculativeDecoder(network, headed(heads))
+  decoder = Decoder(network, headed(heads))
   found = networks.run(decoder, params, INPUTS, ROOM)
-  plain = networks.run(PlainDecoder(network, COUNT + 1), params, INPUTS, ROOM)
+  plain = networks.run(Decoder(network, block=COUNT + 1), params, INPUTS, ROOM)
   np.testing.assert_array_equal(found.tokens, plain.tokens)
   assert found.statistics.drafted.sum() > 0
 
@@ -93,16 +93,16 @@ def test_drafts_follow_the_trained_distributions(kind, target):
   keys = row_keys(jax.random.key(0), len(INPUTS))
 
   def prepare():
-    return speculative.prepare(params, INPUTS, keys, Sampling(), ROOM, -1)
+    return networks.prepare(speculative, params, INPUTS, keys, Sampling(), ROOM, -1)
 
   def distributions(spec, state):
     if kind == "parallel":
-      features = spec.drafter._read(spec.context, state)[0]
-      return spec.context.target.logits(features)
+      features = spec.drafter._read(spec, state)[0]
+      return spec.target.logits(features)
     features = spec.drafter.network.apply(
       {"params": params["draft"]}, state.drafter_state.feature, method="features"
     )
-    return spec.context.target.logits(features)
+    return spec.target.logits(features)
 
   @jax.jit
   def one(state):
@@ -153,7 +153,7 @@ def test_perfect_heads_need_at_most_m_over_k_plus_one_calls():
   # Every token has the same embedding.
   one = jax.tree.map(jnp.ones_like, params["target"]["token_embedder"])
   known = {"target": {**params["target"], "token_embedder": one}, "draft": same}
-  decoder = SpeculativeDecoder(network, headed(heads))
+  decoder = Decoder(network, headed(heads))
   room = 12
   block = COUNT + 1
   decoded = networks.run(decoder, known, INPUTS, room, eos_id=-1)

@@ -6,17 +6,16 @@ import functools
 import numpy as np
 import pytest
 
-from specdec_t5x import api, build, console, tuning
+from specdec_t5x import api, build, console
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.policy import Fixed
-from specdec_t5x.drafters.quantized import NAME, Quantized
-from specdec_t5x.network import rounded
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.policies import Fixed
+from specdec_t5x.drafters.of_target import NAME, Quantized
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
 from tests import networks
-from tests.contrib import test_layer_skip as of_target
+from tests.drafters import test_layer_skip as of_target
 from tests.network.kinds import T5_1_0
 from tests.t5x_bridge import tiny, tiny_gpt
 from tests.training.conftest import params_of
@@ -71,9 +70,6 @@ def test_weights_are_rounded_once_with_a_message(monkeypatch):
   assert first is again
   assert len(said) == 1
   assert said[0].startswith("Quantized: 0.0 MB beside the target's 0.0 MB")
-  # A run's record has the sizes in bytes.
-  sizes = {"bytes": rounded.size(first), "bytes_of_target": rounded.size(target.params)}
-  assert tuning.sizes([NAME, "other"]) == {NAME: sizes}
 
 
 def test_a_drafter_may_be_given_by_name():
@@ -85,7 +81,7 @@ def test_a_drafter_may_be_given_by_name():
 
 
 def test_missing_rounded_weights_are_an_error():
-  decoder = SpeculativeDecoder(network_for(tiny.TARGET), WAYS["8"], RULES["token"])
+  decoder = Decoder(network_for(tiny.TARGET), WAYS["8"], RULES["token"])
   params = {"target": model("t5").params}
   with pytest.raises(ValueError, match="'quantized' is not among the parameters"):
     networks.run(decoder, params, INPUTS, ROOM)

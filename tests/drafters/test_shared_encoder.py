@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from specdec_t5x.build import Model
-from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.contrib.link.drafting import Drafting
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.training.heads import begun
@@ -39,7 +39,7 @@ def run(decoder, params, sampling=GREEDY, decodes=1):
 
 
 def test_a_draft_with_the_target_s_decoder_is_accepted():
-  decoder = SpeculativeDecoder(TARGET, DraftModel(PERFECT, 3), slots=2)
+  decoder = Decoder(TARGET, DraftModel(PERFECT, 3), slots=2)
   found = run(decoder, all_params(PERFECT), Sampling(), 2)
   assert found.statistics.drafted.sum() > 20
   # Products differ in width, so p equals q up to rounding.
@@ -48,10 +48,10 @@ def test_a_draft_with_the_target_s_decoder_is_accepted():
 
 def test_a_middle_network_on_the_target_s_encoder_keeps_outputs():
   draft = network_for(SMALL)
-  decoder = SpeculativeDecoder(TARGET, Cascade(draft, DraftModel(draft, 2), 3))
+  decoder = Decoder(TARGET, Cascade(draft, DraftModel(draft, 2), 3))
   params = all_params(draft)
   params |= dict.fromkeys(decoder.drafter.networks, params["draft"])
-  found, plain = (run(x, params) for x in (decoder, PlainDecoder(TARGET)))
+  found, plain = (run(x, params) for x in (decoder, Decoder(TARGET)))
   np.testing.assert_array_equal(found.tokens, plain.tokens)
   assert found.statistics.accepted.sum() > 0
 
@@ -61,8 +61,8 @@ def test_a_draft_without_a_matching_encoder_is_refused():
   draft = network_for(SMALL)
   params = all_params(draft)
   for make, message in [
-    (lambda: SpeculativeDecoder(TARGET, DraftModel(narrow)), "16, got width 8"),
-    (lambda: run(PlainDecoder(draft), {"target": params["draft"]}), "got a draft on"),
+    (lambda: Decoder(TARGET, DraftModel(narrow)), "16, got width 8"),
+    (lambda: run(Decoder(draft), {"target": params["draft"]}), "got a draft on"),
     (lambda: Drafting.of(Model(draft, params["draft"])), "in the target's process"),
   ]:
     with pytest.raises(ValueError, match=message):

@@ -10,10 +10,9 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.policy import Policy
+from specdec_t5x.decoding.contracts import Policy, decisions_of
+from specdec_t5x.decoding.loop import generate, step
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.decoding.step import step
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.policies import CostAware
 from tests.hash_model import EasyAndHard, HashModel, speculation
@@ -35,8 +34,8 @@ class Prescribed(Policy):
 
   prescribed: tuple[int, ...] = ()
 
-  def lengths(self, policy_state, rows, choices):
-    del policy_state, rows, choices
+  def lengths(self, policy_state, choices):
+    del policy_state, choices
     return jnp.array(self.prescribed)
 
 
@@ -57,8 +56,8 @@ def iterations(policy, rows, **settings):
 
   @jax.jit
   def one(state):
-    uniforms = state.uniforms(spec.drafter.decisions)
-    proposal, _ = spec.drafter.propose(spec.context, state, uniforms)
+    uniforms = state.uniforms(decisions_of(spec.drafter))
+    proposal, _ = spec.drafter.propose(spec, state, uniforms)
     after, iteration = step(spec, state)
     return proposal.num_valid, after, iteration.info
 
@@ -98,7 +97,7 @@ def propose(policy, sampling, rows):
   uniforms = jax.random.uniform(jax.random.key(2), (rows, 5, 1))
   sequences = state.sequences.at[:, 1].set(known)
   state = state.replace(sequences=sequences, lengths=jnp.full(rows, 2))
-  drafted = jax.jit(lambda: spec.drafter.propose(spec.context, state, uniforms))
+  drafted = jax.jit(lambda: spec.drafter.propose(spec, state, uniforms))
   proposal, after = drafted()
   return known.tolist(), proposal, after
 
@@ -144,6 +143,6 @@ def test_an_easy_row_drafts_long_and_a_hard_row_drafts_short():
   sizes = []
   endless = {"length": 60, "gamma": 7, "sampling": GREEDY}
   for before, *_ in iterations(policy, 2, target=target, draft=draft, **endless):
-    sizes.append(policy.lengths(before.policy_state, 2, tuple(range(8))).tolist())
+    sizes.append(policy.lengths(before.policy_state, tuple(range(8))).tolist())
   assert sizes[0] == [3, 3]
   assert sizes[6] == [7, 1]

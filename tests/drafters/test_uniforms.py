@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.contrib import cascade
 from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding import step
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.drafter import Drafter
-from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding import loop
+from specdec_t5x.decoding.contracts import Drafter, decisions, decisions_of
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.loop import generate
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters import cascade
 from specdec_t5x.drafters.draft_model import ChainDrafter
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
@@ -33,7 +33,7 @@ DRAWING = {
   name: drafter
   for name, drafter in ways.ON_TABLES.items()
   if name != "pruned heads"
-  and (drafter.independent or not isinstance(drafter, ChainDrafter))
+  and (drafter.traits.independent or not isinstance(drafter, ChainDrafter))
 }
 OF_NETWORKS = ("layer skip", "parallel in a tree")
 
@@ -44,10 +44,10 @@ def prepared(drafter):
   if drafter in ways.ON_TABLES.values():
     return speculation(ways.TARGET, drafter, RULES["traversal"], Sampling(), keys, 12)
   target = network_for(ways.CONFIGS[0])
-  decoder = SpeculativeDecoder(target, drafter, RULES["traversal"])
+  decoder = Decoder(target, drafter, RULES["traversal"])
   params = {name: networks.sharp(x) for name, x in decoder.networks.items()}
   inputs = jnp.ones((ROWS, 4), jnp.int32)
-  return decoder.prepare(params, inputs, keys, Sampling(), 12, 1)
+  return networks.prepare(decoder, params, inputs, keys, Sampling(), 12, 1)
 
 
 def drafter_of(name):
@@ -63,7 +63,7 @@ def shape_of(drafter, count):
   def propose():
     spec, state = prepared(drafter)
     uniforms = jnp.full((ROWS, count, LEVELS), 0.5)
-    return drafter.propose(spec.context, state, uniforms)[0].tokens
+    return drafter.propose(spec, state, uniforms)[0].tokens
 
   return jax.eval_shape(propose).shape
 
@@ -71,7 +71,7 @@ def shape_of(drafter, count):
 @pytest.mark.parametrize("name", [*DRAWING, *OF_NETWORKS])
 def test_a_drafter_takes_one_uniform_per_decision(name):
   drafter = drafter_of(name)
-  count = drafter.decisions
+  count = decisions_of(drafter)
   assert shape_of(drafter, count) == (ROWS, drafter.tree.size)
   for other in (count - 1, count + 1):
     with pytest.raises(ValueError, match=MESSAGE.format(count)):
@@ -80,12 +80,12 @@ def test_a_drafter_takes_one_uniform_per_decision(name):
 
 def test_an_iteration_takes_uniforms_for_the_draft_and_for_the_rule():
   drafter = DRAWING["cascade"]
-  count = drafter.decisions + drafter.tree.size + 1
-  assert step.decisions(drafter) == count
+  count = decisions_of(drafter) + drafter.tree.size + 1
+  assert decisions(drafter) == count
 
   def iterate(count):
     uniforms = jnp.full((ROWS, count, LEVELS), 0.5)
-    return step.step(*prepared(drafter), uniforms)[0].lengths
+    return loop.step(*prepared(drafter), uniforms)[0].lengths
 
   jax.eval_shape(lambda: iterate(count))
   with pytest.raises(ValueError, match=MESSAGE.format(count)):
@@ -101,8 +101,8 @@ class Forgetful(Drafter):
   tree = property(lambda self: self.drafter.tree)
   networks = property(lambda self: self.drafter.networks)
 
-  def start(self, context):
-    return self.drafter.start(context)
+  def start(self, *args):
+    return self.drafter.start(*args)
 
   def propose(self, context, state, uniforms):
     return self.drafter.propose(context, state, uniforms)

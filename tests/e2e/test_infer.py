@@ -29,7 +29,7 @@ def test_speculation_writes_the_plain_model_s_tokens(infer, speculative, tmp_pat
   assert len(runs.tokens(speculative)) == runs.EXAMPLES
   summary = runs.summary(tmp_path)
   assert summary["statistics"]["tokens_per_target_call"]["value"] == 1
-  assert summary["decoder"]["kind"] == "PlainDecoder"
+  assert summary["decoder"]["kind"] == "Decoder"
 
 
 @runtime_only

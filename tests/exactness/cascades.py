@@ -1,4 +1,4 @@
-"""Nested speculation in float64: the oracle of `contrib.cascade`.
+"""Nested speculation in float64: the oracle of `drafters.cascade`.
 
 A hierarchy is a tuple of levels, the lowest first and the target last. Each level
 judges the tokens from below and puts out a window. A whole decode is the target's

@@ -8,19 +8,17 @@ import numpy as np
 
 from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling
-from specdec_t5x.core.token import Token
+from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.baseline import Plain
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.generate import generate, generate_plain
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.loop import generate
 from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
-from tests.contrib.test_cascade import (
+from tests.drafters.test_cascade import (
   test_a_perfect_hierarchy_accepts_full_windows,
 )
 from tests.exactness import (
@@ -155,10 +153,8 @@ def coupled_loop():
   rows = 32
   target = HashModel(seed=4, vocab_size=5, eos_bias=-30.0)
   keys = row_keys(jax.random.key(0), rows)
-  cache = target.start(rows, length + 1)
-  state = initial_state(cache, None, keys, length, 0)
-  how = Plain(target.extend, sampling, length, 1, adjusted_probs)
-  plain = generate_plain(how, state)
+  ctx, state = speculation(target, None, Token(), sampling, keys, length)
+  plain = generate(ctx, state)
   for draft in (target, HashModel(seed=5, vocab_size=5)):
     decoded = decode(target, draft, sampling, gamma, length, rows)
     np.testing.assert_array_equal(decoded.tokens, plain.tokens)
@@ -224,7 +220,7 @@ def copying():
     SMALL_TARGET, drafter, Token(), PURE, keys, 4, source=source
   )
   state = state.replace(sequences=jnp.array([[0, 5, 0, 0]]), lengths=jnp.array([2]))
-  proposal, _ = drafter.propose(spec.context, state, jnp.zeros((1, 2, 1)))
+  proposal, _ = drafter.propose(spec, state, jnp.zeros((1, 2, 1)))
   np.testing.assert_array_equal(proposal.num_valid, 2)
   np.testing.assert_array_equal(proposal.tokens, [[6, 7]])
 
@@ -240,6 +236,6 @@ def transformers():
   keys = row_keys(jax.random.key(0), 2)
   found, expected = (
     jit(lambda d=d: d.decode(params, inputs, keys, GREEDY, 12, 1).tokens)()
-    for d in (SpeculativeDecoder(module, DraftModel(module, 3)), PlainDecoder(module))
+    for d in (Decoder(module, DraftModel(module, 3)), Decoder(module))
   )
   np.testing.assert_array_equal(found, expected)

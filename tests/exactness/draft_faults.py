@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec_t5x.contrib import sparse
-from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.core import distributions
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.drafters import draft_model
+from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import Stepwise
 from specdec_t5x.drafters.eagle import EagleDraft

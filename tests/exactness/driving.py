@@ -11,18 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.contrib.heads import HeadDraft
 from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.contracts import decisions
+from specdec_t5x.decoding.loop import generate
 from specdec_t5x.decoding.state import DecodeState, row_keys
-from specdec_t5x.decoding.step import decisions
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
+from tests import networks
 from tests.exactness import enumeration, lengths
 from tests.exactness.enumeration import Setting, explore, iterate, target_probs
 from tests.exactness.oracles import JUDGES
@@ -357,11 +358,11 @@ def assert_the_decoder_is_exact(decoder, params, inputs, sampling, settings, pat
 
   def run(uniforms):
     keys = row_keys(jax.random.key(0), len(inputs) * most)
-    spec, state = decoder.prepare(
-      params, inputs, keys, sampling, room, settings[0].eos_id
+    ctx, state = networks.prepare(
+      decoder, params, inputs, keys, sampling, room, settings[0].eos_id
     )
     state = Driven(**vars(state), prescribed=jnp.concatenate(uniforms))
-    return generate(spec, state).tokens.reshape(len(inputs), most, -1)
+    return generate(ctx, state).tokens.reshape(len(inputs), most, -1)
 
   found = np.asarray(jit(run)(uniforms))
   for setting, of_input, tokens in zip(settings, paths, found, strict=True):

@@ -5,30 +5,31 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from specdec_t5x.core import block, chain, distributions, token, traversal
+from specdec_t5x.core import distributions, noise
 from specdec_t5x.core.distributions import LEVELS, sample
-from specdec_t5x.core.token import acceptance_probs
+from specdec_t5x.core.rules import block, token, traversal
+from specdec_t5x.core.rules.token import acceptance_probs
 from specdec_t5x.core.types import Verdict
-from specdec_t5x.decoding import baseline, step, widths
+from specdec_t5x.decoding import loop
+from specdec_t5x.decoding.contracts import decisions_of, lengths_of
 from specdec_t5x.decoding.state import unit_uniforms
 from specdec_t5x.network import cache
 from specdec_t5x.policies import CostAware
 from tests.hash_model import TokenCache
 
 
-def no_bonus_token(spec, state, iteration, features, commit=step.commit):
-  new, info = commit(spec, state, iteration, features)
-  is_full = (iteration.verdict.last == spec.drafter.tree.size) & ~new.ended
+def no_bonus_token(ctx, state, iteration, features, commit=loop.commit):
+  new, info = commit(ctx, state, iteration, features)
+  is_full = (iteration.verdict.last == ctx.drafter.tree.size) & ~new.ended
   lengths = jnp.where(is_full, new.lengths - 1, new.lengths)
   return new.replace(lengths=lengths), info
 
 
 def end_of_sequence_unseen_in_a_draft(
-  spec, state, iteration, features, commit=step.commit
+  ctx, state, iteration, features, commit=loop.commit
 ):
-  context = dataclasses.replace(spec.context, eos_id=-1)
-  blind = dataclasses.replace(spec, context=context)
-  seen = commit(spec, state, iteration, features)
+  blind = dataclasses.replace(ctx, eos_id=-1)
+  seen = commit(ctx, state, iteration, features)
   unseen = commit(blind, state, iteration, features)
   has_accepted = iteration.verdict.last > 0
 
@@ -42,12 +43,13 @@ def end_of_sequence_unseen_in_a_draft(
   return seen[0].replace(**fields), seen[1]
 
 
-def rows_that_have_ended_go_on(spec, state, *args, commit=step.commit):
-  return commit(spec, state.replace(ended=jnp.zeros_like(state.ended)), *args)
+def rows_that_have_ended_go_on(ctx, state, *args, commit=loop.commit):
+  return commit(ctx, state.replace(ended=jnp.zeros_like(state.ended)), *args)
 
 
-def no_limit_by_what_remains(self, state, choices):
-  return self.policy.lengths(state.policy_state, state.lengths.size, choices)
+def no_limit_by_what_remains(self, state):
+  lengths = self.policy.lengths(state.policy_state, lengths_of(self.drafter))
+  return jnp.broadcast_to(lengths, state.lengths.shape)
 
 
 def write_adds(buffer, new, index, write=cache.write):
@@ -76,23 +78,23 @@ def same_noise_at_all_places(self, count):
   return jnp.repeat(self.replace(iteration=self.lengths * 0).uniforms(1), count, axis=1)
 
 
-def rule_has_the_noise_of_the_place_before(spec, state, draws=step.draws):
-  drafted = spec.drafter.decisions
-  uniforms = draws(spec, state)
+def rule_has_the_noise_of_the_place_before(ctx, state, draws=loop.draws):
+  drafted = decisions_of(ctx.drafter)
+  uniforms = draws(ctx, state)
   before = state.replace(lengths=state.lengths - 1)
-  rule_uniforms = draws(spec, before)[:, drafted:]
+  rule_uniforms = draws(ctx, before)[:, drafted:]
   return jnp.concatenate([uniforms[:, :drafted], rule_uniforms], axis=1)
 
 
-def draft_has_noise_of_its_own(spec, state, draws=step.draws):
-  drafted = spec.drafter.decisions
-  uniforms = draws(spec, state)
+def draft_has_noise_of_its_own(ctx, state, draws=loop.draws):
+  drafted = decisions_of(ctx.drafter)
+  uniforms = draws(ctx, state)
   draft_uniforms = state.uniforms(drafted)
   return jnp.concatenate([draft_uniforms, uniforms[:, drafted:]], axis=1)
 
 
 def nodes_have_the_root_s_noise(probs, uniforms):
-  return distributions.race(probs, uniforms[:, :1])
+  return noise.race(probs, uniforms[:, :1])
 
 
 def nodes_see_cousins(extend, cache, last, proposal):
@@ -122,7 +124,7 @@ def weights_as_they_were(nodes, node, left, without=traversal._without):
 
 def verify_with_one_uniform_twice(self, target_probs, proposal, uniforms):
   accepted = uniforms[:, :-1, -1] < acceptance_probs(target_probs, proposal)
-  count = chain.leading(accepted)
+  count = token.leading(accepted)
   distribution = token.next_token_probs(target_probs, proposal, count)
   return Verdict(count, sample(distribution, uniforms[:, 0]))
 
@@ -147,7 +149,7 @@ def verify_all_the_tokens_apart(self, target_probs, proposal, uniforms):
   return Verdict(count, sample(distribution, uniforms[:, -1]))
 
 
-def q_of_the_position_before(proposal, position, size, probs_at=chain.draft_probs_at):
+def q_of_the_position_before(proposal, position, size, probs_at=token.draft_probs_at):
   return probs_at(proposal, jnp.maximum(position - 1, 0), size)
 
 
@@ -168,10 +170,10 @@ def first_failure_ends_the_block(self, target_probs, proposal, uniforms):
   weights = block.prefix_weights(target_probs, proposal)
   q = block.padded_draft_probs(proposal, target_probs.shape[-1])
   passes = uniforms[:, :-1, -1] < block.prefix_probs(target_probs, q, weights)
-  count = chain.leading(passes & proposal.is_valid)
-  p = chain.probs_at(target_probs, count)
+  count = token.leading(passes & proposal.is_valid)
+  p = token.probs_at(target_probs, count)
   weight = jnp.take_along_axis(weights, count[:, None], axis=1)
-  distribution = distributions.residual(weight * p, chain.probs_at(q, count))
+  distribution = distributions.residual(weight * p, token.probs_at(q, count))
   return Verdict(count, sample(distribution, uniforms[:, -1]))
 
 
@@ -180,16 +182,16 @@ def unweighted_block_residual(scaled, draft_probs):
   return distributions.residual(scaled / jnp.where(scale > 0, scale, 1), draft_probs)
 
 
-def the_draft_s_keys_stay(spec, state, proposal, score=step.score):
+def the_draft_s_keys_stay(ctx, state, proposal, score=loop.score):
   """Keeps the draft's cache entries, like a target that does not overwrite them."""
-  scored = score(spec, state, proposal)
+  scored = score(ctx, state, proposal)
   block = jnp.concatenate([state.last_tokens()[:, None], proposal.tokens], axis=1)
-  draft = spec.drafter.extend(spec.context)
+  draft = ctx.drafter.extend(ctx)
   _, _, cache = draft(state.target_cache.at(state.lengths - 1), block)
   return scored[0].replace(target_cache=cache), *scored[1:]
 
 
-def plain_turn_leaves_its_draws(*args, step=baseline.step, **kwargs):
+def plain_turn_leaves_its_draws(*args, step=loop.plain_step, **kwargs):
   state, log_prob = step(*args, **kwargs)
   return state.replace(iteration=state.iteration - 1), log_prob
 
@@ -203,11 +205,11 @@ def plain_turn_is_not_counted(self, policy_state, info, update=CostAware.update)
   return jax.tree.map(pick, update(self, policy_state, info), policy_state)
 
 
-def no_place_for_the_last_token(blocks, num_valid, narrowest=widths.narrowest):
+def no_place_for_the_last_token(blocks, num_valid, narrowest=loop.narrowest):
   return narrowest(blocks, num_valid - 1)
 
 
-def least_likely_of_all_is_dropped(proposal, most, eos_id, limit=step.limit):
+def least_likely_of_all_is_dropped(proposal, most, eos_id, limit=loop.limit):
   """Drops the least likely token, like a budget that looks at the draws (TETRIS)."""
   limited = limit(proposal, most, eos_id)
   scores = jnp.cumprod(limited.drafted_probs(), axis=1)
@@ -215,9 +217,9 @@ def least_likely_of_all_is_dropped(proposal, most, eos_id, limit=step.limit):
   return limited.replace(is_valid=limited.is_valid & (scores > least))
 
 
-def correction_by_its_residual(spec, state, uniforms, step=step.step):
+def correction_by_its_residual(ctx, state, uniforms=None, step=loop.step):
   """Reports the distribution of the last draw instead of the whole test's."""
-  state, iteration = step(spec, state, uniforms)
+  state, iteration = step(ctx, state, uniforms)
   last = iteration.verdict.last
   probs = iteration.target_probs
   residual = token.next_token_probs(probs, iteration.proposal, last)

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from specdec_t5x.contrib.cascade import Cascade
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import network_for, start_decoding
 from tests import networks
@@ -154,7 +154,7 @@ def of_target_paths(drafter, sampling):
 def test_a_reduced_target_may_be_the_middle_network(name, window):
   middle = of_target.DRAFTERS[name]
   drafter = Cascade(middle, DraftModel(DRAFT, 1), 3, window)
-  decoder = SpeculativeDecoder(of_target.TARGET, drafter)
+  decoder = Decoder(of_target.TARGET, drafter)
   params = {**of_target.all_params(middle), "draft": draft_params()}
   setting, paths = of_target_paths(drafter, of_target.TOP_K)
   assert_the_decoder_is_exact(

@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.core import distributions
+from specdec_t5x import tuning
+from specdec_t5x.core import noise
 from specdec_t5x.core.distributions import LEVELS, Sampling
-from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.core.tree import Tree, chain, delayed
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
-from specdec_t5x.decoding.generate import generate
-from specdec_t5x.decoding.policy import Fixed
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.loop import generate
+from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.decoding.state import DecodeState, row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
@@ -123,7 +124,7 @@ def test_every_noise_gives_the_oracle_s_output_with_and_without_a_draft(
     return jnp.asarray(ASSIGNMENTS)[(uniforms[..., -1] * 2.0**24).astype(int)]
 
   monkeypatch.setattr(DecodeState, "uniforms_of_places", uniforms_of_places)
-  monkeypatch.setattr(distributions, "exponentials", exponentials)
+  monkeypatch.setattr(noise, "exponentials", exponentials)
   sampling = SAMPLINGS[name]
   target, draft = (HashModel(seed, vocab_size=FEW) for seed in (5, 6))
   distribution = target.distribution(sampling)
@@ -151,15 +152,15 @@ NETWORK = network_for(tiny.config(1, 16, vocab_size=40))
 def test_a_coupled_rule_couples_samples_with_and_without_drafts():
   params = {"target": networks.sharp(NETWORK, 0), "draft": networks.sharp(NETWORK, 1)}
   inputs = (2 + jnp.arange(24 * 4) % 38).reshape(24, 4)
-  expected = networks.run(PlainDecoder(NETWORK), params, inputs, 24, SAMPLINGS["T=1"])
+  expected = networks.run(Decoder(NETWORK), params, inputs, 24, SAMPLINGS["T=1"])
   assert len(np.unique(expected.tokens, axis=0)) > 12
-  decoder = SpeculativeDecoder(NETWORK, DraftModel(NETWORK, 3), COUPLED)
-  for each in (decoder, decoder.without_drafts()):
+  decoder = Decoder(NETWORK, DraftModel(NETWORK, 3), COUPLED)
+  for each in (decoder, tuning.plain(decoder)):
     same_tokens(networks.run(each, params, inputs, 24, Sampling()), expected)
 
 
 @pytest.mark.parametrize("rule", [Lenient(0.5), RULES["typical"]])
 def test_lossy_rules_are_refused(rule):
-  decoder = SpeculativeDecoder(NETWORK, DraftModel(NETWORK, 3), rule)
+  decoder = Decoder(NETWORK, DraftModel(NETWORK, 3), rule)
   with pytest.raises(ValueError, match="need a rule that keeps the target's"):
     decoder.check(SAMPLINGS["T=1"], 24, 1)

@@ -14,13 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import tuning
-from specdec_t5x.contrib.layer_skip import LayerSkip
+from specdec_t5x import prepared
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.policy import Fixed
-from specdec_t5x.drafters.quantized import NAME, Quantized
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.policies import Fixed
+from specdec_t5x.drafters.of_target import NAME, LayerSkip, Quantized
 from specdec_t5x.network.functional import network_for, start_decoding, without_fn
 from specdec_t5x.network.gemma import GemmaConfig
 from specdec_t5x.policies import CostAware
@@ -88,8 +87,8 @@ def all_params(drafter):
   """
   network = target_of(drafter)
   unrounded = params(network if drafter in OF_GEMMA else TARGET)
-  made = {name: make(unrounded) for name, make in drafter.derived(network).items()}
-  target = tuning.in_weights(network, unrounded) if network is ROUNDED else unrounded
+  made = {name: make(unrounded) for name, make in drafter.derive(network).items()}
+  target = prepared.in_weights(network, unrounded) if network is ROUNDED else unrounded
   return {"target": target, **made}
 
 
@@ -163,7 +162,7 @@ def paths_of(drafter, sampling, rule, policy):
 
 
 def assert_the_loop_is_exact(sampling, rule="token", policy=WHOLE, drafter=SKIPPING):
-  decoder = SpeculativeDecoder(target_of(drafter), drafter, RULES[rule], policy)
+  decoder = Decoder(target_of(drafter), drafter, RULES[rule], policy)
   setting, paths = paths_of(drafter, sampling, rule, policy)
   params = all_params(drafter)
   assert_the_decoder_is_exact(decoder, params, INPUTS, sampling, [setting], [paths])

@@ -18,7 +18,7 @@ from specdec_t5x.contrib.online.rejections import KeepRejections
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain
-from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.loop import generate
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.training.losses import forward_kl

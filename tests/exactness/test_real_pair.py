@@ -15,7 +15,7 @@ from t5x import checkpoints
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import delayed
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import start_decoding
@@ -82,6 +82,6 @@ def test_samples_follow_the_enumerated_distribution():
   params = load()
   source = inputs()
   drafter = TreeDraft(DRAFT, delayed(1, 2, 2), "distinct")
-  decoder = SpeculativeDecoder(TARGET, drafter, RULES["traversal"])
+  decoder = Decoder(TARGET, drafter, RULES["traversal"])
   decoded = networks.run(decoder, params, source, LENGTH, SAMPLING, per_input=ROWS)
   assert_follows(decoded.tokens, output_probs(params["target"], source))

@@ -12,11 +12,11 @@ import pytest
 
 from specdec_t5x.analysis import theory
 from specdec_t5x.build import rule_for
-from specdec_t5x.contrib.approximate import Distance, TopK
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.greedy import Greedy, rule_at
-from specdec_t5x.core.lenient import Lenient, LenientGreedy
-from specdec_t5x.core.rules import RULES, get_rule
+from specdec_t5x.core.rules import RULES, get_rule, rule_at
+from specdec_t5x.core.rules.lenient import Lenient, LenientGreedy
+from specdec_t5x.core.rules.lossy import Distance, TopK
+from specdec_t5x.core.rules.token import Greedy
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Guarantee
 from tests.exactness import distributions, oracles

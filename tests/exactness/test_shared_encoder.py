@@ -17,7 +17,7 @@ import pytest
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.eagle import EagleDraft
 from specdec_t5x.network import hot
@@ -132,7 +132,7 @@ def distribution(name, row, sampling):
 def assert_the_loop_is_exact(sampling, rule, draft):
   is_eagle = draft == "eagle"
   drafter = (EagleDraft if is_eagle else DraftModel)(NETWORKS[draft], GAMMA)
-  decoder = SpeculativeDecoder(NETWORKS["target"], drafter, RULES[rule])
+  decoder = Decoder(NETWORKS["target"], drafter, RULES[rule])
   network_params = {"target": params()["target"], "draft": params()[draft]}
   settings = []
   for row in range(2):

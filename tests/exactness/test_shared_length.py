@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.step import decisions
+from specdec_t5x.decoding.contracts import decisions
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.policies import CostAware
 from tests.exactness import two_rows

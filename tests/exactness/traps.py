@@ -1,19 +1,26 @@
 """Known traps: places in the code, faults, and the checks that notice the faults."""
 
-from specdec_t5x.contrib import cascade, kseq, recursive, sparse
-from specdec_t5x.contrib.cascade import Cascade
-from specdec_t5x.contrib.heads import HeadDraft
-from specdec_t5x.core import block, distributions, greedy, token, traversal
-from specdec_t5x.core.block import Block
-from specdec_t5x.core.token import Token
-from specdec_t5x.decoding import baseline, step, widths
-from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.contrib import sparse
+from specdec_t5x.core import distributions
+from specdec_t5x.core.rules import (
+  block,
+  coupled,
+  kseq,
+  recursive,
+  token,
+  traversal,
+)
+from specdec_t5x.core.rules.block import Block
+from specdec_t5x.core.rules.token import Token
+from specdec_t5x.decoding import loop
+from specdec_t5x.decoding.contracts import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters import draft_model, siblings
+from specdec_t5x.drafters import cascade, draft_model, siblings
+from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import Stepwise
 from specdec_t5x.drafters.eagle import EagleDraft
-from specdec_t5x.drafters.heads import Headed
+from specdec_t5x.drafters.heads import HeadDraft, Headed
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import cache, functional
 from specdec_t5x.network.eagle import EagleDrafter
@@ -33,7 +40,7 @@ TRAPS = [
     faults.residual_without_mass_is_nothing,
     "probs_apart_by_rounding",
   ),
-  Trap(step, "commit", faults.no_bonus_token, "perfect_draft"),
+  Trap(loop, "commit", faults.no_bonus_token, "perfect_draft"),
   Trap(TokenCache, "at", faults.stale_cache_after_rollback, "token_loop"),
   Trap(TokenCache, "at", faults.one_index_for_all_rows, "token_loop"),
   Trap(cache, "write", faults.write_adds, "transformers", alone=True),
@@ -44,13 +51,13 @@ TRAPS = [
   Trap(Stepwise, "propose", drafts.q_not_renormalised, "token_loop"),
   Trap(sparse, "drafted_sparsely", drafts.draws_from_the_whole_probs, "sparse_loop"),
   Trap(sparse, "drafted_sparsely", drafts.rounds_after_the_draw, "sparse_loop"),
-  Trap(token.chain, "draft_probs_at", faults.q_of_the_position_before, "token_rule"),
+  Trap(token, "draft_probs_at", faults.q_of_the_position_before, "token_rule"),
   Trap(Token, "verify", faults.verify_all_the_tokens_apart, "token_rule"),
   Trap(Token, "verify", faults.verify_with_one_uniform_twice, "token_rule"),
   Trap(distributions, "sample", faults.one_uniform_for_all_levels, "wide_loop"),
   Trap(TokenCache, "gathered", faults.two_places_swapped, "moved_entries"),
-  Trap(step, "commit", faults.end_of_sequence_unseen_in_a_draft, "token_loop"),
-  Trap(step, "commit", faults.rows_that_have_ended_go_on, "counts"),
+  Trap(loop, "commit", faults.end_of_sequence_unseen_in_a_draft, "token_loop"),
+  Trap(loop, "commit", faults.rows_that_have_ended_go_on, "counts"),
   Trap(Copy, "propose", drafts.copy_from_the_output_alone, "copying"),
   Trap(Context, "draft_lengths", faults.no_limit_by_what_remains, "counts"),
   Trap(DecodeState, "uniforms", faults.rows_share_their_draws, "draws"),
@@ -65,8 +72,8 @@ TRAPS = [
   Trap(Headed, "proposal", drafts.heads_drop_the_doubtful_token, "heads_chain"),
   Trap(Headed, "proposal", drafts.first_head_s_q_for_all, "heads_tree"),
   Trap(TreeDraft, "propose", drafts.drafts_share_their_draws, "candidates_loop"),
-  Trap(step, "score_tree", faults.nodes_see_cousins, "small_trees"),
-  Trap(step, "score_tree", faults.positions_by_slot, "small_trees"),
+  Trap(loop, "score_tree", faults.nodes_see_cousins, "small_trees"),
+  Trap(loop, "score_tree", faults.positions_by_slot, "small_trees"),
   Trap(TokenCache, "gathered", drafts.entries_are_not_moved, "candidates_loop"),
   Trap(TreeDraft, "commit", drafts.draft_s_cache_is_not_moved, "candidates_loop"),
   Trap(Block, "verify", faults.first_failure_ends_the_block, "block_rule"),
@@ -74,13 +81,13 @@ TRAPS = [
   Trap(Stepwise, "propose", drafts.drop_the_doubtful_token, "turns_loop"),
   Trap(Stepwise, "propose", drafts.drop_what_it_drew, "turns_loop"),
   Trap(Stepwise, "propose", drafts.drop_what_it_drew, "shared_length"),
-  Trap(baseline, "step", faults.plain_turn_leaves_its_draws, "turns_loop"),
+  Trap(loop, "plain_step", faults.plain_turn_leaves_its_draws, "turns_loop"),
   Trap(draft_model, "caught_up", drafts.draft_reads_the_last_two_alone, "turns_loop"),
   Trap(CostAware, "update", faults.plain_turn_is_not_counted, "turns_loop"),
   Trap(Cascade, "_proposal", drafts.window_without_its_correction, "windows_flushed"),
   Trap(Cascade, "_proposal", drafts.window_s_probs_one_place_off, "windows_fixed"),
-  Trap(step, "step", faults.correction_by_its_residual, "windows_fixed"),
-  Trap(step, "step", faults.correction_by_its_residual, "windows_flushed"),
+  Trap(loop, "step", faults.correction_by_its_residual, "windows_fixed"),
+  Trap(loop, "step", faults.correction_by_its_residual, "windows_flushed"),
   Trap(
     cascade,
     "_reading_before",
@@ -93,9 +100,9 @@ TRAPS = [
     drafts.draft_reads_two_whatever_is_above,
     "perfect_hierarchy",
   ),
-  Trap(widths, "narrowest", faults.no_place_for_the_last_token, "turns_loop"),
-  Trap(step, "limit", faults.least_likely_of_all_is_dropped, "shared_length"),
-  Trap(step, "score", faults.the_draft_s_keys_stay, "skipping_loop"),
+  Trap(loop, "narrowest", faults.no_place_for_the_last_token, "turns_loop"),
+  Trap(loop, "limit", faults.least_likely_of_all_is_dropped, "shared_length"),
+  Trap(loop, "score", faults.the_draft_s_keys_stay, "skipping_loop"),
   *(
     Trap(functional, "_read", fault, "encoder_shared")
     for fault in (
@@ -108,13 +115,13 @@ TRAPS = [
   Trap(
     EagleDrafter, "everywhere", drafts.steps_see_the_target_s_features, "eagle_loop"
   ),
-  Trap(step, "draws", faults.rule_has_the_noise_of_the_place_before, "coupled_loop"),
-  Trap(step, "draws", faults.draft_has_noise_of_its_own, "coupled_loop"),
+  Trap(loop, "draws", faults.rule_has_the_noise_of_the_place_before, "coupled_loop"),
+  Trap(loop, "draws", faults.draft_has_noise_of_its_own, "coupled_loop"),
   Trap(
     DecodeState, "uniforms_of_places", faults.noise_of_the_iteration, "coupled_loop"
   ),
   Trap(
     DecodeState, "uniforms_of_places", faults.same_noise_at_all_places, "coupled_loop"
   ),
-  Trap(greedy, "race", faults.nodes_have_the_root_s_noise, "coupled_loop"),
+  Trap(coupled, "race", faults.nodes_have_the_root_s_noise, "coupled_loop"),
 ]

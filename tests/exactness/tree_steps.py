@@ -19,8 +19,8 @@ from specdec_t5x.core.distributions import LEVELS, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding import step
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding import loop
+from specdec_t5x.decoding.contracts import Drafter
 from specdec_t5x.decoding.state import DecodeState, row_keys
 from tests.exactness import trees
 from tests.exactness.driving import LARGEST, MARGIN, difference
@@ -140,7 +140,7 @@ def program(rule, siblings, sampling):
       "drafter_state": Proposal(rows["tokens"], distributions, rows["is_valid"], tree),
     }
     draws = {"rooms": rows["rooms"], "prescribed": rows["draws"]}
-    state, _ = step.step(spec, OneStep(**state, **draws))
+    state, _ = loop.step(spec, OneStep(**state, **draws))
     is_kept = jnp.arange(slots) < state.lengths[:, None] - 1
     kept = state.target_cache.tokens == state.sequences[:, :slots]
     return {

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import jax.numpy as jnp
 import numpy as np
@@ -193,6 +194,19 @@ def test_token_ids_need_no_vocabulary_if_the_folder_has_end_tokens(theirs):
   arrays = [np.array(ids) for ids in IDS]
   again = specdec_t5x.generate(arrays, target, None, max_length=LENGTH)
   assert [x.tokens for x in outputs] == [x.tokens for x in again]
+
+
+def test_texts_are_read_by_the_folder_s_own_vocabulary(theirs, tmp_path):
+  texts = tiny.sentences(3, seed=5)
+  with pytest.raises(ValueError, match=f"{theirs.name}.* vocabulary"):
+    decoded(theirs, inputs=texts)
+  pieces = tiny.train_vocabulary(tmp_path)
+  shutil.copy(pieces, theirs / "spiece.model")
+  expected = decoded(theirs, inputs=texts, vocabulary=str(theirs))
+  assert decoded(theirs, inputs=texts) == expected
+  assert decoded(theirs, inputs=texts, vocabulary=pieces) == expected
+  target = specdec_t5x.load_model(str(theirs), weights="int8")
+  assert specdec_t5x.generate(texts, target, None, max_length=LENGTH)[0].text
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ import pytest
 from lab import differences
 from lab.__main__ import main
 from specdec_t5x import api
-from specdec_t5x.core import greedy
-from specdec_t5x.core.greedy import Greedy
+from specdec_t5x.core.rules.token import Greedy
 from specdec_t5x.core.types import Verdict
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from tests import near_ties
 from tests.t5x_bridge import tiny
 
@@ -138,26 +137,24 @@ def test_strict_runs_have_equal_bits(flags, capsys):
   assert "differ by up to 0, and" in printed
 
 
-class Gullible(Greedy):
-  """A rule with a planted bug: every drafted token is accepted."""
+def test_a_gullible_rule_is_different(flags, monkeypatch, capsys):
+  verify = Greedy.verify
 
-  def verify(self, target_probs, proposal, uniforms):
-    verdict = super().verify(target_probs, proposal, uniforms)
+  def accept_every_drafted_token(self, target_probs, proposal, uniforms):
+    verdict = verify(self, target_probs, proposal, uniforms)
     return Verdict(proposal.num_valid, verdict.next_token)
 
-
-def test_a_gullible_rule_is_different(flags, monkeypatch, capsys):
-  monkeypatch.setattr(greedy, "Greedy", Gullible)
+  monkeypatch.setattr(Greedy, "verify", accept_every_drafted_token)
   assert main(flags) == 1
   assert f"DIFFERENT: the speculative {NOT_BEST}" in capsys.readouterr().out
 
 
 def test_a_corrupted_cache_is_different(flags, monkeypatch, capsys):
-  prepare = SpeculativeDecoder.prepare
+  context = Decoder.context
 
-  def prepare_corrupted(*args):
-    spec, state = prepare(*args)
-    target = spec.context.target
+  def corrupted_context(*args):
+    ctx = context(*args)
+    target = ctx.target
 
     def extend(cache, tokens, *tree):
       is_later = (cache.index > 0)[:, None, None, None]
@@ -168,10 +165,9 @@ def test_a_corrupted_cache_is_different(flags, monkeypatch, capsys):
       return target.extend(cache, tokens, *tree)
 
     target_corrupted = dataclasses.replace(target, extend=extend)
-    context = dataclasses.replace(spec.context, target=target_corrupted)
-    return dataclasses.replace(spec, context=context), state
+    return dataclasses.replace(ctx, target=target_corrupted)
 
-  monkeypatch.setattr(SpeculativeDecoder, "prepare", prepare_corrupted)
+  monkeypatch.setattr(Decoder, "context", corrupted_context)
   assert main(flags) == 1
   assert "the runs' logits differ by more than rounding" in capsys.readouterr().out
 

@@ -14,15 +14,16 @@ from lab.layers import search as layer_search
 from lab.layers.agreement import Agreement, gated
 from lab.layers.costs import LayerCosts
 from specdec_t5x import api
-from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.decoding.decoders import PlainDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.of_target import LayerSkip
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.functional import extend_fn, network_for, without_fn
 from specdec_t5x.training.state import initial_params
+from tests import networks
 from tests.benchmarks.conftest import TARGET, named
-from tests.contrib import test_layer_skip as of_layer_skip
+from tests.drafters import test_layer_skip as of_layer_skip
 from tests.lab.conftest import ran
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -73,16 +74,19 @@ def test_a_gate_of_zero_equals_skipping(kind):
 def brute_force(target, skip, sampling, block):
   """Computes alpha with one draft after the other, token by token."""
   (_, texts, _), *_ = api.padded_batches(IDS, len(IDS))
-  decoder = PlainDecoder(target.network, block=block)
+  decoder = Decoder(target.network, block=block)
   keys = row_keys(KEY, len(IDS))
 
   @jax.jit
   def decoded(params):
+    params = {"target": params}
     outputs = decoder.decode({"target": params}, texts, keys, sampling, ROOM, 1).tokens
-    plain, state = decoder.prepare({"target": params}, texts, keys, GREEDY, ROOM, 1)
+    plain, state = networks.prepare(
+      decoder, {"target": params}, texts, keys, GREEDY, ROOM, 1
+    )
     inputs = jnp.concatenate([state.last_tokens()[:, None], outputs[:, :-1]], axis=1)
     begin = state.lengths - 1
-    logits, _, cache = plain.extend(state.target_cache.at(begin), inputs)
+    logits, _, cache = plain.target.extend(state.target_cache.at(begin), inputs)
     return outputs, inputs, begin, cache, adjusted_probs(logits, sampling)
 
   @jax.jit

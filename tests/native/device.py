@@ -27,11 +27,11 @@ from benchmarks.study import NEVER, Decode, Group, Job, Study
 from specdec_t5x.build import Model, together
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import get_rule
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native.cuda import few, layout, library
+from specdec_t5x.native.cuda.step import DraftStep
 from specdec_t5x.network.cache import DecoderCache
-from specdec_t5x.network.draft_step import DraftStep
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.policies import get_policy
 
@@ -119,7 +119,7 @@ def agreement(size: str, dtype: str, same_bits: bool | None = None) -> tuple[boo
   draft = Model(target.network, jax.tree.unflatten(tree, noisy))
   drafted, params = together(target, draft, gamma=GAMMA, same_bits=same_bits)
   decoders = {
-    "plain": PlainDecoder(target.network, same_bits=same_bits),
+    "plain": Decoder(target.network, same_bits=same_bits),
     f"GAMMA={GAMMA}": drafted,
     "auto": dataclasses.replace(drafted, policy=get_policy("auto")),
   }
@@ -160,7 +160,7 @@ def on_cpu(size: str) -> tuple[bool, str]:
   def lines(device):
     with jax.default_device(device), jax.default_matmul_precision("highest"):
       params = jax.device_put({"target": target.params}, device)
-      decode = Decode(PlainDecoder(target.network), params, GREEDY, _OUTPUTS)
+      decode = Decode(Decoder(target.network), params, GREEDY, _OUTPUTS)
       return tokens([decode(*jax.device_put(decode.given(inputs)[1:], device))])
 
   ours = lines(jax.devices()[0])
@@ -181,7 +181,7 @@ def sampled(rule: str = "token") -> tuple[bool, str]:
   draft = Transformer(config)
   params = {"target": random_params(target, 0), "draft": random_params(target, 1)}
   inputs = jnp.arange(2, _KINDS, dtype=jnp.int32)[None]
-  decoder = SpeculativeDecoder(target, DraftModel(draft, 2), get_rule(rule))
+  decoder = Decoder(target, DraftModel(draft, 2), get_rule(rule))
   decode = Decode(decoder, params, Sampling(_TEMPERATURE), 2)
   rows = jnp.repeat(inputs, _SAMPLES, axis=0)
   pairs = np.asarray(decode(*decode.given(rows)[1:]).tokens)

@@ -20,9 +20,9 @@ from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.native.cuda import choice
 from specdec_t5x.native.cuda import library as of_gpu
-from specdec_t5x.network import draft_step
+from specdec_t5x.native.cuda import step as draft_step
+from specdec_t5x.native.cuda.step import DraftStep
 from specdec_t5x.network.config import GptConfig, T5Config
-from specdec_t5x.network.draft_step import DraftStep
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.ngram import NgramConfig
 from tests import networks

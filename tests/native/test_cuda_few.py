@@ -9,7 +9,7 @@ import pytest
 
 from specdec_t5x import build, tuning
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.drafters.quantized import NAME, Quantized
+from specdec_t5x.drafters.of_target import NAME, Quantized
 from specdec_t5x.native.cuda import choice, few
 from specdec_t5x.network import rounded
 from specdec_t5x.network.config import T5Config

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import tuning
+from specdec_t5x import prepared
 from specdec_t5x.native import library
 from specdec_t5x.network import products
 from specdec_t5x.network.config import T5Config
@@ -163,14 +163,14 @@ def test_an_unusable_folder_is_reported_with_the_setting(kept):
 def test_cpus_counts_the_cpus_of_this_process():
   all_of_them = os.sched_getaffinity(0)
   assert library.cpus() == len(all_of_them)
-  before = tuning.device()
+  before = prepared.device()
   os.sched_setaffinity(0, {min(all_of_them)})
   try:
     assert library.cpus() == 1
-    assert tuning.device() != before
+    assert prepared.device() != before
   finally:
     os.sched_setaffinity(0, all_of_them)
-  assert tuning.device() == before
+  assert prepared.device() == before
 
 
 def test_cpus_counts_every_cpu_without_affinity(monkeypatch):

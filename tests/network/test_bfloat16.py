@@ -10,7 +10,7 @@ import pytest
 from specdec_t5x import build
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.network import products, rounded
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig

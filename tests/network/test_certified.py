@@ -12,7 +12,7 @@ from specdec_t5x import build
 from specdec_t5x.api import Model
 from specdec_t5x.core.distributions import GREEDY, Sampling, certain_log_prob
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.native import library
 from specdec_t5x.network import certified, products, rounded
 from specdec_t5x.network.functional import network_for
@@ -216,17 +216,17 @@ def test_auto_uses_a_certified_head_for_large_heads(monkeypatch):
   decoder, _ = build.together(model("t5"))
 
   def wanted():
-    return decoder.derived(GREEDY)
+    return decoder.derive(GREEDY)
 
   assert wanted() == {}
   monkeypatch.setattr(certified, "LEAST", 64 * 16)
   assert wanted() == {certified.NAME: certified.screen}
-  assert decoder.derived(Sampling()) == {}
+  assert decoder.derive(Sampling()) == {}
   monkeypatch.setattr(library, "bytes_by", lambda: "portable C++")
   assert wanted() == {}
   config = dataclasses.replace(TARGETS["t5"], head="certified")
   certain, _ = build.together(Model(network_for(config), model("t5").params))
-  assert certain.derived(GREEDY) == {certified.NAME: certified.screen}
+  assert certain.derive(GREEDY) == {certified.NAME: certified.screen}
 
 
 def test_int8_weights_are_refused():

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from lab.peers import hf_folder
-from specdec_t5x import api, console, tuning
-from specdec_t5x.drafters.quantized import NAME, Quantized
+from specdec_t5x import api, console, prepared
+from specdec_t5x.drafters.of_target import NAME, Quantized
 from specdec_t5x.native import library
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import is_decoder_only, network_for
@@ -26,7 +26,7 @@ def rounded_model(kind):
   """Returns the 8-bit model of a network and parameters."""
   unrounded = model(kind)
   network = network_for(dataclasses.replace(TARGETS[kind], weights="int8"))
-  params = tuning.in_weights(network, unrounded.params)
+  params = prepared.in_weights(network, unrounded.params)
   return api.Model(network, params, lambda: unrounded.params)
 
 
@@ -56,12 +56,12 @@ def test_drafts_round_the_checkpoint_s_weights():
   """Drafts round the checkpoint's weights; rounding rounded weights is refused."""
   drafter = WAYS["4"]
   target = rounded_model("t5")
-  found = target.derived(drafter.derived(target.network))[NAME]
-  expected = drafter.derived(target.network)[NAME](model("t5").params)
+  found = target.derived(drafter.derive(target.network))[NAME]
+  expected = drafter.derive(target.network)[NAME](model("t5").params)
   jax.tree.map(np.testing.assert_array_equal, found, expected)
   with pytest.raises(ValueError, match="got rounded parameters"):
     dataclasses.replace(target, restore=None, _derived={}).derived(
-      drafter.derived(target.network)
+      drafter.derive(target.network)
     )
 
 
@@ -74,7 +74,7 @@ def test_logits_of_a_row_do_not_depend_on_other_rows():
   """
   config = dataclasses.replace(tiny.config(2, 96), weights="int8")
   network = network_for(config)
-  params = tuning.in_weights(network, params_of(network))
+  params = prepared.in_weights(network, params_of(network))
   draw = np.random.default_rng(0).integers(2, tiny.VOCAB_SIZE, (40, 21))
   apply = jax.jit(functools.partial(network.apply, enable_dropout=False))
   many, alone = (apply({"params": params}, x, x, x) for x in (draw, draw[:1]))

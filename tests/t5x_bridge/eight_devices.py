@@ -19,7 +19,7 @@ from t5x import partitioning
 from t5x.train_state import InferenceState
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.of_target import Quantized
 from tests import ways
 from tests.t5x_bridge import tiny
 
@@ -50,7 +50,7 @@ def _rounded():
   model = tiny.speculative(seqio.ByteVocabulary(), gamma=GAMMA, **settings)
   variables = _variables(model)
   params = variables["params"]
-  wanted = model.decoder.derived(model.sampling).items()
+  wanted = model.decoder.derive(model.sampling).items()
   derived = {name: make(params["target"]) for name, make in wanted}
   return model, {**variables, "params": {**params, **derived}}
 

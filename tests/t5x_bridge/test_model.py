@@ -109,7 +109,6 @@ def test_a_batch_with_known_counts_returns_new_counts(
 
 def test_a_model_uses_the_times_measured_for_its_batch(vocabulary, batch, monkeypatch):
   """Only times for the batch's rows and lengths change the draft length."""
-  monkeypatch.setattr(tuning, "_tuned", {})
   times = tuning.Times((1.0, 9.0), prepare=(0.5, 0.5))
   monkeypatch.setattr(tuning, "_times", lambda job, params: times)
   count = models.DecoderParams(num_decodes=2)
@@ -120,9 +119,11 @@ def test_a_model_uses_the_times_measured_for_its_batch(vocabulary, batch, monkey
   def drafted():
     return predict(model, batch)[1]["drafted"].sum()
 
-  assert drafted() > 0
+  with pytest.raises(ValueError, match=r"needs times of 10 rows .* known for \[\]"):
+    drafted()
   pairing.tune(params, model, examples=4, lengths={"inputs": 9, "targets": LENGTH})
-  assert drafted() > 0
+  with pytest.raises(ValueError, match=f"known for .*8, {LENGTH}"):
+    drafted()
   pairing.tune(params, model, examples=5, lengths={"inputs": 9, "targets": LENGTH})
   assert drafted() == 0
   assert model.nothing_known(5) is None

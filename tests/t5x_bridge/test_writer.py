@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from specdec_t5x import environment
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.core.rules.lenient import Lenient
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native import library, platforms
 from specdec_t5x.network.transformer import Transformer
@@ -45,6 +45,8 @@ class Model:
   def __init__(self, decoder, sampling=GREEDY):
     self.decoder = decoder
     self.sampling = sampling
+    self.tuned = {}
+    self.derived_bytes = {}
 
 
 def merge(directory, shard, rows, name=NAME, model=Model(tiny.decoder())):  # noqa: B008
@@ -106,7 +108,7 @@ def test_the_last_of_two_simultaneous_shards_counts_every_shard(tmp_path, monkey
 DECODERS = {
   **{rule: tiny.decoder(rule=rule) for rule in RULES},
   "lenient, 0.5": tiny.decoder(rule=Lenient(0.5)),
-  "plain": PlainDecoder(Transformer(tiny.TARGET)),
+  "plain": Decoder(Transformer(tiny.TARGET)),
 }
 
 
@@ -118,7 +120,7 @@ def test_only_token_and_greedy_verification_have_alpha_by_mass(tmp_path, name):
     assert summary["guarantee"] == ("EXACT" if is_exact else "GREEDY_EXACT")
   statistics = summary["statistics"]
   assert statistics["alpha_by_counts"]["value"] == pytest.approx(3 / 4)
-  if name in ("token", "lenient", "greedy"):
+  if name in ("token", "lenient", "greedy", "plain"):
     assert statistics["alpha_by_mass"]["value"] == pytest.approx(3.5 / 4)
   else:
     assert statistics["alpha_by_mass"] is None
@@ -135,7 +137,7 @@ def test_the_summary_describes_decoder_and_sampling(tmp_path):
     "coupled": False,
   }
   found = summary["decoder"]
-  assert found["kind"] == "SpeculativeDecoder"
+  assert found["kind"] == "Decoder"
   assert found["rule"] == {"kind": "Lenient", "lenience": 0.5}
   assert found["drafter"]["kind"] == "DraftModel"
   assert found["drafter"]["gamma"] == 3
@@ -167,10 +169,10 @@ def test_the_settings_tell_whether_bits_are_plain_decoding_s(
 ):
   target = Transformer(tiny.TARGET)
   settings = {"same_bits": same_bits, "slots": slots}
-  decoder = PlainDecoder(target, **settings)
+  decoder = Decoder(target, **settings)
   if drafts:
     draft = DraftModel(Transformer(tiny.DRAFT), 3)
-    decoder = SpeculativeDecoder(target, draft, **settings)
+    decoder = Decoder(target, draft, **settings)
   assert re.match(said, writer.same_bits_as_plain(decoder))
   has_condition = said.startswith("Not")
   assert (writer.condition(decoder) is not None) == has_condition
@@ -179,7 +181,7 @@ def test_the_settings_tell_whether_bits_are_plain_decoding_s(
 def test_on_an_accelerator_a_single_row_has_plain_decoding_s_bits(monkeypatch):
   monkeypatch.setattr(platforms, "wide_blocks_cost_more", lambda: False)
   target = Transformer(tiny.TARGET)
-  decoder = SpeculativeDecoder(target, DraftModel(target, 3), slots=1)
+  decoder = Decoder(target, DraftModel(target, 3), slots=1)
   assert writer.same_bits_as_plain(decoder).startswith("Yes: every call")
   four = dataclasses.replace(decoder, slots=4)
   assert writer.same_bits_as_plain(four).startswith("Not by the settings")
@@ -296,7 +298,7 @@ def test_a_guarantee_has_the_condition(
 ):
   config = dataclasses.replace(tiny.TARGET, dtype=dtype, products=products)
   draft = DraftModel(Transformer(tiny.DRAFT), 3)
-  decoder = SpeculativeDecoder(Transformer(config), draft, same_bits=same_bits)
+  decoder = Decoder(Transformer(config), draft, same_bits=same_bits)
   summary = merge(tmp_path, 0, [aux(3, 4)], name=WHOLE, model=Model(decoder))
   condition = summary["guarantee_condition"]
   assert condition is None if said is None else condition.startswith(said)

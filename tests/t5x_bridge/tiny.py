@@ -14,7 +14,7 @@ from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.rules import get_rule
-from specdec_t5x.decoding.decoders import PlainDecoder, SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import is_decoder_only, network_for
 from specdec_t5x.network.transformer import Transformer
@@ -91,7 +91,7 @@ def decoder(
   is_word = isinstance(drafter, str)
   drafter = get_drafter(drafter, network, gamma, **words)
   policy = policy_for(drafter, policy, gamma, is_word)
-  return SpeculativeDecoder(network_for(target), drafter, get_rule(rule), policy)
+  return Decoder(network_for(target), drafter, get_rule(rule), policy)
 
 
 def model(decoder, vocabulary, sampling=GREEDY, **kwargs):
@@ -113,7 +113,7 @@ def speculative(vocabulary, sampling=GREEDY, **settings):
 
 
 def plain(vocabulary, sampling=GREEDY, **kwargs):
-  return model(PlainDecoder(Transformer(TARGET)), vocabulary, sampling, **kwargs)
+  return model(Decoder(Transformer(TARGET)), vocabulary, sampling, **kwargs)
 
 
 def variables(model, seed=0):

@@ -1,7 +1,7 @@
 """A tiny random decoder-only pair; `tiny` saves the checkpoints."""
 
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.decoding.decoders import PlainDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.network.config import GptConfig
 from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.t5x_bridge.decoder_only import DecoderOnlyModel
@@ -32,7 +32,7 @@ def speculative(vocabulary, sampling=GREEDY, target=TARGET, draft=DRAFT, **setti
 
 
 def plain(vocabulary, sampling=GREEDY, **kwargs):
-  return model(PlainDecoder(GptTransformer(TARGET)), vocabulary, sampling, **kwargs)
+  return model(Decoder(GptTransformer(TARGET)), vocabulary, sampling, **kwargs)
 
 
 def model(decoder, vocabulary, sampling, task_feature_lengths=LENGTHS, **kwargs):

@@ -4,7 +4,7 @@ import pytest
 
 from specdec_t5x.contrib.online.learner import Online
 from specdec_t5x.contrib.online.rejections import KeepRejections
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
@@ -22,9 +22,7 @@ LENGTHS = {"inputs": 8, "targets": 8}
 
 def keeping(kept):
   drafter = DraftModel(Transformer(tiny.DRAFT))
-  return SpeculativeDecoder(
-    Transformer(tiny.TARGET), drafter, observer=KeepRejections(kept)
-  )
+  return Decoder(Transformer(tiny.TARGET), drafter, observer=KeepRejections(kept))
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,11 @@ from jax.experimental import io_callback
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.contrib.truncation import SparseProbs, Truncation
-from specdec_t5x.core.distributions import WORDS, Sampling, draws_per_token
+from specdec_t5x.core.distributions import Sampling, draws_per_token
 from specdec_t5x.core.knobs import is_whole
-from specdec_t5x.core.types import Proposal, check_uniforms
-from specdec_t5x.decoding.drafter import Context, Stops
+from specdec_t5x.core.noise import WORDS
+from specdec_t5x.core.types import Cache, Proposal, check_uniforms
+from specdec_t5x.decoding.contracts import Batch, Context, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob
 
@@ -113,41 +114,36 @@ class Link(ChainDrafter):
   """
 
   remote: Any
-  gamma: int = gamma_knob()
+  gamma: int | None = gamma_knob()
   top_k: int = 32
   top_p: float = 1.0
 
-  stops = Stops.BY_ITSELF
-  resumes = True
+  traits = Traits(stops=Stops.BY_ITSELF, resumes=True)
 
   def __post_init__(self):
     super().__post_init__()
     Truncation(self.top_k, self.top_p)
 
-  def check(self, target: Any) -> None:
-    """Raises a ValueError if no draft with the target's vocabulary answers."""
-    self.remote.asker.check(target.config.vocab_size)
+  def check(self, target: Any, batch: Batch | None = None) -> None:
+    """Raises a ValueError if no such draft answers, or if the batch is too large."""
+    vocab_size = target.config.vocab_size
+    self.remote.asker.check(vocab_size)
+    if batch is not None:
+      sizes = batch.rows, batch.input_length, batch.slots
+      self.remote.asker.check_batch(self._setup(batch.sampling, vocab_size, *sizes))
 
-  def check_batch(
-    self, sampling: Sampling, vocab_size: int, rows: int, input_length: int, slots: int
-  ) -> None:
-    """Raises a ValueError if a batch is too large for the link or the draft."""
-    setup = self._setup(sampling, vocab_size, rows, input_length, slots)
-    self.remote.asker.check_batch(setup)
-
-  def start(self, context: Context) -> Int[Array, "B E"]:
+  def start(
+    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
+  ) -> Int[Array, "B E"]:
     """Returns the encoder's input."""
-    return context.source
-
-  def counted(self) -> Mapping[str, int]:
-    """Returns the link's counts so far, for a run's record."""
-    return self.remote.counts()
+    del context, caches
+    return source
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Int[Array, "B E"]]:
-    """Asks for a draft; see `decoding.drafter.Drafter`."""
-    check_uniforms(uniforms, self.gamma)
+    """Asks for a draft; see `decoding.contracts.Drafter`."""
+    check_uniforms(uniforms, self.tree.size)
     rows, inputs = state.drafter_state.shape
     setup = self._setup(
       context.sampling,
@@ -180,11 +176,11 @@ class Link(ChainDrafter):
     # fits in a message.
     truncation = Truncation(min(self.top_k, vocab_size), self.top_p)
     sampling = dataclasses.replace(sampling, top_k=min(sampling.top_k, vocab_size))
-    return Setup(self.gamma, truncation, sampling, vocab_size, rows, inputs, slots)
+    return Setup(self.tree.size, truncation, sampling, vocab_size, rows, inputs, slots)
 
   def _asked(self, setup, state, uniforms) -> tuple[Array, SparseProbs, Array]:
     """Returns tokens, distributions and whether each row has a draft."""
-    tokens_shape = jax.ShapeDtypeStruct((setup.rows, self.gamma), jnp.int32)
+    tokens_shape = jax.ShapeDtypeStruct((setup.rows, setup.gamma), jnp.int32)
     kept_shape = jax.ShapeDtypeStruct((*tokens_shape.shape, setup.kept), jnp.int32)
     rows_shape = jax.ShapeDtypeStruct((setup.rows,), bool)
     # The callback is unordered: each draft goes into the next iteration's state, so a

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from flax.linen.partitioning import with_sharding_constraint
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core import chain
 from specdec_t5x.core.knobs import is_whole
-from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.decoding.step import Iteration, is_cut
+from specdec_t5x.core.rules.token import probs_at
+from specdec_t5x.decoding.loop import is_cut
+from specdec_t5x.decoding.state import DecodeState, Iteration
 
 # Auxiliary values of T5X's models for online learning: inputs [B, E], and the tokens
 # and probabilities [B, T, K] of `Rejections`.
@@ -59,7 +59,7 @@ class Rejections:
 
 @dataclasses.dataclass(frozen=True)
 class KeepRejections:
-  """An observer (`decoding.generate`) that keeps `Rejections` of K=count tokens."""
+  """An observer (`decoding.contracts`) that keeps `Rejections` of K=count tokens."""
 
   count: int
 
@@ -93,10 +93,12 @@ class KeepRejections:
   ) -> Rejections:
     """Adds the target's distribution where an iteration cut a draft."""
     proposal = iteration.proposal
+    if proposal is None:  # An iteration without a draft.
+      return kept
     last = iteration.verdict.last
     place = before.lengths - before.starts + proposal.tree.depth_of(last)
     is_rejected = ~before.ended & is_cut(proposal, iteration.verdict)
-    return kept.put(place, is_rejected, chain.probs_at(iteration.logits, last))
+    return kept.put(place, is_rejected, probs_at(iteration.logits, last))
 
   def auxiliary(self, kept: Rejections, given: Mapping[str, Array]) -> dict[str, Array]:
     """Returns the auxiliary values `LEARNED_FROM`, and the features in `given`."""

@@ -77,9 +77,9 @@ class Course:
     decoder = model.decoder
     if decoder.observer != KeepRejections(online.kept):
       raise ValueError(
-        "DECODER must be a SpeculativeDecoder with an `observer` of "
-        f"KEPT={online.kept} tokens, got a {type(decoder).__name__}. Add "
-        "configs/contrib/online.gin to a run of configs/spec_*.gin."
+        f"DECODER must have an `observer` of KEPT={online.kept} tokens, got "
+        f"{decoder.observer}. Add configs/contrib/online.gin to a run of "
+        "configs/spec_*.gin."
       )
     self._network = decoder.networks.get(_DRAFT)
     online_lib.check_learns(self._network)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from specdec_t5x import api, arguments, build
+from specdec_t5x import api, arguments, build, programs
 from specdec_t5x.api import Generation
 from specdec_t5x.build import Model
 from specdec_t5x.contrib.online.learner import Learner, Requests
@@ -17,8 +17,8 @@ from specdec_t5x.contrib.online.rejections import KeepRejections
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.checked import check_decoded
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
-from specdec_t5x.decoding.drafter import Drafter
+from specdec_t5x.decoding.contracts import Drafter
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.names import python_names
 from specdec_t5x.promotion import usual_promotion
@@ -72,6 +72,7 @@ def serve(
     ValueError: as for `generate`, and if a request is too long or the draft can't
       learn.
   """
+  programs.keep()
   with python_names(), usual_promotion():
     vocabulary = arguments.path_of(vocabulary, "vocabulary")
     seed = arguments.seed_of(seed)
@@ -83,9 +84,10 @@ def serve(
     opened = api.opened(vocabulary, target)
     decoder, params = together(target, learner, drafter, rule, gamma, batch_size)
     decoder.check(sampling, max_length, 1)
-    api.warn_where_lossy(decoder.guarantee)
+    api.warn_where_lossy(decoder.rule.guarantee)
     end_ids = api.end_tokens(target, opened)
     run = api.compiled(decoder, sampling, max_length, end_ids)
+    arguments.check_listed(requests, "requests")
     ids = (_encoded(n, text, opened, input_length) for n, text in enumerate(requests))
     for decoded in decodes(run, params, learner, ids, input_length, seed):
       yield from api.generations(decoded, opened, end_ids)
@@ -98,7 +100,7 @@ def together(
   rule: Rule | str,
   gamma: int | None,
   batch_size: int,
-) -> tuple[SpeculativeDecoder, Mapping[str, Any]]:
+) -> tuple[Decoder, Mapping[str, Any]]:
   """Returns a decoder that keeps rejections for the draft, and the parameters.
 
   The arguments are those of `serve`. The draft length is fixed: a policy that stops

@@ -17,7 +17,7 @@ from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.loop import generate
 from specdec_t5x.decoding.state import row_keys
 from tests.contrib.link.local import Local, asker_of, drafting_of, honest, never
 from tests.hash_model import HashModel, speculation

@@ -166,7 +166,8 @@ def test_generate_refuses_too_large_a_batch_before_decoding(models, narrow):
   says = "at most 1024 bytes of caches, but 3 rows"
   with pytest.raises(ValueError, match=says):
     decoded(models[1], None, drafter, Sampling())
-  assert drafter.counted()["requests"] == drafter.counted()["lost"] == 0
+  counts = drafter.remote.counts()
+  assert counts["requests"] == counts["lost"] == 0
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,15 @@ import dataclasses
 
 from jaxtyping import Array, Float
 
-from specdec_t5x.core import chain
 from specdec_t5x.core.distributions import Sampling, sample
 from specdec_t5x.core.knobs import Check, Knob, declared, is_probability
-from specdec_t5x.core.token import next_token_probs
+from specdec_t5x.core.rules.token import (
+  drafted_probs,
+  greedy_prefix,
+  leading,
+  next_token_probs,
+  ratio,
+)
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
 
 LENIENCE = Knob(
@@ -61,10 +66,10 @@ class Lenient(Rule):
   ) -> Verdict:
     """Accepts a prefix and samples the next token; see `core.types.Rule`."""
     check_uniforms(uniforms, proposal.tree.size + 1)
-    p = chain.drafted_probs(target_probs, proposal)
+    p = drafted_probs(target_probs, proposal)
     q = proposal.drafted_probs()
-    accepted = uniforms[:, :-1, -1] < chain.ratio(p, self.lenience * q)
-    num_accepted = chain.leading(accepted & proposal.is_valid)
+    accepted = uniforms[:, :-1, -1] < ratio(p, self.lenience * q)
+    num_accepted = leading(accepted & proposal.is_valid)
     # The paper leaves the residual open. The residual of token verification adds mass
     # only to tokens that are still below p, so no other residual stays nearer to p.
     next_probs = next_token_probs(target_probs, proposal, num_accepted)
@@ -95,6 +100,6 @@ class LenientGreedy(Rule):
   ) -> Verdict:
     """Accepts a prefix; the next token is the argmax after it. Uses no uniforms."""
     del uniforms
-    p = chain.drafted_probs(target_probs, proposal)
+    p = drafted_probs(target_probs, proposal)
     passes = (p > 0) & (p >= self.lenience * target_probs[:, :-1].max(axis=-1))
-    return chain.greedy_prefix(target_probs, proposal, passes)
+    return greedy_prefix(target_probs, proposal, passes)

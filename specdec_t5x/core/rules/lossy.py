@@ -1,21 +1,60 @@
-"""Approximate acceptance at temperature 0: tokens near the target's token pass.
+"""Lossy acceptance: tokens that are plausible under the target, or near its own, pass.
 
-Source: Stern et al., arXiv 1811.03115, sections 5.1 (top k) and 5.2 (distance). With
-k = 1 or epsilon = 0 the rules are greedy verification. Otherwise the rules are lossy:
-no bound limits how unlikely an accepted token may be.
+Sources: Cai et al. (Medusa), arXiv 2401.10774, section 2.3.2 (typical acceptance);
+Stern et al., arXiv 1811.03115, sections 5.1 (top k) and 5.2 (distance), at temperature
+0. With k = 1 or epsilon = 0 Stern's rules are greedy verification. Otherwise no bound
+limits how unlikely an accepted token may be.
 """
 
 import abc
 import dataclasses
 
 import jax.numpy as jnp
+from jax.scipy.special import entr
 from jaxtyping import Array, Bool, Float
 
-from specdec_t5x.core import chain
-from specdec_t5x.core.distributions import Sampling, argmax
-from specdec_t5x.core.greedy import Greedy
+from specdec_t5x.core.distributions import Sampling, argmax, sample
 from specdec_t5x.core.knobs import knob, whole
-from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
+from specdec_t5x.core.rules.token import (
+  Greedy,
+  drafted_probs,
+  greedy_prefix,
+  leading,
+  probs_at,
+)
+from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
+
+
+@dataclasses.dataclass(frozen=True)
+class Typical(Rule):
+  """Accepts each drafted x with p(x) > min(epsilon, delta exp(-H(p))).
+
+  At temperature 0 p is one-hot, and only argmax p passes.
+
+  Attributes:
+    epsilon: the highest threshold.
+    delta: the scale of the threshold for p with a high entropy H.
+  """
+
+  epsilon: float = 0.09
+  delta: float = 0.3
+
+  guarantee = Guarantee.LOSSY
+
+  def verify(
+    self,
+    target_probs: Float[Array, "B N V"],
+    proposal: Proposal,
+    uniforms: Float[Array, "B N L"],
+  ) -> Verdict:
+    """Accepts a prefix and samples the next token from p after the prefix."""
+    check_uniforms(uniforms, proposal.tree.size + 1)
+    p = drafted_probs(target_probs, proposal)
+    entropy = entr(target_probs[:, :-1]).sum(axis=-1)
+    threshold = jnp.minimum(self.epsilon, self.delta * jnp.exp(-entropy))
+    num_accepted = leading((p > threshold) & proposal.is_valid)
+    next_probs = probs_at(target_probs, num_accepted)
+    return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))
 
 
 class Approximate(Rule):
@@ -69,8 +108,8 @@ class Approximate(Rule):
     """Accepts a prefix, without uniforms; see `core.types.Rule`."""
     del uniforms
     passes = self.passes(target_probs, proposal)
-    is_possible = chain.drafted_probs(target_probs, proposal) > 0
-    return chain.greedy_prefix(target_probs, proposal, passes & is_possible)
+    is_possible = drafted_probs(target_probs, proposal) > 0
+    return greedy_prefix(target_probs, proposal, passes & is_possible)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +131,7 @@ class TopK(Approximate):
     self, target_probs: Float[Array, "B N V"], proposal: Proposal
   ) -> Bool[Array, "B G"]:
     """Returns whether each drafted token is among the k likeliest tokens."""
-    p = chain.drafted_probs(target_probs, proposal)
+    p = drafted_probs(target_probs, proposal)
     num_likelier = (target_probs[:, :-1] > p[..., None]).sum(axis=-1)
     return num_likelier < self.k
 

@@ -1,4 +1,4 @@
-"""The policy 'auto': it drafts as many tokens as pay by times measured on the device.
+"""Policies: drafts of one length, and 'auto', which drafts as many tokens as pay.
 
 Shapes: B rows, N draft lengths.
 """
@@ -6,19 +6,51 @@ Shapes: B rows, N draft lengths.
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import flax.struct
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.knobs import is_finite, is_probability
-from specdec_t5x.decoding.policy import Policy
+from specdec_t5x.core.knobs import is_finite, is_probability, is_whole
+from specdec_t5x.decoding.contracts import Policy
 from specdec_t5x.decoding.state import StepInfo
 
 # The least expected speedup at which drafting is tried: a program that drafts takes
 # longer to trace, and most drafts are accepted less often than the prior says.
 _WORTH = 1.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed(Policy):
+  """Drafts the same number of tokens in every row and iteration.
+
+  Attributes:
+    length: the number of tokens; None is the drafter's longest draft. Programs that
+      time drafts of several lengths pass a traced integer.
+  """
+
+  length: int | Int[Array, ""] | None = None
+
+  def __post_init__(self):
+    is_array = hasattr(self.length, "dtype") and self.length.ndim == 0
+    if not (self.length is None or is_whole(self.length, 0) or is_array):
+      raise ValueError(
+        f"Fixed.length must be a whole number of at least 0, got {self.length!r}. "
+        "Leave length out for the drafter's own draft length."
+      )
+
+  @property
+  def may_rest(self) -> bool:
+    """Whether a length is given, which may be 0."""
+    return self.length is not None
+
+  def lengths(self, policy_state: Any, choices: tuple[int, ...]) -> Int[Array, "1"]:
+    """Returns the length, at most the drafter's longest."""
+    length = choices[-1] if self.length is None else self.length
+    return jnp.full(1, jnp.minimum(length, choices[-1]), jnp.int32)
 
 
 @flax.struct.dataclass
@@ -60,6 +92,7 @@ class CostAware(Policy):
       all rows have the best length for the batch.
     prepare: seconds from inputs to the first iteration per token of an output, without
       a drafter and with the drafter.
+    is_kept: whether an earlier process measured the times.
   """
 
   seconds: Sequence[float] = ()
@@ -69,6 +102,7 @@ class CostAware(Policy):
   decay: float = 0.98
   by_row: bool = False
   prepare: Sequence[float] = (0.0, 0.0)
+  is_kept: bool = dataclasses.field(default=False, compare=False)
 
   def __post_init__(self):
     # Lists, as gin gives, would make the policy unhashable.
@@ -102,24 +136,31 @@ class CostAware(Policy):
         f"got {len(self.seconds)}. Leave seconds out to measure the times."
       )
 
-  def start(self, rows: int) -> Counts:
-    """Returns counts of 0."""
-    return Counts(jnp.zeros(rows), jnp.zeros(rows))
+  def start(
+    self,
+    rows: int,
+    before: Counts | None = None,
+    is_new: Bool[Array, "B"] | None = None,
+  ) -> Counts:
+    """Keeps the estimates of earlier outputs; per-row estimates restart at 0."""
+    fresh = Counts(jnp.zeros(rows), jnp.zeros(rows))
+    if before is None or (self.by_row and is_new is None):
+      return fresh
+    if not self.by_row:
+      return before
+    return jax.tree.map(lambda *x: jnp.where(is_new, *x), fresh, before)
 
-  def lengths(
-    self, policy_state: Counts, rows: int, choices: tuple[int, ...]
-  ) -> Int[Array, "B"]:
-    """Returns the best length of each row; the longest if nothing was measured."""
+  def lengths(self, policy_state: Counts, choices: tuple[int, ...]) -> Int[Array, "#B"]:
+    """Returns the best lengths; the longest if nothing was measured."""
     if not self.seconds:
-      return jnp.full(rows, choices[-1], jnp.int32)
+      return jnp.full(1, choices[-1], jnp.int32)
     accepted, tried = policy_state.accepted, policy_state.tried
     if not self.by_row:
       accepted = accepted.sum(keepdims=True)
       tried = tried.sum(keepdims=True)
     accepted = self.prior_alpha * self.prior_weight + accepted
     alpha = accepted / (self.prior_weight + tried)
-    best = best_length(alpha, jnp.array(self.seconds), choices)
-    return jnp.broadcast_to(best, rows)
+    return best_length(alpha, jnp.array(self.seconds), choices)
 
   def update(self, policy_state: Counts, info: StepInfo) -> Counts:
     """Decays the counts and adds those of the iteration."""
@@ -127,10 +168,6 @@ class CostAware(Policy):
       self.decay * policy_state.accepted + info.accepted,
       self.decay * policy_state.tried + info.acceptance_positions,
     )
-
-  def refill(self, fresh: Counts, policy_state: Counts) -> Counts:
-    """Keeps the estimates when a row is refilled; per-row estimates restart."""
-    return fresh if self.by_row else policy_state
 
   def pays(self, choices: tuple[int, ...]) -> bool:
     """Returns whether drafting is worth a try; nothing is learned without drafts."""

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core import chain
-from specdec_t5x.core.block import Block
 from specdec_t5x.core.distributions import sample
+from specdec_t5x.core.rules.block import Block
+from specdec_t5x.core.rules.token import ratio
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
 
@@ -167,7 +167,7 @@ def _weigh(nodes, distributions, weights, is_set):
   p = distributions[nodes.parents, nodes.tokens]
 
   def next_level(_, weights):
-    below = chain.ratio(weights[nodes.parents] * p, nodes.q)
+    below = ratio(weights[nodes.parents] * p, nodes.q)
     return jnp.where(is_set, weights, jnp.pad(below, (1, 0)))
 
   return jax.lax.fori_loop(0, nodes.depth, next_level, weights)

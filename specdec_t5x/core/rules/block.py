@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec_t5x.core import chain
 from specdec_t5x.core.distributions import residual, sample
+from specdec_t5x.core.rules.token import drafted_probs, probs_at, ratio
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
 
 
@@ -43,14 +43,14 @@ class Block(Rule):
     passes &= proposal.is_valid
     lengths = jnp.arange(1, passes.shape[1] + 1)
     num_accepted = jnp.where(passes, lengths, 0).max(axis=1)
-    p = chain.probs_at(target_probs, num_accepted)
+    p = probs_at(target_probs, num_accepted)
     weight = jnp.take_along_axis(weights, num_accepted[:, None], axis=1)
-    next_probs = residual(weight * p, chain.probs_at(draft_probs, num_accepted))
+    next_probs = residual(weight * p, probs_at(draft_probs, num_accepted))
     return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))
 
 
 def padded_draft_probs(proposal: Proposal, vocab_size: int) -> Float[Array, "B N V"]:
-  """Returns q at each position, zeros beyond `num_valid`; as `chain.draft_probs_at`."""
+  """Returns q at each position, zeros beyond `num_valid`; as `token.draft_probs_at`."""
   q = jnp.where(proposal.is_valid[..., None], proposal.distributions(vocab_size), 0.0)
   return jnp.pad(q, ((0, 0), (0, 1), (0, 0)))
 
@@ -59,12 +59,12 @@ def prefix_weights(
   target_probs: Float[Array, "B N V"], proposal: Proposal
 ) -> Float[Array, "B N"]:
   """Returns w_0 .. w_G, the weights of the draft's prefixes."""
-  p = chain.drafted_probs(target_probs, proposal)
+  p = drafted_probs(target_probs, proposal)
   q = proposal.drafted_probs()
 
   def grow(weight, probs):
     p, q = probs
-    weight = chain.ratio(weight * p, q)
+    weight = ratio(weight * p, q)
     return weight, weight
 
   first = jnp.ones_like(p[:, 0])

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core import chain
 from specdec_t5x.core.distributions import residual
-from specdec_t5x.core.traversal import verify_rows
+from specdec_t5x.core.rules.token import ratio
+from specdec_t5x.core.rules.traversal import verify_rows
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 # Bisections of the interval of k-SEQ's rho. The upper end is exact after any number.
@@ -87,7 +87,7 @@ def choose(
   count = present.sum()
   rho = least_rho(p, q, count)
   single_mass = jnp.minimum(q, p / rho)
-  passes = present & (uniforms < chain.ratio(p[tokens], rho * q[tokens]))
+  passes = present & (uniforms < ratio(p[tokens], rho * q[tokens]))
   beta = single_mass.sum()
   # The accepted token has the distribution any_passes / beta * single_mass, which has
   # no mass if beta is 0.

@@ -20,9 +20,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.greedy import rule_at
 from specdec_t5x.core.knobs import knob, one_of
-from specdec_t5x.core.token import Token
+from specdec_t5x.core.rules import rule_at
+from specdec_t5x.core.rules.token import Token
+from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import (
   Cache,
   ExtendFn,
@@ -31,16 +32,23 @@ from specdec_t5x.core.types import (
   Rule,
   check_uniforms,
 )
-from specdec_t5x.decoding import step
-from specdec_t5x.decoding.drafter import Context, Drafter, Stops, Target
-from specdec_t5x.decoding.policy import Fixed
-from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.decoding.step import Speculation
+from specdec_t5x.decoding import loop
+from specdec_t5x.decoding.contracts import (
+  Batch,
+  Context,
+  Drafter,
+  Net,
+  Stops,
+  Traits,
+  decisions,
+)
+from specdec_t5x.decoding.decoder import widths_of
+from specdec_t5x.decoding.policies import Fixed
+from specdec_t5x.decoding.state import DecodeState, write_rows
 from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob
 from specdec_t5x.drafters.of_target import OfTarget
 
 WINDOWS = ("fixed", "flush")
-DEFAULT_WINDOW = 8
 
 
 @flax.struct.dataclass
@@ -98,7 +106,7 @@ class Cascade(ChainDrafter):
 
   network: Any
   drafter: Drafter
-  gamma: int = gamma_knob(DEFAULT_WINDOW)
+  gamma: int | None = gamma_knob()
   window: str = knob("fixed", one_of(WINDOWS), "when a window ends", "WINDOW")
   rule: Rule = dataclasses.field(default_factory=Token)
 
@@ -111,27 +119,31 @@ class Cascade(ChainDrafter):
         "'block' or 'recursive': with another rule the target would verify with the "
         "wrong distribution."
       )
-    _check_lower(self.drafter, self.gamma)
+    _check_lower(self.drafter, self.tree.size)
 
   @property
-  def stops(self) -> Stops:
-    """BY_ITSELF for flushed windows, which are often shorter than gamma."""
-    return Stops.BY_ITSELF if self.window == "flush" else Stops.NEVER
+  def tree(self) -> Tree:
+    """A chain of gamma tokens, by default of as many as the middle network drafts."""
+    usual = self.network.default_gamma if self.of_target else self.default_gamma
+    return chain(self.gamma or usual)
 
   @property
-  def decisions(self) -> int:
-    """The decisions of gamma inner iterations, each with at least one new token."""
-    return self.gamma * step.decisions(self.drafter)
+  def traits(self) -> Traits:
+    """Flushed windows are often shorter than gamma.
+
+    A window has the decisions of gamma inner iterations, each with at least one new
+    token, and may continue the target's cache.
+    """
+    return Traits(
+      stops=Stops.BY_ITSELF if self.window == "flush" else Stops.NEVER,
+      decisions=self.tree.size * decisions(self.drafter),
+      reads_target=self.of_target,
+    )
 
   @property
   def of_target(self) -> bool:
     """Whether the middle network is a cheaper version of the target."""
     return isinstance(self.network, OfTarget)
-
-  @property
-  def reads_target(self) -> bool:
-    """Whether the window continues the target's cache."""
-    return self.of_target
 
   @property
   def networks(self) -> Mapping[str, Any]:
@@ -144,34 +156,39 @@ class Cascade(ChainDrafter):
     }
     return below if self.of_target else {"draft": self.network, **below}
 
-  def derived(self, target: Any) -> Mapping[str, Callable[[Any], Any]]:
+  def derive(self, target: Any) -> Mapping[str, Callable[[Any], Any]]:
     """Returns the parameters that the middle network derives from the target's."""
-    return self.network.derived(target) if self.of_target else {}
+    return self.network.derive(target) if self.of_target else {}
 
-  def check(self, target: Any) -> None:
+  def check(self, target: Any, batch: Batch | None = None) -> None:
     """Raises a ValueError if a level does not fit the level above."""
-    super().check(target)
+    super().check(target, batch)
     if self.of_target:
-      self.network.check(target)
-    self.drafter.check(target if self.of_target else self.network)
+      self.network.check(target, batch)
+    self.drafter.check(target if self.of_target else self.network, batch)
 
-  def start(self, context: Context) -> CascadeState:
-    """Returns the middle network's initial cache, and the lower drafter's state."""
-    cache = None if self.of_target else context.networks["draft"].start()
-    lower = self.drafter.start(self._lower_context(context))
-    return CascadeState(cache, lower, jnp.zeros(context.source.shape[:1], jnp.int32))
+  def start(
+    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
+  ) -> CascadeState:
+    """Returns the middle network's first cache, and the lower drafter's state."""
+    below = {name: caches[self._above(name)] for name in self.drafter.networks}
+    return CascadeState(
+      cache=None if self.of_target else caches["draft"],
+      lower=self.drafter.start(self._lower_context(context), below, source),
+      calls=jnp.zeros(source.shape[:1], jnp.int32),
+    )
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B C L"]
   ) -> tuple[Proposal, CascadeState]:
-    """Fills a window in each row; see `decoding.drafter.Drafter`."""
-    check_uniforms(uniforms, self.decisions)
+    """Fills a window in each row; see `decoding.contracts.Drafter`."""
+    check_uniforms(uniforms, self.traits.decisions)
     drafter_state = state.drafter_state
-    lengths = context.draft_lengths(state, self.lengths)
+    lengths = context.draft_lengths(state)
     # The inner speculation's output is the window: at most `lengths` tokens after the
     # known tokens.
     inner = state.replace(
-      starts=state.lengths - (self.gamma - lengths),
+      starts=state.lengths - (self.tree.size - lengths),
       ended=state.ended | (lengths <= 0),
       scores=jnp.zeros_like(state.scores),
       target_cache=state.target_cache if self.of_target else drafter_state.cache,
@@ -180,7 +197,7 @@ class Cascade(ChainDrafter):
     )
     probs = None
     if not context.sampling.certain:
-      size = self.gamma + self.drafter.tree.size + 1
+      size = self.tree.size + self.drafter.tree.size + 1
       probs = jnp.zeros((lengths.size, size, context.target.vocab_size))
     window = _Window(
       state=inner,
@@ -202,22 +219,20 @@ class Cascade(ChainDrafter):
 
   def _after_iteration(self, context, window, uniforms, lengths) -> _Window:
     """Returns the window after one iteration of the inner speculation."""
-    spec = self._speculation(context, window.state)
+    inner = self._inner_context(context, window.state)
     if context.sampling.coupled:
-      draws = step.draws(spec, window.state)
+      draws = loop.draws(inner, window.state)
     else:
-      count = step.decisions(self.drafter)
+      count = decisions(self.drafter)
       draws = jax.lax.dynamic_slice_in_dim(
         uniforms, window.iterations * count, count, axis=1
       )
-    state, iteration = step.step(spec, window.state, draws)
+    state, iteration = loop.step(inner, window.state, draws)
     info = iteration.info
     probs = window.probs
     if probs is not None:
       # The middle network's distributions of the drafted nodes and the next token.
-      probs = step.write_rows(
-        probs, iteration.target_probs, window.state.lengths - lengths
-      )
+      probs = write_rows(probs, iteration.target_probs, window.state.lengths - lengths)
     if self.window == "flush":
       # A correction is known together with the corrected token. The corrected token
       # counts, whatever the token is, and no later token counts.
@@ -233,25 +248,23 @@ class Cascade(ChainDrafter):
 
   def _proposal(self, window, lengths) -> Proposal:
     """Returns the tokens of a window as a proposal."""
-    places = lengths[:, None] + jnp.arange(self.gamma)
+    places = lengths[:, None] + jnp.arange(self.tree.size)
     tokens = jnp.take_along_axis(window.state.sequences, places, axis=1)
     tokens = jnp.where(window.lost[:, None], -1, tokens)
-    probs = window.probs if window.probs is None else window.probs[:, : self.gamma]
+    probs = window.probs if window.probs is None else window.probs[:, : self.tree.size]
     return Proposal.chain(tokens, probs, window.state.lengths - lengths)
 
-  def _speculation(self, context, state) -> Speculation:
-    """Returns the speculation of the middle network with the lower drafter."""
+  def _inner_context(self, context, state) -> Context:
+    """Returns the context of an inner iteration from a state."""
     lower = self._lower_context(context)
-    if not self.of_target:
-      # The root of a block is the last known token. The middle network's cache may lack
-      # more tokens.
-      delayed_extend = _reading_before(
-        lower.target.extend, state.sequences, context.behind - 1
-      )
-      target = dataclasses.replace(lower.target, extend=delayed_extend)
-      lower = dataclasses.replace(lower, target=target)
-    rule, sampling = rule_at(self.rule, context.sampling)
-    return Speculation(self.drafter, rule, sampling, lower)
+    if self.of_target:
+      return lower
+    # The root of a block is the last known token. The middle network's cache may lack
+    # more tokens.
+    more = context.behind - 1
+    extend = _reading_before(lower.target.extend, state.sequences, more)
+    target = dataclasses.replace(lower.target, extend=extend)
+    return dataclasses.replace(lower, target=target)
 
   def _lower_context(self, context) -> Context:
     """Returns the lower drafter's context, with the middle network as the target."""
@@ -260,12 +273,18 @@ class Cascade(ChainDrafter):
       extend = self.network.extend(context)
     else:
       extend = networks["draft"].extend
+    rule, rule_sampling = rule_at(self.rule, context.sampling)
+    policy = Fixed()
     return dataclasses.replace(
       context,
-      max_length=self.gamma,
-      target=Target(extend, context.target.vocab_size),
+      drafter=self.drafter,
+      rule=rule,
+      rule_sampling=rule_sampling,
+      policy=policy,
+      max_length=self.tree.size,
+      target=Net(extend, context.target.vocab_size),
       networks={name: networks[self._above(name)] for name in self.drafter.networks},
-      policy=Fixed(),
+      widths=widths_of(self.drafter, policy),
       behind=context.behind + 1,
     )
 
@@ -276,7 +295,7 @@ class Cascade(ChainDrafter):
 
 def _check_lower(drafter: Any, gamma: int) -> None:
   """Raises a ValueError if `drafter` can't draft for the middle network."""
-  if drafter.reads_target or not drafter.tree.is_chain:
+  if drafter.traits.reads_target or not drafter.tree.is_chain:
     raise ValueError(
       "A cascade needs a lower drafter of chains without features of the middle "
       f"network, got a {type(drafter).__name__} of {drafter.tree.size} nodes. Use a "
@@ -310,7 +329,7 @@ def _reading_before(
     size = block.shape[1]
     start = jnp.maximum(index - more, 0)
     window = start[:, None] + jnp.arange(more + size)
-    text = step.write_rows(sequences, block, index)
+    text = write_rows(sequences, block, index)
     tokens = jnp.take_along_axis(text, window, axis=1)
     logits, features, cache = extend(cache.at(start), tokens)
     # If fewer than `more` tokens are known, the last slots hold garbage, which later

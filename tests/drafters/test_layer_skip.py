@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.contrib.layer_skip import LayerSkip
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.decoding.decoders import SpeculativeDecoder
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.drafters.of_target import LayerSkip
 from specdec_t5x.network.functional import (
   network_for,
   prompts_of,
@@ -35,7 +35,7 @@ def params(kind):
 
 def test_drafts_without_skipped_sublayers_are_accepted():
   """The target is decoder-only; tests/test_ways.py tests an encoder-decoder."""
-  decoder = SpeculativeDecoder(network_for(TARGETS["gpt"]), LayerSkip((), GAMMA))
+  decoder = Decoder(network_for(TARGETS["gpt"]), LayerSkip((), GAMMA))
   info = networks.run(decoder, params("gpt"), INPUTS, ROOM, Sampling(0.8, top_k=5))
   info = info.statistics
   np.testing.assert_array_equal(info.accepted, info.drafted)

@@ -6,17 +6,17 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from specdec_t5x.contrib.cascade import Cascade
-from specdec_t5x.contrib.heads import HeadDraft
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.lenient import Lenient
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.core.token import Token
+from specdec_t5x.core.rules.lenient import Lenient
+from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.tree import Tree
-from specdec_t5x.decoding.generate import generate
+from specdec_t5x.decoding.loop import generate
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.quantized import Quantized
+from specdec_t5x.drafters.heads import HeadDraft
+from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.heads import HeadsConfig
 from tests.hash_model import HashHeads, HashModel, sequence_probs, speculation

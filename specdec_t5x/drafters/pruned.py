@@ -26,7 +26,7 @@ from specdec_t5x.core.distributions import perturbed
 from specdec_t5x.core.knobs import check_knobs, finite, knob, whole
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.drafter import Context
+from specdec_t5x.decoding.contracts import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.heads import RowTrees
 

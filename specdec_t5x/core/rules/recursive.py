@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec_t5x.core import chain
 from specdec_t5x.core.distributions import residual
-from specdec_t5x.core.traversal import verify_rows
+from specdec_t5x.core.rules.token import ratio
+from specdec_t5x.core.rules.traversal import verify_rows
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
 
 
@@ -54,7 +54,7 @@ def _walk(target_probs, draft_probs, parents, tokens, draws, is_valid):
     candidates = is_valid & current[parents]
     q = jax.nn.one_hot(token, p.size) if draft_probs is None else draft_distribution
     is_candidate = candidates[index - 1]
-    passes = is_candidate & (draw < chain.ratio(p[token], q[token]))
+    passes = is_candidate & (draw < ratio(p[token], q[token]))
     same_token = jnp.pad(candidates & (tokens == token), (1, 0))
     current = jnp.where(passes, same_token, current)
     remaining = jnp.where(is_candidate, residual(p, q), p)

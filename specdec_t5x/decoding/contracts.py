@@ -1,0 +1,346 @@
+"""The contracts of a decode: networks as functions, drafters, policies, observers.
+
+`Drafter` and `Policy` are the bases of those of this package, and of your own. A policy
+decides by the outcome of a row's earlier iterations, and knows no token of the next
+draft. So every policy keeps the guarantee of the rule (docs/math.md).
+
+Shapes: B rows, E input length, G drafted nodes, N = G + 1, V vocabulary, D width of the
+features, C decisions, L uniforms a decision.
+"""
+
+import abc
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from specdec_t5x.core.distributions import AdjustFn, Sampling
+from specdec_t5x.core.knobs import check_knobs
+from specdec_t5x.core.tree import Tree
+from specdec_t5x.core.types import Cache, EndTokens, ExtendFn, Proposal, Rule, Verdict
+from specdec_t5x.decoding.state import DecodeState, Iteration, StepInfo
+from specdec_t5x.network.vocabulary import check_same_vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Net:
+  """A network as functions. The last three attributes are the target's alone.
+
+  Attributes:
+    extend: scores tokens on a cache; the target's cache is the state's `target_cache`.
+    vocab_size: V.
+    params: the parameters.
+    derived: arrays that were computed from the parameters, by name (`Drafter.derive`).
+    logits: the projection of features to logits.
+    embed: the embedding of tokens.
+    without: makes `extend` of the target without the named sublayers, on the target's
+      caches, optionally with rounded matrices.
+  """
+
+  extend: ExtendFn
+  vocab_size: int
+  params: Any = None
+  derived: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  logits: Callable[[Float[Array, "*B D"]], Float[Array, "*B V"]] | None = None
+  embed: Callable[[Int[Array, "*B"]], Float[Array, "*B D"]] | None = None
+  without: Callable[..., ExtendFn] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+  """How to decode: everything that is fixed when the program is compiled.
+
+  Attributes:
+    drafter: proposes tokens; None in plain decoding.
+    rule: accepts drafted tokens; for these settings of sampling (`core.rules.rule_at`).
+    rule_sampling: the adjustment of the target's distribution for the rule; with greedy
+      lenience `sampling` is another.
+    policy: decides how many tokens each row drafts.
+    sampling: the adjustment of the target's distribution, and so of the draft's.
+    adjust: computes the adjusted distribution, for target and draft alike.
+    max_length: the most tokens of the output.
+    eos_id: the EOS token, or several.
+    target: verifies drafts.
+    networks: the drafter's own networks, by name.
+    widths: the widths of the target's blocks to choose from; empty for whole blocks.
+    behind: the most known tokens that a draft's cache may lack: the last drafted token,
+      the target's token after the draft, and one token for each outer speculation.
+  """
+
+  drafter: "Drafter | None"
+  rule: Rule
+  rule_sampling: Sampling
+  policy: "Policy"
+  sampling: Sampling
+  adjust: AdjustFn
+  max_length: int
+  eos_id: EndTokens
+  target: Net
+  networks: Mapping[str, Net] = dataclasses.field(default_factory=dict)
+  widths: tuple[int, ...] = ()
+  behind: int = 2
+
+  def draft_lengths(self, state: DecodeState) -> Int[Array, "B"]:
+    """Returns the most drafted tokens of each row that count in the next iteration.
+
+    The number is 0 in rows that have ended, and leaves room for the target's own token.
+    """
+    lengths = self.policy.lengths(state.policy_state, lengths_of(self.drafter))
+    room = jnp.where(state.ended, 0, state.remaining(self.max_length) - 1)
+    return jnp.minimum(lengths, jnp.maximum(room, 0))
+
+
+class Stops(enum.Enum):
+  """When drafts end before their trees do."""
+
+  NEVER = "never: a policy chooses the whole draft or none"
+  BY_ITSELF = "often, under every policy: the target's blocks are as wide as needed"
+  AT_LENGTH = "at the length that the policy gives: shorter drafts cost less"
+
+
+@dataclasses.dataclass(frozen=True)
+class Traits:
+  """The declared facts about a drafter.
+
+  Attributes:
+    independent: whether siblings are independent draws from one distribution. Otherwise
+      siblings are certain, or drawn without replacement.
+    stops: when a draft ends before its tree does.
+    resumes: whether the drafter can draft again after an iteration without a draft.
+      Otherwise the batch does not draft again until all its present rows have ended.
+    taps: number of target layers with features for `commit`, side by side.
+    reads_target: whether the drafter reads the target's features or cache.
+    decisions: the number of decisions of a draft; None is the number of nodes.
+    prior_alpha: the acceptance rate that policies expect before the first draft; None
+      leaves the rate to the policy.
+    auto: when 'auto' is the default policy, instead of 'fixed': if a gin file or a name
+      asked for the drafter ('named'), or in Python, too.
+  """
+
+  independent: bool = True
+  stops: Stops = Stops.NEVER
+  resumes: bool = False
+  taps: int = 1
+  reads_target: bool = False
+  decisions: int | None = None
+  prior_alpha: float | None = None
+  auto: Literal["never", "named", "always"] = "never"
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+  """The size of a batch, for checks.
+
+  Attributes:
+    sampling: the adjustment of all distributions.
+    rows: rows of a batch.
+    input_length: tokens of a row's encoder input.
+    slots: cache slots of a row.
+  """
+
+  sampling: Sampling
+  rows: int
+  input_length: int
+  slots: int
+
+
+class Drafter(abc.ABC):
+  """A way to propose tokens: a frozen dataclass of its knobs.
+
+  A drafter defines `tree` and `propose`; a drafter with networks or a state (any
+  pytree) also defines `networks`, `start` and `commit`. Everything else has a default.
+
+  Attributes:
+    traits: the declared facts.
+  """
+
+  traits: ClassVar[Traits] = Traits()
+
+  def __post_init__(self):
+    check_knobs(self)
+
+  @property
+  @abc.abstractmethod
+  def tree(self) -> Tree:
+    """The shape of proposals; only the size matters if rows choose trees."""
+
+  @property
+  def depth(self) -> int:
+    """The most drafted tokens that can be accepted together."""
+    return self.tree.depth
+
+  @property
+  def networks(self) -> Mapping[str, Any]:
+    """The networks beside the target, by name: {"draft": network}.
+
+    Parameters, checkpoints and shardings have the same names.
+    """
+    return {}
+
+  def derive(self, target: Any) -> Mapping[str, Callable[[Any], Any]]:
+    """Returns hashable functions of the target's parameters, by name.
+
+    The results are computed once, before anything is compiled, and are parameters of
+    the decode with these names (`Net.derived`).
+    """
+    del target
+    return {}
+
+  def start(
+    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
+  ) -> Any:
+    """Returns the first state.
+
+    Args:
+      context: the decode's networks and settings.
+      caches: the first caches of the drafter's networks, by name; they lack the last
+        token before the output.
+      source: the encoder's inputs of the rows, zero-padded; empty without an encoder.
+    """
+    del context, caches, source
+
+  @abc.abstractmethod
+  def propose(
+    self, context: Context, state: DecodeState, uniforms: Float[Array, "B C L"]
+  ) -> tuple[Proposal, Any]:
+    """Drafts the continuation of each row.
+
+    Args:
+      context: the decode's networks and settings.
+      state: the decode's state: tokens, lengths, the target's cache, and the state of
+        this drafter.
+      uniforms: independent draws from U[0, 1), L for each of C decisions. If draws are
+        coupled, the i-th belong to the i-th position after the known tokens, and the
+        argmax of `core.distributions.perturbed` is likely the target's token.
+
+    Returns:
+      The proposal, with exactly the distributions q that the tokens were drawn from,
+      and the new state of this drafter.
+    """
+
+  def commit(
+    self,
+    context: Context,
+    drafter_state: Any,
+    verdict: Verdict,
+    features: Float[Array, "B N D"],
+  ) -> Any:
+    """Returns the state after the target has verified the last proposal.
+
+    Args:
+      context: the decode's networks and settings.
+      drafter_state: the state after `propose`.
+      verdict: the accepted path and the next token.
+      features: the target's features at each node of the tree.
+    """
+    del context, verdict, features
+    return drafter_state
+
+  def check(self, target: Any, batch: Batch | None = None) -> None:
+    """Raises a ValueError if this drafter can't draft for a target network.
+
+    Args:
+      target: the target network.
+      batch: the size of a batch, once it is known.
+    """
+    del batch
+    for name, network in self.networks.items():
+      check_same_vocabulary(target, network, name)
+
+
+def decisions_of(drafter: Drafter) -> int:
+  """Returns the number of decisions of a draft."""
+  return drafter.traits.decisions or drafter.tree.size
+
+
+def decisions(drafter: Drafter | None) -> int:
+  """Returns the number of decisions of an iteration: draws, tests, the next token."""
+  return 1 if drafter is None else decisions_of(drafter) + drafter.tree.size + 1
+
+
+def lengths_of(drafter: Drafter) -> tuple[int, ...]:
+  """Returns the draft lengths of different cost, from 0 to the longest."""
+  if drafter.traits.stops is Stops.AT_LENGTH:
+    return tuple(range(drafter.depth + 1))
+  return 0, drafter.depth
+
+
+def has_default_length(drafter: Drafter) -> bool:
+  """Returns whether nobody chose the draft length; the outputs may then be shorter."""
+  return getattr(drafter, "gamma", getattr(drafter, "shape", 0)) is None
+
+
+class Policy(abc.ABC):
+  """How many tokens each row drafts next: a frozen dataclass of its knobs.
+
+  The state of a policy is any pytree of arrays with a row for each row of the batch.
+
+  Attributes:
+    may_rest: whether `lengths` may be 0 in rows that are still decoded. If no row
+      drafts, the target decodes a token by itself.
+  """
+
+  may_rest: ClassVar[bool] = False
+
+  def start(
+    self, rows: int, before: Any = None, is_new: Bool[Array, "B"] | None = None
+  ) -> Any:
+    """Returns the state before the first draft of outputs.
+
+    Args:
+      rows: B.
+      before: the rows' state after earlier outputs; None before the first outputs.
+      is_new: the rows that begin another output; None is every row.
+    """
+    del rows, is_new
+    return before
+
+  @abc.abstractmethod
+  def lengths(self, policy_state: Any, choices: tuple[int, ...]) -> Int[Array, "#B"]:
+    """Returns how many tokens each row drafts next, or one number for all rows.
+
+    Args:
+      policy_state: the policy's state.
+      choices: draft lengths of different cost (`lengths_of`).
+    """
+
+  def update(self, policy_state: Any, info: StepInfo) -> Any:
+    """Returns the state after one more iteration of every row."""
+    del info
+    return policy_state
+
+
+@runtime_checkable
+class Observer(Protocol):
+  """Records iterations, in arrays with a row for each output."""
+
+  def start(self, rows: int, max_length: int) -> Any:
+    """Returns the record before the first iteration."""
+
+  def observe(self, record: Any, before: DecodeState, iteration: Iteration) -> Any:
+    """Returns the record after one more iteration.
+
+    Args:
+      record: the record so far.
+      before: the state at the beginning of the iteration.
+      iteration: the iteration.
+    """
+
+
+@runtime_checkable
+class Keeper(Observer, Protocol):
+  """An observer that a decoder holds (`Decoder.observer`)."""
+
+  def check(self, target: Any, num_decodes: int = 1) -> None:
+    """Raises a ValueError if the observer can't watch such decodes."""
+
+  def auxiliary(self, kept: Any, given: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns auxiliary values for T5X's models.
+
+    Args:
+      kept: the record of the outputs, by row.
+      given: 'encoder_inputs' [B, E], and under T5X's `infer` the examples of the rows.
+    """

@@ -1,0 +1,399 @@
+"""The loop of a decode: draft, score, verify, commit, until every output has ended.
+
+Source: Leviathan et al., ICML 2023, algorithm 1. A call of the target scores the last
+known token and the draft. An iteration then emits, in this order:
+
+  accepted tokens   drafted tokens that pass the rule: the path to `Verdict.last`
+  a recovered token `Verdict.next_token` in place of the first rejected token
+  or a bonus token  `Verdict.next_token` after a fully accepted draft
+  nothing more      after an accepted end token, or when the output is full
+
+An iteration without a draft (`plain_step`) emits the target's own token. Plain decoding
+consists of such iterations, and a policy may rest with such iterations.
+
+Shapes: B rows, G drafted nodes, N = G + 1, D the tree's depth, K = D + 1, V vocabulary,
+C decisions, L uniforms a decision.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from specdec_t5x.core.distributions import (
+  acceptance_mass,
+  argmax,
+  certain_log_prob,
+  draw,
+)
+from specdec_t5x.core.rules.token import drafted_probs
+from specdec_t5x.core.types import (
+  Cache,
+  EndTokens,
+  ExtendFn,
+  Proposal,
+  check_uniforms,
+  is_end,
+)
+from specdec_t5x.decoding.batching import refill, run_if
+from specdec_t5x.decoding.contracts import (
+  Context,
+  Observer,
+  decisions,
+  decisions_of,
+)
+from specdec_t5x.decoding.state import (
+  Carry,
+  Decoded,
+  DecodeState,
+  Iteration,
+  LoopFn,
+  StepInfo,
+  no_info,
+  write_rows,
+)
+
+
+def generate(
+  ctx: Context,
+  state: DecodeState,
+  loop: LoopFn = jax.lax.while_loop,
+  queue: Any = None,
+  observe: Observer | None = None,
+) -> Decoded:
+  """Decodes until every row has ended.
+
+  Args:
+    ctx: how to decode; static.
+    state: where to start.
+    loop: `jax.lax.while_loop`, or an equivalent that can be watched.
+    queue: further inputs for ended rows (`decoding.batching`), or None.
+    observe: records the iterations, in `Decoded.observed`.
+
+  Returns:
+    The outputs with statistics, including those of the queue. `ctx.rule` guarantees the
+    distribution of outputs.
+  """
+
+  def drafts(carry):
+    return carry.can_iterate() & ~_rests(ctx, carry.state)
+
+  def rests(carry):
+    return carry.can_iterate() & _rests(ctx, carry.state)
+
+  def speculate(carry):
+    return carry.then(*step(ctx, carry.state), observe)
+
+  def rest(carry):
+    return carry.then(*plain_step(ctx, carry.state), observe)
+
+  def take_turn(carry):
+    carry = refill(carry, ctx.policy)
+    if ctx.drafter is None:
+      return loop(Carry.can_iterate, rest, carry)
+    if not ctx.policy.may_rest:
+      return loop(Carry.can_iterate, speculate, carry)
+    return loop(rests, rest, loop(drafts, speculate, carry))
+
+  carry = Carry.first(state, ctx.max_length, queue, observe)
+  return loop(Carry.is_unfinished, take_turn, carry).decoded()
+
+
+def _rests(ctx: Context, state: DecodeState) -> Bool[Array, ""]:
+  """Returns whether no row drafts in the next iteration."""
+  rests = ~(ctx.draft_lengths(state) > 0).any()
+  if ctx.drafter.traits.resumes:
+    return rests
+  # A drafter that does not resume lacks tokens of a rest until the row has ended.
+  return rests | (state.has_rested & ~state.ended).any()
+
+
+def step(
+  ctx: Context, state: DecodeState, uniforms: Float[Array, "B C L"] | None = None
+) -> tuple[DecodeState, Iteration]:
+  """Runs one iteration: draft, score, verify, commit.
+
+  Live rows gain the accepted tokens and a recovered or bonus token.
+
+  Args:
+    ctx: how to decode.
+    state: the decode's state.
+    uniforms: independent draws from U[0, 1), L for each of C = `decisions`; by default
+      the draws of the state's keys.
+
+  Returns:
+    The new state, and the result of the iteration.
+  """
+  if uniforms is None:
+    uniforms = draws(ctx, state)
+  state, proposal = draft(ctx, state, uniforms)
+  state, logits, features = score(ctx, state, proposal)
+  iteration = verify(ctx, proposal, logits, uniforms)
+  return commit(ctx, state, iteration, features)
+
+
+def plain_step(ctx: Context, state: DecodeState) -> tuple[DecodeState, Iteration]:
+  """Extends every live row by the target's own token.
+
+  The token has the draw of the token after an empty draft. A row that does not draft
+  gets the same sample whether or not other rows draft.
+  """
+  rows = jnp.arange(state.lengths.shape[0])
+  tokens = state.last_tokens()[:, None]
+  logits, _, cache = ctx.target.extend(state.target_cache.at(state.lengths - 1), tokens)
+  # Behind a barrier, or the compiler may compute the logits twice, for an observer.
+  logits = jax.lax.optimization_barrier(logits)
+  token, log_prob = _next_token(ctx, state, logits[:, 0])
+  live = ~state.ended
+  lengths = state.lengths + live
+  is_full = live >= state.remaining(ctx.max_length)
+  # An ended row writes its own last token again.
+  token = jnp.where(live, token, state.last_tokens())
+  log_prob = jnp.where(live, log_prob, 0.0)
+  one = live.astype(jnp.int32)
+  info = no_info(rows.size).replace(target_calls=one, emitted=one, log_prob=log_prob)
+  state = state.replace(
+    sequences=state.sequences.at[rows, lengths - 1].set(token),
+    lengths=lengths,
+    ended=state.ended | is_end(token, ctx.eos_id) | is_full,
+    scores=state.scores + log_prob,
+    iteration=state.iteration + 1,
+    target_cache=cache,
+    policy_state=ctx.policy.update(state.policy_state, info),
+    has_rested=jnp.ones_like(state.has_rested),
+  )
+  return state, Iteration(logits, info)
+
+
+def _next_token(ctx, state, logits):
+  """Returns the next tokens of the rows, and their log-probabilities."""
+  if ctx.sampling.greedy:
+    return argmax(logits).astype(jnp.int32), certain_log_prob(logits)
+  if ctx.sampling.coupled:
+    uniforms = state.uniforms_of_places(1)[:, 0]
+  else:
+    uniforms = state.uniforms(decisions(ctx.drafter))[:, -1]
+  token, probs = draw(logits, ctx.sampling, uniforms, ctx.adjust)
+  return token, jnp.log(jnp.take_along_axis(probs, token[:, None], axis=1)[:, 0])
+
+
+def draws(ctx: Context, state: DecodeState) -> Float[Array, "B C L"]:
+  """Returns the uniforms of an iteration: the drafter's, then the rule's.
+
+  Coupled draws belong to places of the output: the drafter's i-th and the rule's i-th
+  draw are the draw of the i-th place to come.
+  """
+  if not ctx.sampling.coupled:
+    return state.uniforms(decisions(ctx.drafter))
+  drafted, judged = decisions_of(ctx.drafter), ctx.drafter.tree.size + 1
+  uniforms = state.uniforms_of_places(max(drafted, judged))
+  return jnp.concatenate([uniforms[:, :drafted], uniforms[:, :judged]], axis=1)
+
+
+def draft(
+  ctx: Context, state: DecodeState, uniforms: Float[Array, "B C L"]
+) -> tuple[DecodeState, Proposal]:
+  """Returns the state after drafting, and the draft without tokens that can't count."""
+  check_uniforms(uniforms, decisions(ctx.drafter))
+  drafter_draws = uniforms[:, : decisions_of(ctx.drafter)]
+  proposal, drafter_state = ctx.drafter.propose(ctx, state, drafter_draws)
+  proposal = limit(proposal, ctx.draft_lengths(state), ctx.eos_id)
+  return state.replace(drafter_state=drafter_state), proposal
+
+
+def limit(proposal: Proposal, lengths: Int[Array, "B"], eos_id: EndTokens) -> Proposal:
+  """Returns the proposal with at most `lengths` tokens, and no token after an end."""
+  tree = proposal.tree
+  depths = jnp.broadcast_to(tree.depths, (lengths.size, tree.size + 1))[:, 1:]
+  may_count = proposal.is_valid & (depths <= lengths[:, None])
+  # A node counts if it and its ancestors may count, and no ancestor is an end.
+  ends = jnp.pad(is_end(proposal.tokens, eos_id), ((0, 0), (1, 0)))
+  drops = jnp.pad(~may_count, ((0, 0), (1, 0)))
+  above = tree.sees & ~jnp.eye(tree.size + 1, dtype=bool)
+  dropped = (tree.sees & drops[:, None]).any(-1) | (above & ends[:, None]).any(-1)
+  return proposal.replace(is_valid=~dropped[:, 1:])
+
+
+def score(ctx: Context, state: DecodeState, proposal: Proposal):
+  """Scores the last known token and the draft in one call of the target.
+
+  Returns the state with the new cache, logits [B, N, V] and features [B, N, D].
+  """
+  # The last known token heads the block: the target has not read this token.
+  cache, last = state.target_cache.at(state.lengths - 1), state.last_tokens()
+  if proposal.tree.is_chain and ctx.widths:
+    scored = score_narrowly(ctx.target.extend, cache, last, proposal, ctx.widths)
+  else:
+    scored = score_tree(ctx.target.extend, cache, last, proposal)
+  logits, features, cache = scored
+  return state.replace(target_cache=cache), logits, features
+
+
+def score_tree(
+  extend: ExtendFn, cache: Cache, last: Int[Array, "B"], proposal: Proposal
+):
+  """Scores `last` and the whole tree; returns logits, features and the cache."""
+  block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
+  tree = proposal.tree
+  if tree.is_chain:
+    return extend(cache, block)
+  sees = jnp.broadcast_to(tree.sees, (*block.shape, block.shape[1]))
+  return extend(cache, block, cache.index[:, None] + tree.depths, sees)
+
+
+def score_narrowly(
+  extend: ExtendFn,
+  cache: Cache,
+  last: Int[Array, "B"],
+  proposal: Proposal,
+  widths: tuple[int, ...],
+):
+  """Scores `last` and a chain at the narrowest width that holds the counting drafts.
+
+  Every width is compiled. Logits and features are zeros beyond the width: no rule reads
+  a position after `num_valid`.
+  """
+  block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
+  chosen = narrowest(widths, proposal.num_valid)
+  shapes = jax.eval_shape(lambda cache, block: extend(cache, block)[:2], cache, block)
+  scored = *(jnp.zeros(shape.shape, shape.dtype) for shape in shapes), cache
+
+  def score_at(width):
+    def run(scored):
+      logits, features, cache = scored
+      new_logits, new_features, cache = extend(cache, block[:, :width])
+      logits = logits.at[:, :width].set(new_logits)
+      features = features.at[:, :width].set(new_features)
+      return logits, features, cache
+
+    return run
+
+  for i, width in enumerate(widths):
+    scored = run_if(chosen == i, score_at(width), scored)
+  return scored
+
+
+def narrowest(widths: tuple[int, ...], num_valid: Int[Array, "B"]) -> Int[Array, ""]:
+  """Returns the index of the narrowest width that holds every row's draft."""
+  return (jnp.array(widths) < num_valid.max() + 1).sum()
+
+
+def verify(
+  ctx: Context,
+  proposal: Proposal,
+  logits: Float[Array, "B N V"],
+  uniforms: Float[Array, "B C L"],
+) -> Iteration:
+  """Decides by the rule about the accepted tokens and the token after them."""
+  target_probs = logits
+  if ctx.rule.reads == "probs":
+    target_probs = ctx.adjust(logits, ctx.rule_sampling)
+  rule_draws = uniforms[:, decisions_of(ctx.drafter) :]
+  verdict = ctx.rule.verify(target_probs, proposal, rule_draws)
+  return Iteration(logits, None, proposal, target_probs, verdict, uniforms)
+
+
+def commit(
+  ctx: Context,
+  state: DecodeState,
+  iteration: Iteration,
+  features: Float[Array, "B N D"],
+) -> tuple[DecodeState, Iteration]:
+  """Appends the accepted tokens and a recovered or bonus token to live rows.
+
+  Also updates the caches, the drafter and the policy, and counts.
+  """
+  proposal, verdict = iteration.proposal, iteration.verdict
+  tokens, emitted, ends = _emitted_tokens(ctx, state, iteration)
+  info = _counts(ctx, state, iteration, tokens, emitted)
+  cache = state.target_cache
+  if not proposal.tree.is_chain:
+    # The accepted path's entries move to where a chain's would be.
+    path = proposal.tree.path(verdict.last)[:, 1:]
+    cache = cache.gathered(state.lengths[:, None] - 1 + path, state.lengths)
+  state = state.replace(
+    # Rows that have ended write zeros over zeros.
+    sequences=write_rows(state.sequences, tokens, state.lengths),
+    lengths=state.lengths + emitted,
+    ended=state.ended | ends | (emitted >= state.remaining(ctx.max_length)),
+    scores=state.scores + info.log_prob,
+    iteration=state.iteration + 1,
+    target_cache=cache,
+    drafter_state=ctx.drafter.commit(ctx, state.drafter_state, verdict, features),
+    policy_state=ctx.policy.update(state.policy_state, info),
+  )
+  return state, iteration.replace(info=info)
+
+
+def is_cut(proposal, verdict) -> Bool[Array, "B"]:
+  """Returns the rows in which a drafted token was rejected."""
+  parents = jnp.asarray(proposal.tree.parents)
+  parents = jnp.broadcast_to(parents, proposal.tokens.shape)
+  return ((parents == verdict.last[:, None]) & proposal.is_valid).any(axis=1)
+
+
+def _emitted_tokens(ctx, state, iteration):
+  """Returns new tokens [B, K], numbers of new tokens [B], and ended rows [B]."""
+  proposal, verdict = iteration.proposal, iteration.verdict
+  accepted = proposal.tree.depth_of(verdict.last)
+  path = proposal.tree.path(verdict.last)
+  places = jnp.arange(path.shape[1])
+  drafted = jnp.take_along_axis(proposal.tokens, path[:, 1:] - 1, axis=1)
+  tokens = jnp.where(
+    places < accepted[:, None],
+    jnp.pad(drafted, ((0, 0), (0, 1))),
+    verdict.next_token[:, None],
+  ).astype(jnp.int32)
+  # No recovered or bonus token follows an accepted end of sequence.
+  ends = is_end(tokens, ctx.eos_id) & (places <= accepted[:, None])
+  emitted = jnp.where(ends.any(axis=1), ends.argmax(axis=1) + 1, accepted + 1)
+  emitted = emitted * ~state.ended
+  tokens = jnp.where(places < emitted[:, None], tokens, 0)
+  return tokens, emitted, ends.any(axis=1)
+
+
+def _counts(ctx, state, iteration, tokens, emitted) -> StepInfo:
+  """Returns the counts of an iteration, given the new tokens of the rows."""
+  proposal, verdict = iteration.proposal, iteration.verdict
+  target_probs, live = iteration.target_probs, ~state.ended
+  accepted = proposal.tree.depth_of(verdict.last)
+  path = proposal.tree.path(verdict.last)
+  rows = jnp.arange(live.size)[:, None]
+  if ctx.rule.reads == "probs":
+    log_probs = jnp.log(target_probs[rows, path, tokens])
+  else:
+    log_probs = certain_log_prob(target_probs)[rows, path]
+  is_emitted = jnp.arange(path.shape[1]) < emitted[:, None]
+  tried = (accepted + is_cut(proposal, verdict)) * live
+  return StepInfo(
+    target_calls=live.astype(jnp.int32),
+    drafted=proposal.num_valid * live,
+    accepted=accepted * live,
+    acceptance_positions=tried,
+    acceptance_mass=_mass(ctx, target_probs, proposal, accepted * live, tried),
+    emitted=emitted,
+    log_prob=jnp.where(is_emitted, log_probs, 0.0).sum(axis=1),
+  )
+
+
+def _mass(ctx, target_probs, proposal, accepted, tried) -> Float[Array, "B"]:
+  """Returns the sum of min(p, q) over the tried tokens of a chain; 0 for trees.
+
+  The sum is NaN if any draft distribution contained NaN.
+  """
+  # The certain token of a distribution with NaN is -1.
+  no_probs = proposal.tokens < 0
+  if ctx.rule.reads == "argmax":
+    mass = accepted.astype(jnp.float32)
+  elif proposal.tree.is_chain:
+    if proposal.draft_probs is None:
+      beta = drafted_probs(target_probs, proposal)
+    else:
+      beta = acceptance_mass(target_probs[:, :-1], proposal.draft_probs)
+    is_tried = jnp.arange(proposal.tree.size) < tried[:, None]
+    mass = jnp.where(is_tried, beta, 0.0).sum(axis=1)
+  else:
+    mass, no_probs = 0.0, no_probs | jnp.isnan(proposal.drafted_probs())
+  is_lost = (no_probs & proposal.is_valid).any(axis=1) & (tried > 0)
+  return jnp.where(is_lost, jnp.nan, mass)

@@ -1,0 +1,122 @@
+"""What a decode needs besides restored parameters, before anything is compiled.
+
+Weights are rounded, arrays are derived of parameters, and kernels for a GPU are chosen.
+"""
+
+import os
+import pathlib
+import platform
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from specdec_t5x import console
+from specdec_t5x.native import library
+from specdec_t5x.native.cuda import choice
+from specdec_t5x.native.cuda import library as of_gpu
+from specdec_t5x.native.cuda import step as draft_step
+from specdec_t5x.network import rounded
+
+
+def made(
+  name: str, make: Callable[[Any], Any], params: Any, network: str = "target"
+) -> Any:
+  """Computes an array from a network's parameters, and prints its size.
+
+  Args:
+    name: name of the array.
+    make: one of `Decoder.derive`.
+    params: the network's parameters.
+    network: its name.
+  """
+  arrays = jax.block_until_ready(make(params))
+  array_bytes, network_bytes = rounded.size(arrays), rounded.size(params)
+  megabytes = (
+    f"{array_bytes / 1e6:.1f} MB beside the {network}'s {network_bytes / 1e6:.1f} MB"
+  )
+  console.say(f"{name.capitalize().replace('_', ' ')}: {megabytes}.")
+  return arrays
+
+
+def in_weights(network: Any, params: Any) -> Any:
+  """Rounds the parameters of a network with rounded weights, and prints their size.
+
+  Args:
+    network: the network.
+    params: the restored parameters.
+  """
+  rounding = rounded.of_weights(network.config)
+  rounded_params = jax.block_until_ready(rounded.within(params, rounding(params)))
+  rounded_megabytes, megabytes = (
+    rounded.size(tree) / 1e6 for tree in (rounded_params, params)
+  )
+  console.say(
+    f"WEIGHTS={network.config.weights!r}: the rounded weights are another model than "
+    f"the checkpoint's, with {rounded_megabytes:.1f} MB instead of {megabytes:.1f} MB."
+  )
+  return rounded_params
+
+
+def choose_kernels(
+  networks: Mapping[str, Any], params: Mapping[str, Any], rows: int
+) -> None:
+  """Decides which kernels for a GPU the programs of a decode call, and says so.
+
+  Args:
+    networks: the decoder's networks, by name.
+    params: of the networks, on the device.
+    rows: rows that decode at once.
+
+  Raises:
+    ValueError: if PRODUCTS='native' asks for a kernel with wrong results.
+  """
+  if not draft_step.is_for_gpu():
+    return
+  where = device()
+  for name, network in networks.items():
+    # Arrays derived of the target are multiplied like the target's weights.
+    others = params if name == "target" else {}
+    network_params = {
+      x: params[x] for x in (name, *others) if x == name or x not in networks
+    }
+    contests = list(rounded.contests(network.config, network_params))
+    weights = params.get(draft_step.name_of(name))
+    reason = draft_step.problem_of(network, rows) or "drafts are trees"
+    if weights is not None and draft_step.problem_of(network, rows) is None:
+      step = draft_step.contest(network, params[name], weights, rows)
+      contests.append((draft_step.key_of(network, rows), step))
+    elif name != "target":
+      console.say_once(f"Step of the {name}: XLA's, because {reason}.")
+    is_asked_for = getattr(network.config, "products", None) == "native"
+    for key, contest in contests:
+      if line := choice.decide(key, contest, where, is_asked_for):
+        console.say(line)
+
+
+def device() -> tuple[str, ...]:
+  """Returns everything beside the program that times depend on."""
+  first = jax.devices()[0]
+  flags = os.environ.get("XLA_FLAGS", "")
+  kernels = library.problem() or library.code().decode()
+  if of_gpu.problem() is None:
+    kernels = of_gpu.code().decode()
+  return (
+    first.device_kind,
+    processor(),
+    str(library.cpus()),
+    *(os.environ.get(name, "") for name in ("PJRT_NPROC", "NPROC")),
+    jax.__version__,
+    flags,
+    kernels,
+  )
+
+
+def processor() -> str:
+  """Returns the name of this machine's processor; '' if the system gives none."""
+  try:
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+  except OSError:
+    return platform.processor()
+  names = (line.partition(":")[2] for line in lines if line.startswith("model name"))
+  return next(names, "").strip()

@@ -1,0 +1,97 @@
+"""Python keeps compiled programs between processes, unless a setting of JAX decides."""
+
+import jax
+import pytest
+
+from specdec_t5x import programs
+from tests.processes import printed
+
+SCRIPT = """
+import jax, specdec_t5x
+from specdec_t5x.demo import embedded
+target = specdec_t5x.load_model(embedded.target())
+(output,) = specdec_t5x.generate([[17, 5, 1]], target, None, embedded.vocabulary())
+print(jax.config.jax_compilation_cache_dir)
+print(output.tokens)
+"""
+DIR = "jax_compilation_cache_dir"
+
+
+@pytest.fixture
+def unset(monkeypatch, tmp_path):
+  """Removes the settings of JAX, and returns the cache's folder."""
+  for name in (DIR, *programs._SETTINGS):
+    monkeypatch.delenv(name.upper(), raising=False)
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "cache"))
+  programs._made.cache_clear()
+  yield tmp_path / "cache"
+  programs._made.cache_clear()
+
+
+@pytest.fixture
+def settings(unset, monkeypatch):
+  """Returns the settings of JAX that are made."""
+  updates = {}
+  monkeypatch.setattr(jax.config, "update", updates.__setitem__)
+  monkeypatch.setattr(type(jax.config), DIR, None)
+  return updates
+
+
+def decodes(folder):
+  """Returns the kept decodes; small programs take too little time to be kept always."""
+  return sorted(path.name for path in folder.rglob("jit__lambda*-cache"))
+
+
+@pytest.mark.parametrize("option", ["-B", "-OO"])
+def test_a_process_reads_the_programs_of_an_earlier_process(option, unset):
+  first, tokens = printed("-c", SCRIPT).splitlines()
+  assert first.startswith(f"{unset}/programs-")
+  kept = decodes(unset)
+  assert kept
+  assert printed(option, "-c", SCRIPT).splitlines() == [first, tokens]
+  assert decodes(unset) == kept
+
+
+def test_programs_are_kept_in_the_folder_of_the_processor(settings, unset):
+  programs.keep()
+  assert settings == {**programs._SETTINGS, DIR: str(programs.folder())}
+  assert programs.folder().parent == unset
+
+
+@pytest.mark.parametrize("folder", ["", "my/folder"])
+def test_the_environment_s_folder_wins(settings, monkeypatch, folder):
+  monkeypatch.setenv(DIR.upper(), folder)
+  programs.keep()
+  assert not settings
+
+
+def test_the_user_s_configuration_wins(settings, monkeypatch):
+  monkeypatch.setattr(type(jax.config), DIR, "my/folder")
+  programs.keep()
+  assert not settings
+
+
+def test_the_user_s_limits_win(settings, monkeypatch):
+  for name in programs._SETTINGS:
+    monkeypatch.setenv(name.upper(), "7")
+  programs.keep()
+  assert list(settings) == [DIR]
+
+
+@pytest.mark.parametrize("how", ["a file", "no home", "read-only"])
+def test_a_warning_replaces_a_folder_that_can_t_be_written(
+  how, settings, unset, monkeypatch
+):
+  if how == "a file":
+    unset.write_text("")
+  elif how == "no home":
+    monkeypatch.delenv("SPECDEC_T5X_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "~no_such_user/cache")
+  else:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+  with pytest.warns(
+    UserWarning, match="programs are not kept: .* Set JAX_COMPILATION_"
+  ):
+    programs.keep()
+  programs.keep()  # Warns once.
+  assert not settings
