@@ -27,7 +27,7 @@ from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.lazy import Lazy
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.heads import FeatureDrafter
-from specdec_t5x.policies import get_policy
+from specdec_t5x.policies import CostAware, get_policy
 from specdec_t5x.ways import NAMED, WAYS
 
 # The drafters that can be asked for by name.
@@ -327,16 +327,17 @@ def policy_for(
     is_word: whether a gin file or a name asked for the drafter
       (`Drafter.default_policy`).
     alpha: the acceptance rate that 'auto' expects before the first draft; None is the
-      drafter's (`Drafter.prior_alpha`), or the policy's own.
+      policy's own, or the drafter's (`Drafter.prior_alpha`) if 'auto' is a name.
   """
   if policy is None:
     is_set = gamma is not None or is_gamma_given(drafter)
     policy = "fixed" if is_set else drafter.default_policy(is_word)
   chosen = get_policy(policy)
-  if policy != "auto":
+  if policy == "auto" and alpha is None:
+    alpha = drafter.prior_alpha
+  if alpha is None or not isinstance(chosen, CostAware):
     return chosen
-  alpha = drafter.prior_alpha if alpha is None else alpha
-  return chosen if alpha is None else dataclasses.replace(chosen, prior_alpha=alpha)
+  return dataclasses.replace(chosen, prior_alpha=alpha)
 
 
 def rule_for(choice: Rule | str, lenience: float) -> Rule:

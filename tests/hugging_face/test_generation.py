@@ -196,7 +196,7 @@ def test_token_ids_need_no_vocabulary_if_the_folder_has_end_tokens(theirs):
   assert [x.tokens for x in outputs] == [x.tokens for x in again]
 
 
-def test_texts_are_read_by_the_folder_s_own_vocabulary(theirs, tmp_path):
+def test_texts_are_read_by_the_folder_s_own_vocabulary(theirs, tmp_path, monkeypatch):
   texts = tiny.sentences(3, seed=5)
   with pytest.raises(ValueError, match=f"{theirs.name}.* vocabulary"):
     decoded(theirs, inputs=texts)
@@ -205,7 +205,9 @@ def test_texts_are_read_by_the_folder_s_own_vocabulary(theirs, tmp_path):
   expected = decoded(theirs, inputs=texts, vocabulary=str(theirs))
   assert decoded(theirs, inputs=texts) == expected
   assert decoded(theirs, inputs=texts, vocabulary=pieces) == expected
-  target = specdec_t5x.load_model(str(theirs), weights="int8")
+  monkeypatch.chdir(theirs.parent)
+  target = specdec_t5x.load_model(theirs.name, weights="int8")
+  monkeypatch.chdir(tmp_path)
   assert specdec_t5x.generate(texts, target, None, max_length=LENGTH)[0].text
 
 
