@@ -414,14 +414,8 @@ def test_a_user_s_drafter_needs_networks_of_its_names(setup):
     decode({"other": draft})
 
 
-def test_bad_input_is_refused(setup, unchecked):
-  target, draft, vocabulary = setup
-  with pytest.raises(ValueError, match="list of texts"):
-    specdec_t5x.generate("one text", target, draft, vocabulary)
-  for name in ("batch_size", "max_length"):
-    for value in (0, 2.5):
-      with pytest.raises(ValueError, match=f"{name} must be a whole number of at"):
-        specdec_t5x.generate(INPUTS, target, None, vocabulary, **{name: value})
+def test_settings_of_drafts_need_a_draft(setup, unchecked):
+  target, _, vocabulary = setup
   for words in ({"rule": "block"}, {"gamma": 3}, {"policy": "fixed"}):
     with pytest.raises(ValueError, match="need a draft"):
       specdec_t5x.generate(INPUTS, target, None, vocabulary, **words)

@@ -211,17 +211,6 @@ def test_texts_are_read_by_the_folder_s_own_vocabulary(theirs, tmp_path, monkeyp
   assert specdec_t5x.generate(texts, target, None, max_length=LENGTH)[0].text
 
 
-@pytest.mark.parametrize(
-  "inputs", [[[5, 64]], [[5], [-1]], [[1.5]], ["a", [5]], [None]]
-)
-def test_invalid_inputs_are_refused(inputs, theirs):
-  target = specdec_t5x.load_model(str(theirs))
-  with pytest.raises(
-    ValueError, match=r"inputs\[\d\] must be a (text|list of token ids)"
-  ):
-    specdec_t5x.generate(inputs, target, None, max_length=LENGTH)
-
-
 @pytest.mark.parametrize("ends", [(1, 6), (25,), (10, 11, 6)])
 def test_a_text_ends_before_the_folder_s_end_token(ends, theirs, tmp_path):
   """The folder's end tokens count, not the EOS of a vocabulary from another place."""
