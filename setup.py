@@ -56,6 +56,7 @@ setup(
     "orbax-checkpoint>=0.12,<0.13",
     "tensorstore>=0.1.74",
     "etils[epath]>=1.12",
+    "filelock>=3.12",
     "sacrebleu>=2.4,<3",
     "rouge-score>=0.1.2,<0.2",
     "tqdm>=4.66",

@@ -20,7 +20,7 @@ from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.lazy import Lazy
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.heads import FeatureDrafter
-from specdec_t5x.policies import get_policy
+from specdec_t5x.policies import CostAware, get_policy
 from specdec_t5x.ways import NAMED, WAYS
 
 # The drafters that can be asked for by name.
@@ -317,17 +317,18 @@ def policy_for(
     is_word: whether a gin file or a name asked for the drafter
       (`Traits.auto`).
     alpha: the acceptance rate that 'auto' expects before the first draft; None is the
-      drafter's (`Traits.prior_alpha`), or the policy's own.
+      policy's own, or the drafter's (`Traits.prior_alpha`) if 'auto' is a name.
   """
   if policy is None:
     is_set = gamma is not None or getattr(drafter, "gamma", None) is not None
     is_auto = drafter.traits.auto in ("always", "named" if is_word else "always")
     policy = "auto" if is_auto and not is_set else "fixed"
   chosen = get_policy(policy)
-  if policy != "auto":
+  if policy == "auto" and alpha is None:
+    alpha = drafter.traits.prior_alpha
+  if alpha is None or not isinstance(chosen, CostAware):
     return chosen
-  alpha = drafter.traits.prior_alpha if alpha is None else alpha
-  return chosen if alpha is None else dataclasses.replace(chosen, prior_alpha=alpha)
+  return dataclasses.replace(chosen, prior_alpha=alpha)
 
 
 def rule_for(choice: Rule | str, lenience: float) -> Rule:

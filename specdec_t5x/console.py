@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Any
 
+from specdec_t5x import names
+
 
 def _age() -> float:
   """Returns the seconds since this process started; 0 on systems without /proc."""
@@ -61,9 +63,12 @@ STDOUT, STDERR = BestEffort("stdout"), BestEffort("stderr")
 
 
 def say(message: str) -> None:
-  """Prints a line on stderr, unless `set_quiet` turned the output off."""
+  """Prints a line on stderr, unless `set_quiet` turned the output off.
+
+  Lines for users of Python have Python's names of settings (`names.python_names`).
+  """
   if not _is_quiet:
-    print(message, file=STDERR, flush=True)
+    print(names.shown(message), file=STDERR, flush=True)
 
 
 @functools.cache

@@ -92,15 +92,16 @@ def grouped(lengths: Sequence[int]) -> list[Group]:
 def rows_for(count: int, batch_size: int) -> int:
   """Returns the rows of a batch for a number of inputs, one of few numbers.
 
-  The numbers are 2^n and 1.5 2^n, so that at most a third of the rows has no input, and
-  `batch_size`.
+  The numbers are 1 to 4, even numbers up to 16, multiples of 4 up to 32, of 8 up to 64,
+  and so on, and `batch_size`. Each number is a program to compile, and a row without an
+  input costs about 4% of the time of a small batch, so up to 16 rows have at most one.
 
-  >>> [rows_for(count, 10) for count in (0, 1, 3, 5, 7, 9, 30)]
-  [1, 1, 3, 6, 8, 10, 10]
+  >>> [rows_for(count, 30) for count in (0, 1, 3, 5, 7, 9, 17, 29, 50)]
+  [1, 1, 3, 6, 8, 10, 20, 30, 30]
   """
-  power = 1 << (max(count, 1) - 1).bit_length()
-  between = 3 * power // 4
-  return min(between if power > 2 and count <= between else power, batch_size)
+  count = max(count, 1)
+  step = max(2, (1 << (count - 1).bit_length()) // 8) if count > 4 else 1
+  return min(-(-count // step) * step, batch_size)
 
 
 def _power(length: int) -> int:

@@ -5,6 +5,7 @@ them to its caller's arguments.
 """
 
 import contextlib
+import contextvars
 import re
 from collections.abc import Iterator
 
@@ -25,11 +26,12 @@ _OTHER = {
   "VOCABULARY_PATH": "vocabulary",
 }
 _SAME = (
-  *("BATCH_SIZE", "BITS", "BLOCK", "DRAFTER", "DTYPE", "GAMMA"),
-  *("GROUP", "LENIENCE", "NUM_CANDIDATES", "SAME_BITS", "SEED", "SHAPE", "SIBLINGS"),
+  *("BATCH_SIZE", "BITS", "BLOCK", "DRAFTER", "DTYPE", "GAMMA", "GROUP", "LENIENCE"),
+  *("NUM_CANDIDATES", "PRODUCTS", "SAME_BITS", "SEED", "SHAPE", "SIBLINGS"),
   *("SKIP", "SLOTS", "TEMPERATURE", "WEIGHTS", "WHOLE", "WINDOW"),
 )
 _ARGUMENTS = _OTHER | {name: name.lower() for name in _SAME}
+_is_python = contextvars.ContextVar("is_python", default=False)
 _MACRO = re.compile(rf"(?:--gin\.)?\b({'|'.join(_ARGUMENTS)})\b")
 
 
@@ -42,9 +44,16 @@ def in_python(message: str) -> str:
   return _MACRO.sub(lambda match: _ARGUMENTS[match[1]], message)
 
 
+def shown(message: str) -> str:
+  """Returns a message with the names of settings that its reader uses."""
+  return in_python(message) if _is_python.get() else message
+
+
 @contextlib.contextmanager
 def python_names() -> Iterator[None]:
-  """Renames the settings in the message of a ValueError that leaves the block."""
+  """Renames the settings in lines that the block prints, and in its ValueError."""
+  before = _is_python.get()
+  _is_python.set(True)
   try:
     yield
   except ValueError as error:
@@ -52,3 +61,6 @@ def python_names() -> Iterator[None]:
       in_python(part) if isinstance(part, str) else part for part in error.args
     )
     raise
+  finally:
+    # Not `reset`: a generator may end in another thread.
+    _is_python.set(before)

@@ -286,6 +286,19 @@ def test_copies_of_models_decode_alike(paths, weights, copied):
   assert decode(before) == decode(copied(target)) == expected
 
 
+def test_a_relative_path_may_be_left_and_messages_have_python_s_names(
+  paths, monkeypatch, tmp_path, capsys
+):
+  monkeypatch.chdir(os.path.dirname(paths[0]))
+  target = specdec_t5x.load_model(os.path.basename(paths[0]), weights="int8")
+  assert capsys.readouterr().err.startswith("weights='int8': the rounded weights are")
+  monkeypatch.chdir(tmp_path)
+  drafter = Quantized(4, 0, gamma=3)  # Rounds the weights of the checkpoint.
+  words = {"drafter": drafter, **SIZES}
+  outputs = specdec_t5x.generate(INPUTS, target, None, paths[2], **words)
+  assert sum(output.drafted for output in outputs) > 0
+
+
 @pytest.mark.parametrize("drafter", ["quantized", None])
 def test_a_model_with_other_parameters_derives_anew(setup, drafter):
   target, _, vocabulary = setup
@@ -398,14 +411,8 @@ def test_a_user_s_drafter_needs_networks_of_its_names(setup):
     decode({"other": draft})
 
 
-def test_bad_input_is_refused(setup, unchecked):
-  target, draft, vocabulary = setup
-  with pytest.raises(ValueError, match="list of texts"):
-    specdec_t5x.generate("one text", target, draft, vocabulary)
-  for name in ("batch_size", "max_length"):
-    for value in (0, 2.5):
-      with pytest.raises(ValueError, match=f"{name} must be a whole number of at"):
-        specdec_t5x.generate(INPUTS, target, None, vocabulary, **{name: value})
+def test_settings_of_drafts_need_a_draft(setup, unchecked):
+  target, _, vocabulary = setup
   for words in ({"rule": "block"}, {"gamma": 3}, {"policy": "fixed"}):
     with pytest.raises(ValueError, match="need a draft"):
       specdec_t5x.generate(INPUTS, target, None, vocabulary, **words)

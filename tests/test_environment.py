@@ -1,6 +1,7 @@
 """The report of `python -m specdec_t5x`."""
 
 import os
+import runpy
 import subprocess
 import sys
 
@@ -15,6 +16,16 @@ def test_missing_packages_have_no_version():
   found = environment.versions(("jax", "no-such-package"))
   assert found.pop("no-such-package") is None
   assert found["jax"][0].isdigit()
+
+
+@pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("nonsense", 2)])
+def test_arguments_are_not_ignored(argument, code, monkeypatch, capsys):
+  monkeypatch.setattr(sys, "argv", ["specdec_t5x", argument])
+  with pytest.raises(SystemExit) as ended:
+    runpy.run_module("specdec_t5x", run_name="__main__")
+  assert ended.value.code == code
+  printed = "".join(capsys.readouterr())
+  assert ("t5x.infer" in printed) == (code == 0)
 
 
 def facts():

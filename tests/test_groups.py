@@ -87,7 +87,7 @@ def test_groups_have_few_widths_and_little_padding(lengths, widths):
 def test_inputs_of_any_number_and_length_have_few_shapes():
   widths = {grouped([length])[0].width for length in range(1, 513)}
   assert widths == {16, 32, *range(64, 513, 64)}
-  assert {rows_for(count, 16) for count in range(200)} == {1, 2, 3, 4, 6, 8, 12, 16}
+  assert {rows_for(count, 16) for count in range(200)} == {1, 2, 3, 4, *range(6, 17, 2)}
   assert {rows_for(count, 6) for count in range(200)} == {1, 2, 3, 4, 6}
 
 

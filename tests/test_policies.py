@@ -363,8 +363,10 @@ def test_a_rounded_target_has_a_high_prior_alpha():
   expected, policy = CostAware(prior_alpha=0.9), CostAware()
   assert policy_for(Quantized(), "auto", 4) == policy_for(Quantized(), "auto", None)
   assert policy_for(Quantized(), "auto", None) == expected
-  # The requested policy is used.
+  # The requested policy is used, with ALPHA.
   assert policy_for(Quantized(), policy, None) == policy
+  assert policy_for(Quantized(), policy, None, alpha=0.9) == expected
+  assert policy_for(Quantized(), Fixed(), None, alpha=0.9) == Fixed()
   assert policy_for(Quantized(), None, None, is_word=False).prior_alpha == 0.9
   assert policy_for(Quantized(), None, 4) == Fixed()
 

@@ -58,20 +58,15 @@ def test_programs_are_kept_in_the_folder_of_the_processor(settings, unset):
   assert programs.folder().parent == unset
 
 
-@pytest.mark.parametrize("folder", ["", "my/folder"])
-def test_the_environment_s_folder_wins(settings, monkeypatch, folder):
-  monkeypatch.setenv(DIR.upper(), folder)
-  programs.keep()
+def test_the_user_s_settings_win(settings, monkeypatch):
+  with monkeypatch.context() as patch:
+    for folder in ("", "my/folder"):
+      patch.setenv(DIR.upper(), folder)
+      programs.keep()
+  with monkeypatch.context() as patch:
+    patch.setattr(type(jax.config), DIR, "my/folder")
+    programs.keep()
   assert not settings
-
-
-def test_the_user_s_configuration_wins(settings, monkeypatch):
-  monkeypatch.setattr(type(jax.config), DIR, "my/folder")
-  programs.keep()
-  assert not settings
-
-
-def test_the_user_s_limits_win(settings, monkeypatch):
   for name in programs._SETTINGS:
     monkeypatch.setenv(name.upper(), "7")
   programs.keep()

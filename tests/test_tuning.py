@@ -161,7 +161,6 @@ def test_jobs_with_nearly_the_same_times_are_measured_once(cache, counted, one, 
     ({"sampling": Sampling(1.0)}, {"sampling": Sampling(1.0, coupled=True)}),
     ({"max_length": 64}, {"max_length": 96}),
     ({"input_length": 64}, {"input_length": 256}),
-    ({"rows": 1}, {"rows": 2}),
   ],
   ids=str,
 )

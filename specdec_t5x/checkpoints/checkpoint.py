@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import math
 import os
+import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -65,6 +66,8 @@ class Checkpoint(abc.ABC):
     """
     if isinstance(path, str | os.PathLike):
       path = os.path.expanduser(path)
+      if os.path.isdir(path):  # Parameters may be read after a change of directory.
+        path = str(pathlib.Path(path).absolute())
     if is_folder(path):
       return HuggingFace(path)
     if not isinstance(path, str | os.PathLike) or not str(path):

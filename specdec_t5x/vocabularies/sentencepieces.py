@@ -288,5 +288,11 @@ def _normalizer(model: bytes) -> Callable[[str], str]:
 
 @functools.cache
 def _seqio_vocabulary(path: str, extra_ids: int, version: tuple[int, ...] | None):
-  del version
-  return seqio.SentencePieceVocabulary(path, extra_ids=extra_ids)
+  processor = _load(path, extra_ids, version)
+
+  class Loaded(seqio.SentencePieceVocabulary):
+    # seqio would read each path once in a process.
+    tokenizer = processor
+    sp_model = processor.serialized_model_proto()
+
+  return Loaded(path, extra_ids=extra_ids)

@@ -63,7 +63,7 @@ def test_more_bits_have_a_higher_alpha():
 def test_weights_are_rounded_once_with_a_message(monkeypatch):
   said = []
   monkeypatch.setattr(console, "say", said.append)
-  target = dataclasses.replace(model("t5"), _derived={})
+  target = dataclasses.replace(model("t5"))  # Has derived nothing yet.
   first, again = (
     build.together(target, "quantized", gamma=gamma)[1][NAME] for gamma in (2, 3)
   )

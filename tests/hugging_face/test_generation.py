@@ -196,7 +196,7 @@ def test_token_ids_need_no_vocabulary_if_the_folder_has_end_tokens(theirs):
   assert [x.tokens for x in outputs] == [x.tokens for x in again]
 
 
-def test_texts_are_read_by_the_folder_s_own_vocabulary(theirs, tmp_path):
+def test_texts_are_read_by_the_folder_s_own_vocabulary(theirs, tmp_path, monkeypatch):
   texts = tiny.sentences(3, seed=5)
   with pytest.raises(ValueError, match=f"{theirs.name}.* vocabulary"):
     decoded(theirs, inputs=texts)
@@ -205,19 +205,10 @@ def test_texts_are_read_by_the_folder_s_own_vocabulary(theirs, tmp_path):
   expected = decoded(theirs, inputs=texts, vocabulary=str(theirs))
   assert decoded(theirs, inputs=texts) == expected
   assert decoded(theirs, inputs=texts, vocabulary=pieces) == expected
-  target = specdec_t5x.load_model(str(theirs), weights="int8")
+  monkeypatch.chdir(theirs.parent)
+  target = specdec_t5x.load_model(theirs.name, weights="int8")
+  monkeypatch.chdir(tmp_path)
   assert specdec_t5x.generate(texts, target, None, max_length=LENGTH)[0].text
-
-
-@pytest.mark.parametrize(
-  "inputs", [[[5, 64]], [[5], [-1]], [[1.5]], ["a", [5]], [None]]
-)
-def test_invalid_inputs_are_refused(inputs, theirs):
-  target = specdec_t5x.load_model(str(theirs))
-  with pytest.raises(
-    ValueError, match=r"inputs\[\d\] must be a (text|list of token ids)"
-  ):
-    specdec_t5x.generate(inputs, target, None, max_length=LENGTH)
 
 
 @pytest.mark.parametrize("ends", [(1, 6), (25,), (10, 11, 6)])

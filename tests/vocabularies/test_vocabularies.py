@@ -163,9 +163,11 @@ def test_a_vocabulary_that_is_trained_again_is_read_again(how, tmp_path):
   old = OPENERS[how](tmp_path)
   text = "the young woman sees a dog"
   before = old.encode(text)
+  assert old.encode_tf(text).numpy().tolist() == before
   made.trained(tmp_path, model_type="char")
   new = OPENERS[how](tmp_path)
   assert new.encode(text) != before == old.encode(text)
+  assert new.encode_tf(text).numpy().tolist() == new.encode(text)
   assert new != old
 
 
