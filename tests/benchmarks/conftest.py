@@ -1,19 +1,14 @@
 """Fixtures: the files of a tiny pair, flags with the files, and finished commands."""
 
 import json
-import shutil
 
-import jax
 import numpy as np
 import pytest
 
 from benchmarks import timed
 from benchmarks.__main__ import main
 from benchmarks.timed import Timed
-from specdec_t5x.network.functional import network_for
-from specdec_t5x.network.heads import HeadsConfig
 from tests.t5x_bridge import tiny
-from tests.training.conftest import saved
 
 TARGET = tiny.config(1, 16)
 SHORT = ("--num-tokens=6", "--runs=3", "--max-length=12", "--num-inputs=3")
@@ -36,7 +31,7 @@ def ran(command, folder, *flags, main=main):
 def steady(programs, inputs, warm=1):
   """Stands in for `alternate` if parts are timed: noise hides the times of a tiny pair.
 
-  The programs run in tests/benchmarks/test_timed.py.
+  The programs run in tests/benchmarks/test_measure.py.
   """
   seconds = {}
   for name, count in programs:
@@ -49,27 +44,6 @@ def steady(programs, inputs, warm=1):
 def steady_parts():
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(timed, "alternate", steady)
-    yield
-
-
-def counted(programs, inputs, warm=1):
-  """Stands in for `alternate`: a call takes one second plus one second per repetition.
-
-  The times are thus free of noise. Loops know their input and run once.
-  """
-  used_inputs = inputs[:1] if isinstance(inputs, range) else inputs
-  timed_programs = {}
-  for key, program in programs.items():
-    results = tuple(jax.block_until_ready(program(value)) for value in used_inputs)
-    count = key[1] if isinstance(key, tuple) else 0
-    timed_programs[key] = Timed(np.full(len(inputs), 1.0 + count), results)
-  return timed_programs
-
-
-@pytest.fixture(scope="module")
-def counted_clock():
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(timed, "alternate", counted)
     yield
 
 
@@ -86,38 +60,3 @@ def files(tmp_path_factory):
 def pair(files):
   """Returns the flags of a target, a draft and inputs."""
   return named(files)
-
-
-@pytest.fixture(scope="session")
-def heads(tmp_path_factory):
-  """Returns the checkpoints of two kinds of heads."""
-  configs = {
-    "medusa": HeadsConfig("medusa", 2, TARGET.emb_dim),
-    "parallel": HeadsConfig.of(TARGET, 2),
-  }
-  return {
-    name: saved(network_for(config), tmp_path_factory.mktemp(name))
-    for name, config in configs.items()
-  }
-
-
-@pytest.fixture(scope="session")
-def pair_flags(pair):
-  return [*pair, *SHORT]
-
-
-@pytest.fixture(scope="session")
-def recorded(pair_flags, tmp_path_factory):
-  """Returns a folder with table 4 at gammas 1 and 3; copy the folder before writing."""
-  folder = tmp_path_factory.mktemp("recorded")
-  flags = ["--gammas", "1", "3", "--temperatures=0"]
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(timed, "alternate", steady)
-    ran("table4", folder, *pair_flags, *flags)
-  return folder
-
-
-@pytest.fixture
-def measured(recorded, tmp_path):
-  """Returns a copy of `recorded`."""
-  return shutil.copytree(recorded, tmp_path / "measured")

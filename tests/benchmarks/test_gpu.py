@@ -1,8 +1,6 @@
 """`make gpu` and `decode` at tiny sizes on a CPU."""
 
-import json
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -10,16 +8,16 @@ import numpy as np
 import pytest
 
 from benchmarks import gpu
-from benchmarks.__main__ import main
+from benchmarks.environment import ROOT
 from benchmarks.timed import Timed
 from specdec_t5x.analysis import theory
+from tests.benchmarks.conftest import ran
 
 pytestmark = pytest.mark.slow
 
-ROOT = pathlib.Path(__file__).parents[2]
 FLAGS = (
-  "--target tiny --drafts tiny --rounded int4 --batches 1 --temperatures 0 --gamma 2 "
-  "--dtype float32 --input-length 8 --output-length 12 --runs 2"
+  "--target tiny --drafts tiny --batches 1 --temperatures 0 --gamma 2 "
+  "--dtype float32 --input-length 8 --output-length 12 --runs 2 --rounded"
 )
 # Packages that fail on import in the command's process.
 BARRED = "tensorflow seqio t5x gin optax orbax tqdm sentencepiece pytest safetensors"
@@ -28,35 +26,34 @@ STEADY = {"plain": 5.0, "block": 4.0, "iteration": 8.0, "redrafted": 10.0}
 CHECK = {"verdict": "passed", "check": "lines", "found": "0 of 2 lines differ"}
 
 
-def steady(programs, inputs, warm):
-  """Stands in for `alternate`: noise hides the times of a tiny pair."""
-  assert warm == 3
-  found = {}
-  for key, program in programs.items():
-    name, count = key if isinstance(key, tuple) else ("iteration", 4)
-    results = tuple(program(value) for value in inputs)
-    found[key] = Timed(np.full(len(inputs), 1.0 + STEADY[name] * count), results)
-  return found
+@pytest.fixture
+def steady(monkeypatch):
+  """Gives programs fixed times: noise hides the times of a tiny pair."""
+
+  def alternate(programs, inputs, warm):
+    assert warm == 3
+    found = {}
+    for key, program in programs.items():
+      name, count = key if isinstance(key, tuple) else ("iteration", 4)
+      results = tuple(program(value) for value in inputs)
+      found[key] = Timed(np.full(len(inputs), 1.0 + STEADY[name] * count), results)
+    return found
+
+  monkeypatch.setattr(gpu, "alternate", alternate)
 
 
-def ran(folder, command="gpu", *flags):
-  assert main([command, *FLAGS.split(), f"--output={folder}", *flags]) == 0
-  return json.loads((folder / f"{command}.json").read_text())
-
-
+@pytest.mark.usefixtures("steady")
 def test_a_row_has_the_times_of_an_iteration_s_parts(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(gpu, "_checked", lambda: {"rows": [CHECK]})
-  monkeypatch.setattr(gpu, "alternate", steady)
-  found = ran(tmp_path)
+  found = ran("gpu", tmp_path, *FLAGS.split(), "int4")
   assert found["checks"] == [CHECK]
   assert "Native kernels: not there: the devices are cpus" in capsys.readouterr().err
   assert {row["draft"] for row in found["rows"]} == {"tiny", "int4"}
   for row in found["rows"]:
     # A plain token takes 4 s, because the block's loop is faster than the plain loop.
     # 10 - 8 s is the time of a draft of two tokens.
-    parts = [row[n] for n in ("plain", "width", "draft_step", "block", "rest")]
-    assert parts == pytest.approx([4000, 3, 1000, 4000, 2000])
-    assert row["c"] == pytest.approx(0.25)
+    parts = [row[n] for n in ("plain", "width", "draft_step", "block", "rest", "c")]
+    assert parts == pytest.approx([4000, 3, 1000, 4000, 2000, 0.25])
     assert abs(row["came"] - row["alpha"]) < 0.1  # The positions are few.
     assert row["theorem"] == theory.walltime_improvement(row["came"], 2, row["c"])
     # Calls: 1 + 12 tokens of 4 s over 1 + 4 iterations of 8 s.
@@ -68,43 +65,37 @@ def test_a_row_has_the_times_of_an_iteration_s_parts(tmp_path, monkeypatch, caps
 def test_bench_gpu_needs_only_jax_flax_and_numpy(tmp_path):
   for name in BARRED.split():
     (tmp_path / f"{name}.py").write_text(f"raise ImportError({name!r})\n")
-  run = [sys.executable, "-m", "benchmarks", "gpu", *FLAGS.split()]
+  run = [sys.executable, "-m", "benchmarks", "gpu", *FLAGS.split(), "--minutes=0"]
   path = f"{tmp_path}{os.pathsep}{ROOT}"
-  done = subprocess.run(
-    [*run, "--minutes=0", f"--output={tmp_path / 'out'}"],
-    env={**os.environ, "PYTHONPATH": path},
-    capture_output=True,
-    text=True,
-  )
+  environment = {**os.environ, "PYTHONPATH": path}
+  run.append(f"--output={tmp_path / 'out'}")
+  done = subprocess.run(run, env=environment, capture_output=True, text=True)
   assert done.returncode == 0, done.stderr[-3000:]
   assert "not measured" in done.stdout
   assert not (tmp_path / "out" / "cells").exists()
 
 
-def test_decode_measures_the_given_rates(tmp_path, monkeypatch):
-  monkeypatch.setattr(gpu, "alternate", steady)
-  rows = ran(tmp_path, "decode", "--rounded", "--alphas", "0", "1")["rows"]
+@pytest.mark.usefixtures("steady")
+def test_decode_measures_the_given_rates_once(tmp_path, monkeypatch):
+  rows = ran("decode", tmp_path, *FLAGS.split(), "--alphas", "0", "1")["rows"]
   assert [(row["wanted"], row["alpha"]) for row in rows] == [(0, 0), (1, 1)]
   assert [row["tokens_per_call"] for row in rows] == [1, 3]
   # Tokens a call times a plain token of 4 s over an iteration of 8 s.
   assert [row["with_block"] for row in rows] == [0.5, 1.5]
   assert {row["identical"] for row in rows} == {"2/2"}
-  # Kept cells are not measured again.
   monkeypatch.setattr(gpu, "_measured", None)
-  again = ran(tmp_path, "decode", "--rounded", "--alphas", "0", "1")["rows"]
-  assert again == rows
+  assert ran("decode", tmp_path, *FLAGS.split(), "--alphas", "0", "1")["rows"] == rows
+
+
+# An unfinished line is not a check.
+HANGS = "print('passed: half', end='', flush=True); import time; time.sleep(60)"
 
 
 @pytest.mark.parametrize(
   ("code", "seconds", "ending"),
   [
     ("raise SystemExit(3)", 60, "the exit status is 3"),
-    # A kernel that hangs. An unfinished line is not a check.
-    (
-      "print('passed: half', end='', flush=True); import time; time.sleep(60)",
-      3,
-      "no answer in 3 s",
-    ),
+    (HANGS, 3, "no answer in 3 s"),
     ("import os; os.abort()", 60, "the exit status is -6"),
   ],
 )

@@ -1,15 +1,23 @@
-"""Tables on pages are rendered from the record JSON."""
+"""Tables on pages are rendered from the kept JSON, which `make results` measures."""
 
 import json
+import os
 import re
 import shutil
 
 import pytest
 
 from benchmarks import report
-from benchmarks.__main__ import main
+from benchmarks.__main__ import COMMANDS, main
 from benchmarks.table import tables
+from lab.__main__ import COMMANDS as LAB
 from tests.real_data import ROOT
+
+PLAN = {
+  "machine": "machine --megabytes 1 --runs 2 --rows 4",
+  "pair": "rules --target nowhere",
+  "theory": "table1",
+}
 
 
 @pytest.fixture
@@ -87,3 +95,52 @@ def test_a_command_keeps_the_measured_table(tmp_path, monkeypatch):
   table = (tmp_path / "out" / "table1.md").read_text().split("\n\n")[1]
   assert table in page
   assert record["environment"]["date"] in page
+
+
+# ---- `make results`, which continues a stopped run ----
+
+
+def test_every_planned_measurement_is_a_known_command_and_may_lack_its_folder():
+  commands = report.commands({"m30k": "DIR"})
+  assert next(iter(commands)) == "machine"
+  known_commands = {("benchmarks", name) for name in COMMANDS}
+  known_commands |= {("lab", name) for name in LAB}
+  for command in commands.values():
+    assert tuple(command[:2]) in known_commands, command
+  assert "DIR/target" in commands["m30k_methods"]
+  incomplete = report.commands({})
+  assert incomplete["m30k_methods"] is None
+  assert incomplete["demo_methods"] == ["lab", "methods"]
+
+
+@pytest.mark.slow
+def test_failures_are_named_and_kept_tables_are_not_measured_again(
+  tmp_path, capsys, monkeypatch
+):
+  # `python -m benchmarks` runs in the empty folder instead of a clone.
+  monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+  (tmp_path / "README.md").write_text("<!-- table theory -->\n<!-- end -->\n")
+  assert report.measure([], tmp_path, PLAN) == 1
+  printed = capsys.readouterr().out
+  assert "Failed: pair. Run the command again to measure the failed tables." in printed
+  assert "theory: measuring" in printed
+  log = (tmp_path / "runs/results/pair.log").read_text()
+  assert "--vocabulary: expected a file" in log
+  assert "| same digits |" in (tmp_path / "README.md").read_text()
+  assert report.measure(["--only", "theory"], tmp_path, PLAN) == 0
+  assert "theory: kept\n" in capsys.readouterr().out
+  # Tables from different code or a different machine are measured again.
+  path = tmp_path / report.DATA / "theory.json"
+  record = json.loads(path.read_text())
+  assert report.is_kept(tmp_path, "theory", ["benchmarks", "table1"])
+  record["environment"]["code"] = "another"
+  path.write_text(json.dumps(record))
+  assert not report.is_kept(tmp_path, "theory", ["benchmarks", "table1"])
+
+
+def test_an_unknown_table_and_a_folder_without_a_name_are_refused(tmp_path, capsys):
+  assert report.measure(["--only", "table9"], tmp_path, PLAN) == 1
+  assert "expected names among ['machine', 'pair', 'theory']" in capsys.readouterr().out
+  with pytest.raises(SystemExit, match="2"):
+    report.measure(["--data", "m30k"])
+  assert "expected WORD=DIR, got 'm30k'" in capsys.readouterr().err

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from lab import trees
-from lab.__main__ import main
 from lab.trees import best_tree
 from specdec_t5x import api
 from specdec_t5x.core.tree import Tree, chain
@@ -112,9 +111,3 @@ def test_the_fastest_tree_is_written_to_a_gin_file(files, heads, tmp_path):
   gin.parse_config((tmp_path / "tree.gin").read_text())
   parents = gin.query_parameter("tree.Tree.parents")
   assert Tree(parents) == Tree(tuple(best["parents"]))
-
-
-@pytest.mark.slow
-def test_a_draft_without_trees_is_refused(pair, tmp_path, capsys):
-  assert main(["tree", *pair, f"--output={tmp_path / 'out'}"]) == 1
-  assert "expected heads, but not EAGLE's, got 'draft_model'" in capsys.readouterr().err
