@@ -89,7 +89,7 @@ def test_a_given_gamma_is_drafted_at_any_cost(setup, monkeypatch):
   assert with_gamma == fixed
   assert all(o.drafted > 0 for o in with_gamma)
   unset, auto = generate(), generate(gamma=3, policy="auto")
-  assert [job.decoder.drafter.gamma for job in jobs] == [5, 3]
+  assert [job.decoder.drafter.depth for job in jobs] == [5, 3]
   for plain in (unset, auto):
     assert tokens(plain) == tokens(with_gamma)
     assert all(o.drafted == 0 and o.target_calls == len(o.tokens) for o in plain)
