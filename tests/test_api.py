@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import pytest
 
 import specdec_t5x
-from specdec_t5x import Sampling, api, tuning
+from specdec_t5x import Sampling, api, console, tuning
 from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.contracts import lengths_of
@@ -77,6 +77,7 @@ def timed_as(monkeypatch, cost):
     return tuning.Times((1.0, *drafts), prepare=(0.5, 0.5))
 
   api.compiled.cache_clear()  # Programs keep their tuned decoders.
+  console.say_once.cache_clear()
   monkeypatch.setattr(tuning, "_times", times)
   return jobs
 
@@ -89,7 +90,7 @@ def test_a_given_gamma_is_drafted_at_any_cost(setup, monkeypatch):
   assert with_gamma == fixed
   assert all(o.drafted > 0 for o in with_gamma)
   unset, auto = generate(), generate(gamma=3, policy="auto")
-  assert [job.decoder.drafter.gamma for job in jobs] == [5, 3]
+  assert [job.decoder.drafter.depth for job in jobs] == [5, 3]
   for plain in (unset, auto):
     assert tokens(plain) == tokens(with_gamma)
     assert all(o.drafted == 0 and o.target_calls == len(o.tokens) for o in plain)

@@ -53,9 +53,7 @@ class SparseDraft(ChainDrafter):
     """The drafting network, by name."""
     return {"draft": self.network}
 
-  def start(
-    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
-  ) -> Cache:
+  def start(self, context, caches, source) -> Cache:
     """Returns the draft's first cache."""
     del context, source
     return caches["draft"]

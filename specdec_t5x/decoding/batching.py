@@ -143,8 +143,14 @@ def queued(
 
 def _blank(encode: EncodeFn, inputs: Array, keys: Array, has_room: bool) -> DecodeState:
   """Returns zeros of the shapes of first states."""
-  shapes = jax.eval_shape(lambda *x: encode(*x, has_room), inputs, keys)
-  blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+  def encoded():
+    leaves, structure = jax.tree.flatten(encode(inputs, keys, has_room))
+    # A state can't be made of shapes alone: the call of this function makes the state.
+    return jax.tree_util.Partial(structure.unflatten, leaves)
+
+  shapes = jax.eval_shape(encoded)
+  blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)()
   return blank.replace(policy_state=None)
 
 

@@ -161,7 +161,7 @@ def plain_step(ctx: Context, state: DecodeState) -> tuple[DecodeState, Iteration
     iteration=state.iteration + 1,
     target_cache=cache,
     policy_state=ctx.policy.update(state.policy_state, info),
-    has_rested=jnp.ones_like(state.has_rested),
+    has_rested=state.has_rested | (ctx.drafter is not None),
   )
   return state, Iteration(logits, info)
 

@@ -167,9 +167,7 @@ class Cascade(ChainDrafter):
       self.network.check(target, batch)
     self.drafter.check(target if self.of_target else self.network, batch)
 
-  def start(
-    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
-  ) -> CascadeState:
+  def start(self, context, caches, source) -> CascadeState:
     """Returns the middle network's first cache, and the lower drafter's state."""
     below = {name: caches[self._above(name)] for name in self.drafter.networks}
     return CascadeState(

@@ -8,13 +8,12 @@ Shapes: B rows, E input length, S sequence buffer, G gamma, T = E + S.
 """
 
 import dataclasses
-from collections.abc import Mapping
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.knobs import knob, whole
-from specdec_t5x.core.types import Cache, Proposal
+from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.contracts import Context, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob
@@ -46,9 +45,7 @@ class Copy(ChainDrafter):
 
   traits = Traits(independent=False, stops=Stops.BY_ITSELF, resumes=True)
 
-  def start(
-    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
-  ) -> Int[Array, "B E"]:
+  def start(self, context, caches, source) -> Int[Array, "B E"]:
     """Returns the encoder's input, a source of copies."""
     del context, caches
     return source

@@ -232,9 +232,7 @@ class DraftModel(Stepwise):
     """Returns the draft network's `extend`."""
     return context.networks["draft"].extend
 
-  def start(
-    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
-  ) -> StepwiseState:
+  def start(self, context, caches, source) -> StepwiseState:
     """Returns a state with the draft's first cache."""
     del context, source
     cache = caches["draft"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import flax.struct
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal
@@ -69,9 +69,7 @@ class EagleDraft(LayerDraft, Stepwise):
     """The drafting network, by name."""
     return {"draft": self.network}
 
-  def start(
-    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
-  ) -> LayerState:
+  def start(self, context, caches, source) -> LayerState:
     """Returns an empty cache and zero features, as the target was not called yet."""
     del caches
     rows, size = source.shape[0], self.tree.size + 1

@@ -244,9 +244,7 @@ class HeadState:
 class HeadDraft(Headed):
   """Drafts from one feature. Head i gives the distribution at depth i."""
 
-  def start(
-    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
-  ) -> HeadState:
+  def start(self, context, caches, source) -> HeadState:
     """Returns a state without a feature, as the target was not called yet."""
     del context, caches
     rows = source.shape[0]
@@ -293,9 +291,7 @@ class ParallelState(LayerState):
 class ParallelDraft(LayerDraft, Headed):
   """Drafts by one pass of a parallel drafter."""
 
-  def start(
-    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
-  ) -> ParallelState:
+  def start(self, context, caches, source) -> ParallelState:
     """Returns an empty cache and zero features, as the target was not called yet."""
     del caches
     cfg = self.network.config

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from specdec_t5x.core.tree import Tree, delayed
 from specdec_t5x.core.types import Cache, Proposal, Verdict
@@ -50,9 +50,7 @@ class TreeDraft(Drafter):
     """The drafting network, by name."""
     return {"draft": self.network}
 
-  def start(
-    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
-  ) -> Cache:
+  def start(self, context, caches, source) -> Cache:
     """Returns the draft's first cache."""
     del context, source
     return caches["draft"]

@@ -329,7 +329,6 @@ def test_an_outcome_is_saved_and_reused(faster, monkeypatch, tmp_path, capsys):
 
   def forget():
     monkeypatch.setattr(choice, "_decided", {})
-    monkeypatch.setattr(tuning, "_chosen", set())
 
   def refuse(contest):
     raise AssertionError("measured again")

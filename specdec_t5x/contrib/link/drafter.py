@@ -8,7 +8,6 @@ per decision.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -20,7 +19,7 @@ from specdec_t5x.contrib.truncation import SparseProbs, Truncation
 from specdec_t5x.core.distributions import Sampling, draws_per_token
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.core.noise import WORDS
-from specdec_t5x.core.types import Cache, Proposal, check_uniforms
+from specdec_t5x.core.types import Proposal, check_uniforms
 from specdec_t5x.decoding.contracts import Batch, Context, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob
@@ -132,9 +131,7 @@ class Link(ChainDrafter):
       sizes = batch.rows, batch.input_length, batch.slots
       self.remote.asker.check_batch(self._setup(batch.sampling, vocab_size, *sizes))
 
-  def start(
-    self, context: Context, caches: Mapping[str, Cache], source: Int[Array, "B E"]
-  ) -> Int[Array, "B E"]:
+  def start(self, context, caches, source) -> Int[Array, "B E"]:
     """Returns the encoder's input."""
     del context, caches
     return source
