@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -27,19 +26,12 @@ _AXES_APART = tuple(itertools.product((0, 1), (0, 1, 2, 3)))
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """The location of a parameter in a checkpoint.
+  """The location of a parameter in a checkpoint."""
 
-  Attributes:
-    name: name of the stored array.
-    shape: shape of the parameter.
-    axis: axis of the layers in the stored array; None for the array of one layer.
-    layer: index of the parameter's layer on `axis`.
-  """
-
-  name: str
-  shape: tuple[int, ...]
-  axis: int | None = None
-  layer: int = 0
+  name: str  # The stored array.
+  shape: tuple[int, ...]  # The parameter's.
+  axis: int | None = None  # Of the layers in the stored array; None without layers.
+  layer: int = 0  # The parameter's layer on `axis`.
 
   def take(self, stored: np.ndarray) -> np.ndarray:
     """Returns the parameter, cut out of the stored array."""
@@ -73,24 +65,6 @@ def places(stored: Shapes) -> dict[str, Place]:
     else:
       locations[name] = Place(name, _joined(name, shape))
   return locations
-
-
-def is_identity(locations: Mapping[str, Place], stored: Shapes) -> bool:
-  """Returns whether all parameters are stored under our names, in our shapes."""
-  return all(
-    name == place.name and place.shape == stored[name]
-    for name, place in locations.items()
-  )
-
-
-def by_stored(
-  names: Sequence[str], locations: Mapping[str, Place]
-) -> Iterator[list[str]]:
-  """Yields names of parameters, grouped by stored array."""
-  groups = {}
-  for name in names:
-    groups.setdefault(locations[name].name, []).append(name)
-  yield from groups.values()
 
 
 def _joined(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
