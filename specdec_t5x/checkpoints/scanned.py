@@ -16,6 +16,7 @@ from specdec_t5x.checkpoints.checks import Shapes
 
 _STACKED = re.compile(r"(encoder|decoder)/(?:(?:\1|layers)/)+(.+)")
 _SPLIT = re.compile(r".*attention/(query|key|value|out)/kernel")
+_BIAS = "rel_embedding"
 _EMBEDDINGS = ("token_embedder/embedding", "decoder/token_embedder/embedding")
 # Possible axes of stacked layers. nn.scan has one axis for all parameters, and a
 # negative axis counts from the end.
@@ -82,7 +83,7 @@ def _layer_axes(stored: Shapes) -> dict[str, int]:
   for name, shape in stored.items():
     match = _STACKED.fullmatch(name)
     # All layers share a bias of two axes.
-    if match and not (_is_bias(name) and len(shape) == 2):
+    if match and not (name.endswith(_BIAS) and len(shape) == 2):
       stacks[match[1]][name] = shape
   embedding = next((stored[x] for x in _EMBEDDINGS if x in stored), ())
   if not any(stacks.values()) or len(embedding) != 2:
@@ -109,11 +110,7 @@ def _layer_axes(stored: Shapes) -> dict[str, int]:
 def _solved(stacks, width: int, norm_axis: int, axis: int) -> dict[str, int] | None:
   """Returns the axis of the layers of each array; None if a shape contradicts the axes.
 
-  Args:
-    stacks: shapes of the arrays of each stack.
-    width: width of the network.
-    norm_axis: axis of the layers in the scales of norms.
-    axis: axis of the layers in all other arrays.
+  The layers are at `norm_axis` in the scales of norms, and at `axis` in other arrays.
   """
   solution = {}
   for stack in stacks:
@@ -136,7 +133,7 @@ def _fits(name: str, shape: tuple[int, ...], width: int) -> bool:
   """Returns whether a parameter of one layer can have this shape."""
   if name.endswith("scale"):
     return shape == (width,) or "attention/" in name
-  if _is_bias(name):
+  if name.endswith(_BIAS):
     return len(shape) == 2
   if _SPLIT.fullmatch(name):
     end = -1 if name.endswith("out/kernel") else 0
@@ -144,10 +141,6 @@ def _fits(name: str, shape: tuple[int, ...], width: int) -> bool:
   if name.endswith("kernel"):
     return len(shape) == 2 and shape[-1 if "/wo/" in name else 0] == width
   return math.prod(shape) > 0
-
-
-def _is_bias(name: str) -> bool:
-  return name.endswith("rel_embedding")
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:

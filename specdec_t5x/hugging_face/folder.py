@@ -108,10 +108,8 @@ class Folder:
     raw_config = read_json(folder / CONFIG)
     config = settings.from_theirs(raw_config, str(folder / CONFIG))
     generates = generation.read(folder, config.vocab_size)
-    start = generates.start_id
-    if start is None:
-      start = settings.start_token(raw_config, config)
-    config = dataclasses.replace(config, start_token=start)
+    if generates.start_id is not None:
+      config = dataclasses.replace(config, start_token=generates.start_id)
     tensors = Tensors.open(folder)
     if config.is_gemma:
       tensors = _of_text(path, tensors)

@@ -82,12 +82,9 @@ class AddedTokens:
 
 
 class _Splitter:
-  """Splits a text at tokens, from left to right.
+  """Splits a text at tokens, each with the content to search for, from left to right.
 
   If several tokens match at the same place, the token with the longest content counts.
-
-  Args:
-    tokens: the tokens, each with the content to search for.
   """
 
   def __init__(self, tokens: Sequence[tuple[str, AddedToken]]):

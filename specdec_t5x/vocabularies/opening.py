@@ -192,9 +192,6 @@ def _tokens(path: pathlib.Path, settings: Mapping[str, Any]) -> list[AddedToken]
   """Returns the tokens that a folder adds to the pieces, sorted by id.
 
   If both files have a token, tokenizer_config.json decides.
-
-  Raises:
-    ValueError: if a file lists values other than tokens.
   """
   tokens = []
   if (path / ADDED).is_file():
@@ -225,15 +222,10 @@ def _sentinel_count(
   size: int,
   extra_ids: int | None,
 ) -> int:
-  """Returns the number of sentinels after `size` tokens.
+  """Returns the number of sentinels after `size` tokens: the caller's `extra_ids`.
 
-  Args:
-    path: path of the folder.
-    settings: contents of tokenizer_config.json.
-    default: number for a folder without a number.
-    size: number of other tokens.
-    extra_ids: number from the caller; None for the folder's number, or fewer if the
-      network has fewer rows.
+  None is the folder's number, `default` for a folder without a number, or fewer if the
+  network has fewer rows.
   """
   if extra_ids is not None:
     return extra_ids
@@ -246,11 +238,7 @@ def _sentinel_count(
 
 
 def _number(path: pathlib.Path, found: Mapping[str, Any], name: str, default: int):
-  """Returns a number from the contents of a file.
-
-  Raises:
-    ValueError: if the value is not an integer of at least 0.
-  """
+  """Returns a number from the contents of a file, at least 0."""
   value = found.get(name, default)
   if not is_whole(value, 0):
     raise ValueError(
