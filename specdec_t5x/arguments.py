@@ -8,7 +8,6 @@ import numpy as np
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.knobs import is_whole
-from specdec_t5x.data.hints import about_hub
 
 
 def inputs(values: Any, vocab_size: int, pads: Collection[int]) -> list[Any]:
@@ -160,12 +159,11 @@ def path_of(value: Any, name: str) -> str:
   Raises:
     ValueError: if the value is no path, or the path does not exist.
   """
-  is_path = isinstance(value, str | os.PathLike)
-  if not is_path or not os.path.exists(value):
+  if not isinstance(value, str | os.PathLike) or not os.path.exists(value):
     raise ValueError(
       f"{name}={_shown(value)} is not a file, or a folder with a vocabulary. Expected "
-      "the SentencePiece model of target and "
-      f"draft.{about_hub(os.fspath(value)) if is_path else ''}"
+      "the SentencePiece model of target and draft, on a local disk. Nothing is "
+      "downloaded."
     )
   return os.fspath(value)
 

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import importlib.util
+import os
 import sys
 
 import gin
@@ -13,7 +14,7 @@ from t5x import infer as t5x_infer
 
 from lab import __main__ as lab
 from specdec_t5x import load_model, train
-from specdec_t5x.vocabularies import folder
+from specdec_t5x.vocabularies import opening
 from tests.real_data import ROOT
 
 
@@ -45,8 +46,9 @@ def differences(*arguments: str) -> None:
 def loading(path: str) -> None:
   """Loads the vocabulary and the model of a Hugging Face folder, in Python."""
   try:
-    if folder.is_in(path):
-      folder.open_folder(path)
+    files = (opening.TOKENIZER, opening.SETTINGS, *opening.PIECES)
+    if any(os.path.exists(os.path.join(path, name)) for name in files):
+      opening.open_folder(path)
     load_model(path)
   except (ValueError, OSError) as error:
     sys.exit(f"error: {error}")

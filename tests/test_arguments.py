@@ -182,7 +182,7 @@ def test_a_folder_names_its_padding(tmp_path, fields, pads):
     ("vocabulary", None, "vocabulary=None is not a file"),
     ("vocabulary", 3, "vocabulary=3 is not a file"),
     ("vocabulary", pathlib.Path("nope"), "vocabulary='nope' is not a file"),
-    ("vocabulary", "google/mt5-small", "looks like the name of a model on a hub"),
+    ("vocabulary", "google/mt5-small", "Nothing is downloaded"),
     ("batch_size", True, "batch_size must be a whole number of at least 1, got True"),
     ("batch_size", 0, "batch_size must be a whole number of at least 1, got 0"),
     ("max_length", np.float32(3), "max_length must be a whole number"),

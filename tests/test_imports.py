@@ -16,7 +16,7 @@ t5x_bridge api __init__
 training train trace __main__
 contrib demo"""
 FLOOR = {part: n for n, row in enumerate(FLOORS.split("\n")) for part in row.split()}
-USE = {x: {"t5x"} for x in ("t5x", "t5x_bridge", "checkpoints", "train")}
+USE = {x: {"t5x"} for x in ("t5x", "t5x_bridge", "train")}
 
 
 def forbidden(part, source):

@@ -15,7 +15,6 @@ import numpy as np
 
 from specdec_t5x import ways
 from specdec_t5x.build import Model, headed
-from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.core.tree import Tree, delayed
 from specdec_t5x.decoding.contracts import Drafter, Policy
@@ -32,6 +31,7 @@ from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import Network, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.policies import CostAware
+from specdec_t5x.t5x_bridge.restore import abstract_state
 from specdec_t5x.training.ngrams import estimate
 from tests.contrib.link.local import Local, honest
 from tests.hash_model import HashHeads, HashModel

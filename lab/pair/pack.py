@@ -20,10 +20,10 @@ from lab.pair import texts
 from lab.pair.recipe import Part
 from specdec_t5x import api
 from specdec_t5x.analysis.acceptance import ratio
-from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.data import metrics
 from specdec_t5x.demo import embedded
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
+from specdec_t5x.t5x_bridge.restore import T5XParameters
 
 _MAX_LENGTH = 80
 

@@ -25,9 +25,8 @@ from flax.core import unfreeze
 from t5x import partitioning
 
 from benchmarks.sizes import t5_1_1
-from specdec_t5x.checkpoints.checkpoint import Checkpoint, flat_shapes
-from specdec_t5x.checkpoints.parameters import T5XParameters
-from specdec_t5x.checkpoints.readers import abstract_state
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
+from specdec_t5x.checkpoints.checks import flat_shapes
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -35,6 +34,7 @@ from specdec_t5x.network.config import DTYPES, T5Config
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager
+from specdec_t5x.t5x_bridge.restore import T5XParameters, abstract_state
 from tests import memory
 from tests.contract import conftest
 from tests.processes import on_devices

@@ -1,8 +1,7 @@
-"""A checkpoint on disk: kind, shapes, configuration and parameters.
+"""A checkpoint on disk: kind, shapes, configuration and parameters, without T5X.
 
-`Checkpoint.load` reads parameters onto one device and needs no T5X.
-`Checkpoint.restore` fills a T5X state in a partitioner's layout, by T5X's readers
-(`readers`).
+`Checkpoint.load` reads parameters onto one device. `t5x_bridge.restore` fills a T5X
+state in a partitioner's layout.
 """
 
 import abc
@@ -12,6 +11,7 @@ import functools
 import math
 import os
 import pathlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,14 +22,18 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from specdec_t5x.checkpoints import arrays, orbax_layout, scanned, t5x_index
-from specdec_t5x.checkpoints.checks import Shapes, check_finite, check_shapes
-from specdec_t5x.checkpoints.orbax_layout import STATE
-from specdec_t5x.checkpoints.t5x_index import INDEX
-from specdec_t5x.data.hints import about_hub, is_address
+from specdec_t5x.checkpoints import scanned
+from specdec_t5x.checkpoints.checks import (
+  Shapes,
+  check_finite,
+  check_shapes,
+  flat_shapes,
+  is_float,
+)
 from specdec_t5x.hugging_face import lfs
 from specdec_t5x.hugging_face.folder import CONFIG, Folder, is_folder, lacking
 from specdec_t5x.hugging_face.generation import Generation
+from specdec_t5x.network import config
 from specdec_t5x.network.functional import (
   Network,
   Settings,
@@ -38,19 +42,28 @@ from specdec_t5x.network.functional import (
   network_for,
 )
 
+INDEX = "checkpoint"  # T5X's index file.
+_STATE = "state"  # T5X's Orbax item.
+# The items that T5X and Orbax's CheckpointManager write.
+_ITEMS = (_STATE, "default", "items")
+# The folder of an item holds one of these files.
+_MARKS = ("_METADATA", "manifest.ocdbt")
+# Names above a network's parameters. The first name that a tree contains is used.
+_ABOVE = ("target", "params", "model", "train_state", "state", "optimizer")
+_SAVE = "orbax.checkpoint.StandardCheckpointer().save(DIR, params)."
 # Numbers that Orbax reads concurrently: 256 MB in float32.
 _GROUP = 2**26
 
 
 class Checkpoint(abc.ABC):
-  """A network's parameters on disk. `open` detects the format.
+  """A network's parameters on disk. `open` detects the format."""
 
-  Attributes:
-    path: path of the folder.
-    vocabulary_folder: the folder if it may hold the model's vocabulary, or None.
-  """
-
+  # The folder, if it may hold the model's vocabulary.
   vocabulary_folder: str | None = None
+  # The reader of T5X for the stored arrays, 't5x' or 'orbax'; None without a reader.
+  t5x_reader: str | None = None
+  # The step of the training.
+  step: int = 0
 
   def __init__(self, path: str):
     self.path = str(path)
@@ -75,22 +88,24 @@ class Checkpoint(abc.ABC):
         f"Expected the path of a checkpoint's folder, got {path!r}. Give a path, in "
         "quotes."
       )
-    directory = None if is_address(os.fspath(path)) else epath.Path(path)
-    if directory is None or not directory.is_dir():
+    is_address = re.match("(https?|hf)://", path)
+    if is_address or not epath.Path(path).is_dir():
       raise ValueError(
         f"{path} is not a directory. Expected a T5X checkpoint (a folder with an index "
-        f"file {INDEX!r}), an Orbax checkpoint (with a folder {STATE!r}) or a Hugging "
-        f"Face folder (with {CONFIG}).{about_hub(path)}"
+        f"file {INDEX!r}), an Orbax checkpoint (with a folder {_STATE!r}) or a Hugging "
+        f"Face folder (with {CONFIG}). Nothing is downloaded: download a model of a "
+        "hub yourself, and give the path of the local folder."
       )
+    directory = epath.Path(path)
     if (directory / INDEX).is_file():
       return T5X(path)
-    if orbax_layout.item_of(directory) is None:
-      raise ValueError(
-        f"{path} holds no checkpoint: the folder has neither a file {INDEX!r} (T5X) "
-        f"nor a folder {STATE!r} (Orbax). Give the folder of one step, as "
-        f".../checkpoint_1000.{lacking(path)}"
-      )
-    return Orbax(path)
+    if item := _item_of(directory):
+      return Orbax(path, item)
+    raise ValueError(
+      f"{path} holds no checkpoint: the folder has neither a file {INDEX!r} (T5X) nor "
+      f"a folder {_STATE!r} (Orbax). Give the folder of one step, as "
+      f".../checkpoint_1000.{lacking(path)}"
+    )
 
   @classmethod
   def of_network(cls, path: str, macro: str, expected: Shapes) -> "Checkpoint":
@@ -148,13 +163,21 @@ class Checkpoint(abc.ABC):
   def _stored(self) -> Shapes:
     """The shapes of the stored arrays."""
     try:
-      return self._read_shapes(epath.Path(self.path))
+      return self._read_shapes()
     except Exception as error:  # msgpack, Orbax and tensorstore raise different types.
       self._check_pointers()
       raise ValueError(
         f"The index of checkpoint {self.path} can't be read ({type(error).__name__}: "
         f"{error}). The checkpoint is damaged or incomplete. Copy the checkpoint again."
       ) from error
+
+  @property
+  def is_rearranged(self) -> bool:
+    """Whether the stored arrays have other names or shapes than the parameters."""
+    return any(
+      name != place.name or place.shape != self._stored[name]
+      for name, place in self._places.items()
+    )
 
   def settings(self, dtype: str = "float32") -> Settings:
     """Returns the configuration of the network.
@@ -180,48 +203,28 @@ class Checkpoint(abc.ABC):
     """Returns the network with the checkpoint's `settings`."""
     return network_for(self.settings(dtype))
 
-  def restore(self, state: Any, partitioner: Any, dtype: str | None) -> Any:
-    """Returns `state` with the checkpoint's parameters, in the partitioner's layout.
+  def load(self, network: Network, dtype: str | None = "float32") -> Any:
+    """Returns the network's parameters on the default device, without T5X.
 
     Args:
-      state: T5X's `InferenceState`: shapes and logical axes of the parameters.
-      partitioner: partitioner that places parameters on devices.
+      network: network of the checkpoint.
       dtype: 'float32', 'bfloat16' or 'float16'. None keeps the checkpoint's dtypes. A
         table of n-grams always keeps the dtypes, because the table has token ids.
 
     Raises:
       ValueError: if the checkpoint can't be restored.
     """
-    if not _is_float(state.params):
-      dtype = None
-    with self._named_errors():
-      restored = self._restore(state, partitioner, dtype)
-    check_finite(self.path, restored.params)
-    return restored
-
-  def load(self, network: Network, dtype: str | None = "float32") -> Any:
-    """Returns the network's parameters on the default device, without T5X.
-
-    Args:
-      network: network of the checkpoint.
-      dtype: as in `restore`.
-
-    Raises:
-      ValueError: if the checkpoint can't be restored.
-    """
     variables = jax.eval_shape(lambda: blank_variables(network))
-    expected = flat_shapes(variables["params"])
-    if not _is_float(variables["params"]):
+    if not is_float(variables["params"]):
       dtype = None
-    with self._named_errors():
-      self._check_expected(expected)
-      named_arrays = self._read_arrays(list(expected), dtype)
-      flat = {name: jnp.asarray(array) for name, array in named_arrays}
+    expected = flat_shapes(variables["params"])
+    with self.named_errors():
+      flat = {name: jnp.asarray(array) for name, array in self.read(expected, dtype)}
     check_finite(self.path, flat)
     return flax.core.freeze(flax.traverse_util.unflatten_dict(flat, sep="/"))
 
   @contextlib.contextmanager
-  def _named_errors(self) -> Iterator[None]:
+  def named_errors(self) -> Iterator[None]:
     """Turns a reader's exception into a ValueError that names the checkpoint."""
     try:
       yield
@@ -232,142 +235,288 @@ class Checkpoint(abc.ABC):
         f"{error}). If files are damaged, copy the checkpoint again from the original."
       ) from error
 
-  def _check_pointers(self) -> None:
-    """Raises a ValueError if files are pointers of Git LFS. Called after an error."""
-    lfs.check_folder(self.path)
-
-  @property
-  def _is_rearranged(self) -> bool:
-    """Whether T5X's readers can't read the stored arrays as parameters."""
-    return not scanned.is_identity(self._places, self._stored)
-
-  @abc.abstractmethod
-  def _read_shapes(self, directory: epath.Path) -> Shapes:
-    """Returns the shapes of the stored arrays, from the index."""
-
-  @abc.abstractmethod
-  def _read_stored(self, name: str, dtype: str | None) -> np.ndarray:
-    """Returns a stored array in host memory."""
-
-  def _read_step(self) -> int:
-    """Returns the stored step, or 0."""
-    return 0
-
-  def _restore(self, state: Any, partitioner: Any, dtype: str | None) -> Any:
-    """Restores one stored array at a time, directly to the devices."""
-    axes = flax.core.unfreeze(partitioner.get_mesh_axes(state).params)
-    axes = flax.traverse_util.flatten_dict(axes, sep="/")
-    flat = {}
-    shapes = flat_shapes(state.params)
-    self._check_expected(shapes)
-    # Large arrays need the largest copies, so they are read first, into empty memory.
-    largest_first = sorted(shapes, key=lambda name: -math.prod(shapes[name]))
-    for name, array in self._read_arrays(largest_first, dtype):
-      layout = jax.sharding.NamedSharding(partitioner.mesh, axes[name])
-      flat[name] = jax.make_array_from_callback(shapes[name], layout, array.__getitem__)
-    params = flax.core.freeze(flax.traverse_util.unflatten_dict(flat, sep="/"))
-    step = jnp.asarray(self._read_step(), jnp.int32)
-    return state.replace_params(params).replace_step(step)
-
-  def _check_expected(self, expected: Shapes) -> None:
-    shapes = {name: x for name, x in self.shapes.items() if name in expected}
-    check_shapes(shapes, expected, f"Checkpoint {self.path}")
-
-  def _read_arrays(
-    self, names: Sequence[str], dtype: str | None
+  def read(
+    self, expected: Shapes, dtype: str | None
   ) -> Iterator[tuple[str, np.ndarray]]:
     """Yields names and parameters, in host memory.
 
     At most one stored array of stacked layers is in memory beside yielded parameters.
+
+    Args:
+      expected: shapes of the parameters to read.
+      dtype: dtype of the parameters; None keeps the stored dtypes.
+
+    Raises:
+      ValueError: if a parameter is missing or has another shape.
     """
-    places = self._places
-    for group in scanned.by_stored(names, places):
-      stored_name = places[group[0]].name
-      stored = self._read_stored(stored_name, dtype)
+    shapes = {name: x for name, x in self.shapes.items() if name in expected}
+    check_shapes(shapes, expected, f"Checkpoint {self.path}")
+    names_by_stored = {}
+    for name in expected:
+      names_by_stored.setdefault(self._places[name].name, []).append(name)
+    for stored_name, stored in self._read_stored(list(names_by_stored), dtype):
       if stored.shape != self._stored[stored_name]:
         raise ValueError(
           f"{stored_name} has the shape {stored.shape} on disk, but the index has "
           f"{self._stored[stored_name]}"
         )
-      for name in group:
-        yield name, places[name].take(stored)
+      for name in names_by_stored[stored_name]:
+        yield name, self._places[name].take(stored)
       del stored  # Frees the memory before the next array is read.
+
+  def _check_pointers(self) -> None:
+    """Raises a ValueError if files are pointers of Git LFS. Called after an error."""
+    lfs.check(self.path)
+
+  @abc.abstractmethod
+  def _read_shapes(self) -> Shapes:
+    """Returns the shapes of the stored arrays, from the index."""
+
+  @abc.abstractmethod
+  def _read_stored(
+    self, names: Sequence[str], dtype: str | None
+  ) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields names and stored arrays, in host memory."""
 
 
 class T5X(Checkpoint):
   """A checkpoint in T5X's format: an index, and a folder of chunks for each array."""
 
-  @functools.cached_property
-  def _leaves(self):
-    return t5x_index.read(epath.Path(self.path))
+  t5x_reader = "t5x"
 
-  def _read_shapes(self, directory):
+  @functools.cached_property
+  def _index(self) -> Mapping[str, Any]:
+    contents = (epath.Path(self.path) / INDEX).read_bytes()
+    return flax.serialization.msgpack_restore(contents)["optimizer"]
+
+  @functools.cached_property
+  def _leaves(self) -> Mapping[str, Any]:
+    """The index's entry of each parameter: a small array, or the array's location."""
+
+    def is_location(_, leaf):
+      return isinstance(leaf, dict) and "driver" in leaf
+
+    return flax.traverse_util.flatten_dict(
+      self._index["target"], sep="/", is_leaf=is_location
+    )
+
+  @property
+  def step(self):
+    return int(self._index["state"]["step"])
+
+  def read(self, expected, dtype):
+    self.check_files()
+    yield from super().read(expected, dtype)
+
+  def check_files(self) -> None:
+    """Raises a ValueError if a compressed file of an array is cut off.
+
+    The end of a gzip file holds the size after decompression, and tensorstore ignores a
+    missing end. Files in a bucket are not checked, because buckets have checksums.
+    """
+    if "://" in self.path:
+      return
+    for leaf in self._leaves.values():
+      metadata = isinstance(leaf, dict) and leaf["metadata"]
+      if not metadata or (metadata.get("compressor") or {}).get("id") != "gzip":
+        continue
+      size = math.prod(metadata["chunks"]) * jnp.dtype(leaf["dtype"]).itemsize
+      folder = self._folder_of(leaf)
+      for chunk in folder.iterdir() if folder.is_dir() else ():
+        if chunk.name.startswith("."):
+          continue
+        with chunk.open("rb") as file:
+          file.seek(-4, os.SEEK_END)
+          if int.from_bytes(file.read(), "little") != size % 2**32:
+            raise ValueError(f"{chunk} is truncated or altered")
+
+  def _folder_of(self, leaf: Mapping[str, Any]) -> epath.Path:
+    """Returns the folder of a stored array.
+
+    The location in the index of a checkpoint that was written to a bucket includes the
+    bucket. The arrays are beside the index after the checkpoint is copied, too.
+    """
+    path = leaf.get("path") or leaf["kvstore"]["path"]
+    return epath.Path(self.path) / path.strip("/").split("/")[-1]
+
+  def _read_shapes(self):
     return {
       name: tuple(leaf["metadata"]["shape"] if isinstance(leaf, dict) else leaf.shape)
       for name, leaf in self._leaves.items()
     }
 
-  def _restore(self, state, partitioner, dtype):
-    if self._is_rearranged:
-      return super()._restore(state, partitioner, dtype)
-    t5x_index.check_whole(epath.Path(self.path), self._leaves)
-    from specdec_t5x.checkpoints import readers
+  def _read_stored(self, names, dtype):
+    for name in names:
+      leaf = self._leaves[name]
+      if isinstance(leaf, dict):
+        yield name, self._read_chunks(leaf, dtype)
+      else:
+        yield name, np.asarray(leaf, dtype and jnp.dtype(dtype))
 
-    return readers.restore_t5x(self.path, state, partitioner, dtype)
+  def _read_chunks(self, leaf: Mapping[str, Any], dtype: str | None) -> np.ndarray:
+    # Imported here, because decoding without checkpoints needs no tensorstore.
+    import tensorstore as ts
 
-  def _read_step(self):
-    return t5x_index.step(epath.Path(self.path))
-
-  def _read_arrays(self, names, dtype):
-    t5x_index.check_whole(epath.Path(self.path), self._leaves)
-    yield from super()._read_arrays(names, dtype)
-
-  def _read_stored(self, name, dtype):
-    return arrays.read_t5x(epath.Path(self.path), self._leaves[name], dtype)
+    folder = self._folder_of(leaf)
+    if str(folder).startswith("gs://"):
+      bucket, _, path = str(folder).removeprefix("gs://").partition("/")
+      address = {"driver": "gcs", "bucket": bucket, "path": f"{path}/"}
+    else:
+      address = {"driver": "file", "path": f"{folder.absolute()}/"}
+    # By default tensorstore reads a missing file as zeros.
+    spec = {"driver": "zarr", "kvstore": address, "fill_missing_data_reads": False}
+    store = ts.open(spec, read=True).result()
+    if name := leaf.get("dtype"):
+      # tensorstore trusts the metadata on disk, and would return wrong numbers.
+      metadata = store.spec().to_json()["metadata"]
+      layout = metadata["dtype"], metadata["order"]
+      kind = name if name == "bfloat16" else np.dtype(name).newbyteorder("<").str
+      if layout != (kind, "C"):
+        raise ValueError(
+          f"the array on disk is {layout}, but the index records {(kind, 'C')}"
+        )
+    if dtype is not None:
+      store = ts.cast(store, ts.dtype(jnp.dtype(dtype).name))
+    return store.read().result()
 
 
 class Orbax(Checkpoint):
-  """A checkpoint in Orbax's format, written by T5X or by Orbax's writers."""
+  """A checkpoint in Orbax's format, written by T5X or by Orbax's writers.
+
+  T5X writes an item 'state' with the parameters under 'target'. Orbax's writers put the
+  parameters at the top (StandardCheckpointer) or into an item (CheckpointManager), with
+  or without a step and an optimizer's state beside the parameters.
+
+  Args:
+    path: path of the checkpoint's folder.
+    item: folder of the arrays.
+  """
+
+  def __init__(self, path: str, item: epath.Path):
+    super().__init__(path)
+    self._item = item
 
   @functools.cached_property
-  def _layout(self):
+  def _tree(self) -> Any:
+    """The metadata of the item's arrays; an object, if the item holds named arrays."""
+    # Imported here, because decoding without checkpoints needs no Orbax.
+    import orbax.checkpoint as ocp
+
+    with ocp.PyTreeCheckpointer() as checkpointer:
+      return checkpointer.metadata(self._item.resolve()).item_metadata.tree
+
+  @functools.cached_property
+  def _above(self) -> tuple[str, ...]:
+    """The names above the parameters in the item's tree."""
+    tree = self._tree
+    above = ()
+    while isinstance(tree, Mapping):
+      name = next((x for x in _ABOVE if isinstance(tree.get(x), Mapping)), None)
+      if name is None:
+        break
+      above = (*above, name)
+      tree = tree[name]
+    return above
+
+  @property
+  def t5x_reader(self):
     directory = epath.Path(self.path)
-    return orbax_layout.find(directory, orbax_layout.item_of(directory))
+    is_t5x = (
+      self._above == ("target",)
+      and self._item == directory / _STATE
+      and re.fullmatch(r"checkpoint_\d+", directory.name)
+    )
+    return "orbax" if is_t5x else None
+
+  @property
+  def step(self):
+    """The step in the tree, else in the folder's name, else 0."""
+    flat = flax.traverse_util.flatten_dict(dict(self._tree), sep="/")
+    folders = ["/".join(self._above[:n]) for n in range(len(self._above) + 1)]
+    paths = [f"{x}/{y}".lstrip("/") for x in folders for y in ("state/step", "step")]
+    if stored := [path for path in paths if path in flat]:
+      return int(np.asarray(self._read_paths(stored[-1:], None)[stored[-1]]))
+    number = re.fullmatch(r"(?:.*_)?(\d+)", epath.Path(self.path).name)
+    return int(number[1]) if number else 0
 
   def _check_kind(self, shapes):
-    if not self._layout.is_t5x:
-      orbax_layout.check_is_network(self.path, self._layout, shapes)
+    if self.t5x_reader or config.GEMMA_NORM in shapes:
+      return  # A T5Gemma's configuration can't be read off the shapes.
+    try:
+      network_config(shapes)
+    except (ValueError, KeyError, IndexError) as error:
+      contents = f"a {type(self._tree).__name__}"
+      if isinstance(self._tree, Mapping):
+        contents = ", ".join(map(repr, self._tree)) or "no arrays"
+      raise ValueError(
+        f"{self.path} is an Orbax checkpoint of {contents:.200}, but the {len(shapes)} "
+        f"arrays are not the parameters of a network under T5X's names ({error}). "
+        f"Save the parameters alone, under T5X's names: {_SAVE}"
+      ) from error
 
-  def _read_shapes(self, directory):
-    return self._layout.stored
+  def _read_shapes(self):
+    tree = functools.reduce(lambda tree, name: tree[name], self._above, self._tree)
+    tree = dict(tree) if isinstance(tree, Mapping) else {}
+    flat = flax.traverse_util.flatten_dict(tree, sep="/")
+    return {name: tuple(x.shape) for name, x in flat.items() if hasattr(x, "shape")}
 
-  def _restore(self, state, partitioner, dtype):
-    if self._is_rearranged or not self._layout.is_t5x:
-      return super()._restore(state, partitioner, dtype)
-    from specdec_t5x.checkpoints import readers
-
-    return readers.restore_orbax(self.path, state, partitioner, dtype)
-
-  def _read_step(self):
-    return orbax_layout.step(self._layout, epath.Path(self.path))
-
-  def _read_arrays(self, names, dtype):
-    if self._is_rearranged:
-      yield from super()._read_arrays(names, dtype)
-      return
+  def _read_stored(self, names, dtype):
+    groups = [[]]
+    size = 0
+    for name in names:
+      size += math.prod(self._stored[name])
+      if groups[-1] and size > _GROUP:
+        groups.append([])
+        size = math.prod(self._stored[name])
+      groups[-1].append(name)
     # Orbax reads the arrays of a group concurrently.
-    for group in _groups(names, self._stored):
-      paths = [self._path(name) for name in group]
-      group_arrays = arrays.read_orbax(self._layout.item, paths, dtype)
+    for group in groups:
+      paths = ["/".join((*self._above, name)) for name in group]
+      arrays = self._read_paths(paths, dtype)
       for name, path in zip(group, paths, strict=True):
-        yield name, group_arrays.pop(path)
+        yield name, arrays.pop(path)
 
-  def _read_stored(self, name, dtype):
-    path = self._path(name)
-    return arrays.read_orbax(self._layout.item, [path], dtype)[path]
+  def _read_paths(
+    self, paths: Sequence[str], dtype: str | None
+  ) -> dict[str, np.ndarray]:
+    """Returns arrays by their paths in the item's tree."""
+    import orbax.checkpoint as ocp
 
-  def _path(self, name: str) -> str:
-    return "/".join((*self._layout.above, name))
+    array_args = ocp.RestoreArgs(
+      restore_type=np.ndarray, dtype=None if dtype is None else jnp.dtype(dtype)
+    )
+    flat_args = dict.fromkeys(paths, array_args)
+    restore_args = flax.traverse_util.unflatten_dict(flat_args, sep="/")
+    request = ocp.args.PyTreeRestore(
+      item=jax.tree.map(lambda _: 0, restore_args),
+      restore_args=restore_args,
+      partial_restore=True,
+    )
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+      restored = checkpointer.restore(self._item.absolute(), args=request)
+    return flax.traverse_util.flatten_dict(restored, sep="/")
+
+
+def _item_of(directory: epath.Path) -> epath.Path | None:
+  """Returns the folder of an Orbax checkpoint's arrays, or None.
+
+  Raises:
+    ValueError: if all items have unusual names.
+  """
+
+  def is_item(path):
+    return any((path / mark).is_file() for mark in _MARKS)
+
+  paths = [directory, *(directory / name for name in _ITEMS)]
+  if item := next(filter(is_item, paths), None):
+    return item
+  if items := sorted(path.name for path in directory.iterdir() if is_item(path)):
+    raise ValueError(
+      f"{directory} is an Orbax checkpoint with the items {items}, expected an item "
+      f"{', '.join(map(repr, _ITEMS[:-1]))} or {_ITEMS[-1]!r}. Give the path of the "
+      f"item with the parameters, or save the parameters without an item: {_SAVE}"
+    )
+  return None
 
 
 class HuggingFace(Checkpoint):
@@ -389,39 +538,11 @@ class HuggingFace(Checkpoint):
     # `Folder.open` has checked all files that are read. Other files may be pointers.
     pass
 
-  def _read_shapes(self, directory):
+  def _read_shapes(self):
     return self.folder.shapes
 
-  def _read_arrays(self, names, dtype):
+  def _read_stored(self, names, dtype):
     logging.info("Restoring the Hugging Face folder %s as T5X's parameters.", self.path)
-    yield from super()._read_arrays(names, dtype)
-
-  def _read_stored(self, name, dtype):
-    with np.errstate(over="ignore"):  # `check_finite` reports overflows.
-      return np.asarray(self.folder.read(name), dtype and jnp.dtype(dtype))
-
-
-def _groups(names: Sequence[str], shapes: Shapes) -> Iterator[list[str]]:
-  """Yields names in groups of at most `_GROUP` numbers, or of one array."""
-  group = []
-  size = 0
-  for name in names:
-    if group and size + math.prod(shapes[name]) > _GROUP:
-      yield group
-      group = []
-      size = 0
-    group.append(name)
-    size += math.prod(shapes[name])
-  yield group
-
-
-def _is_float(params: Any) -> bool:
-  """Returns whether all parameters are floats. A table of n-grams has token ids."""
-  leaves = jax.tree.leaves(params)
-  return all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves)
-
-
-def flat_shapes(tree) -> Shapes:
-  """Returns the shapes of nested parameters by path, for example decoder/.../kernel."""
-  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(tree), sep="/")
-  return {name: tuple(leaf.shape) for name, leaf in flat.items()}
+    for name in names:
+      with np.errstate(over="ignore"):  # `check_finite` reports overflows.
+        yield name, np.asarray(self.folder.read(name), dtype and jnp.dtype(dtype))

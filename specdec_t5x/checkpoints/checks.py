@@ -1,6 +1,7 @@
 """Checks that a checkpoint's parameters are the network's, and are finite."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import flax
 import jax
@@ -45,7 +46,7 @@ def check_shapes(found: Shapes, expected: Shapes, what: str) -> None:
     )
 
 
-def check_finite(path: str, params) -> None:
+def check_finite(path: str, params: Any) -> None:
   """Raises a ValueError if a parameter from `path` has a NaN or an infinite number.
 
   Each parameter is reduced on the parameter's device, without a copy.
@@ -77,3 +78,15 @@ def _is_finite(x: jax.Array) -> bool:
 @jax.jit
 def _is_finite_on_device(x: jax.Array) -> jax.Array:
   return jnp.isfinite(x).all()
+
+
+def is_float(params: Any) -> bool:
+  """Returns whether all parameters are floats. A table of n-grams has token ids."""
+  leaves = jax.tree.leaves(params)
+  return all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves)
+
+
+def flat_shapes(tree: Any) -> Shapes:
+  """Returns the shapes of nested parameters by path, for example decoder/.../kernel."""
+  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(tree), sep="/")
+  return {name: tuple(leaf.shape) for name, leaf in flat.items()}

@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from specdec_t5x.checkpoints.checks import Shapes
 
 _STACKED = re.compile(r"(encoder|decoder)/(?:(?:\1|layers)/)+(.+)")
 _SPLIT = re.compile(r".*attention/(query|key|value|out)/kernel")
+_BIAS = "rel_embedding"
 _EMBEDDINGS = ("token_embedder/embedding", "decoder/token_embedder/embedding")
 # Possible axes of stacked layers. nn.scan has one axis for all parameters, and a
 # negative axis counts from the end.
@@ -27,19 +27,12 @@ _AXES_APART = tuple(itertools.product((0, 1), (0, 1, 2, 3)))
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """The location of a parameter in a checkpoint.
+  """The location of a parameter in a checkpoint."""
 
-  Attributes:
-    name: name of the stored array.
-    shape: shape of the parameter.
-    axis: axis of the layers in the stored array; None for the array of one layer.
-    layer: index of the parameter's layer on `axis`.
-  """
-
-  name: str
-  shape: tuple[int, ...]
-  axis: int | None = None
-  layer: int = 0
+  name: str  # The stored array.
+  shape: tuple[int, ...]  # The parameter's.
+  axis: int | None = None  # Of the layers in the stored array; None without layers.
+  layer: int = 0  # The parameter's layer on `axis`.
 
   def take(self, stored: np.ndarray) -> np.ndarray:
     """Returns the parameter, cut out of the stored array."""
@@ -75,24 +68,6 @@ def places(stored: Shapes) -> dict[str, Place]:
   return locations
 
 
-def is_identity(locations: Mapping[str, Place], stored: Shapes) -> bool:
-  """Returns whether all parameters are stored under our names, in our shapes."""
-  return all(
-    name == place.name and place.shape == stored[name]
-    for name, place in locations.items()
-  )
-
-
-def by_stored(
-  names: Sequence[str], locations: Mapping[str, Place]
-) -> Iterator[list[str]]:
-  """Yields names of parameters, grouped by stored array."""
-  groups = {}
-  for name in names:
-    groups.setdefault(locations[name].name, []).append(name)
-  yield from groups.values()
-
-
 def _joined(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
   """Returns the shape of an attention kernel with heads and head width on one axis."""
   if len(shape) != 3 or not _SPLIT.fullmatch(name):
@@ -108,7 +83,7 @@ def _layer_axes(stored: Shapes) -> dict[str, int]:
   for name, shape in stored.items():
     match = _STACKED.fullmatch(name)
     # All layers share a bias of two axes.
-    if match and not (_is_bias(name) and len(shape) == 2):
+    if match and not (name.endswith(_BIAS) and len(shape) == 2):
       stacks[match[1]][name] = shape
   embedding = next((stored[x] for x in _EMBEDDINGS if x in stored), ())
   if not any(stacks.values()) or len(embedding) != 2:
@@ -135,11 +110,7 @@ def _layer_axes(stored: Shapes) -> dict[str, int]:
 def _solved(stacks, width: int, norm_axis: int, axis: int) -> dict[str, int] | None:
   """Returns the axis of the layers of each array; None if a shape contradicts the axes.
 
-  Args:
-    stacks: shapes of the arrays of each stack.
-    width: width of the network.
-    norm_axis: axis of the layers in the scales of norms.
-    axis: axis of the layers in all other arrays.
+  The layers are at `norm_axis` in the scales of norms, and at `axis` in other arrays.
   """
   solution = {}
   for stack in stacks:
@@ -162,7 +133,7 @@ def _fits(name: str, shape: tuple[int, ...], width: int) -> bool:
   """Returns whether a parameter of one layer can have this shape."""
   if name.endswith("scale"):
     return shape == (width,) or "attention/" in name
-  if _is_bias(name):
+  if name.endswith(_BIAS):
     return len(shape) == 2
   if _SPLIT.fullmatch(name):
     end = -1 if name.endswith("out/kernel") else 0
@@ -170,10 +141,6 @@ def _fits(name: str, shape: tuple[int, ...], width: int) -> bool:
   if name.endswith("kernel"):
     return len(shape) == 2 and shape[-1 if "/wo/" in name else 0] == width
   return math.prod(shape) > 0
-
-
-def _is_bias(name: str) -> bool:
-  return name.endswith("rel_embedding")
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:

@@ -64,33 +64,6 @@ def register(
       )
     return {column: texts[part] for column, texts in columns.items()}
 
-  # The spec contains the sizes, because a file that has grown is another task.
-  origin = tuple((split, *origins[split], sizes[split]) for split in sorted(origins))
-  spec = registry.TaskSpec(origin, preprocessors, vocabulary, metric, inputs_end)
-  return register_parts(name, spec, rows, sizes)
-
-
-def register_parts(
-  name: str,
-  spec: registry.TaskSpec,
-  rows: Callable[[str, slice], Columns],
-  sizes: Mapping[str, int],
-) -> str:
-  """Registers a task with splits, and parts of splits, from a function.
-
-  Args:
-    name: the task's name.
-    spec: the task's specification.
-    rows: maps a split and a slice of the split to columns.
-    sizes: number of examples per split.
-
-  Returns:
-    `name`.
-
-  Raises:
-    ValueError: if another task has the name.
-  """
-
   def columns_of(split: str) -> Columns:
     parts = [rows(name, part) for name, part in parts_of(split, sizes)]
     return {key: [x for part in parts for x in part[key]] for key in parts[0]}
@@ -98,13 +71,21 @@ def register_parts(
   def count(split: str) -> int:
     return sum(len(range(sizes[name])[part]) for name, part in parts_of(split, sizes))
 
-  source = functools.partial(_sliced_source, columns_of, count, sizes)
+  # The spec contains the sizes, because a file that has grown is another task.
+  origin = tuple((split, *origins[split], sizes[split]) for split in sorted(origins))
   return registry.register(
-    name, spec, source, registry.Texts(tuple(sizes), count, columns_of)
+    name,
+    registry.TaskSpec(origin, preprocessors, vocabulary, metric, inputs_end),
+    functools.partial(_sliced_source, columns_of, count, sizes),
+    registry.Texts(tuple(sizes), count, columns_of),
   )
 
 
-def _sliced_source(columns_of, count, sizes) -> seqio.FunctionDataSource:
+def _sliced_source(
+  columns_of: Callable[[str], Columns],
+  count: Callable[[str], int],
+  sizes: Mapping[str, int],
+) -> seqio.FunctionDataSource:
   """Returns a source of splits and of parts of splits, such as 'test[:100]'."""
 
   def dataset_fn(

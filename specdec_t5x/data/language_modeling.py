@@ -10,7 +10,8 @@ continuation and are omitted. With prompt_words = 0, only empty texts are omitte
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Mapping
 
 import seqio
 import tensorflow as tf
@@ -42,13 +43,9 @@ def lm1b(
       than five (`_p<words>`) and for a vocabulary other than T5's (see
       `registry.name_with_vocabulary`).
 
-  Returns:
-    The registered name.
-
   Raises:
     ValueError: if the number of words is invalid, or another task has the name.
   """
-  _check_prompt_words(prompt_words)
   base = "lm1b" if prompt_words == PROMPT_WORDS else f"lm1b_p{prompt_words}"
   return registry.register_tfds(
     base,
@@ -78,9 +75,6 @@ def language_modeling_from_files(
     vocabulary: the vocabulary; None means T5's.
     prompt_words: number of words of a prompt; 0 generates whole texts.
 
-  Returns:
-    `name`.
-
   Raises:
     ValueError: if the number of words is invalid; a file is missing, empty or not
       UTF-8, or has no line that is long enough; or another task has the name.
@@ -88,59 +82,38 @@ def language_modeling_from_files(
   for split, path in files.items():
     if not isinstance(path, str) or not path:
       raise ValueError(f"files[{split!r}] must be the path of a text, got {path!r}.")
-  return register_texts(
+  split_texts = SplitTexts(prompt_words)
+  # gin registers a task several times, but the user sees a warning only once.
+  warned = set(files.values()) if name in seqio.TaskRegistry.names() else set()
+
+  def columns(origin: tuple[str, str]) -> registry.Columns:
+    _, path = origin
+    texts = text_files.read_lines(path)
+    stripped = tf.strings.strip(tf.constant(texts, tf.string))
+    is_kept = tf.strings.regex_full_match(stripped, split_texts.pattern).numpy()
+    kept = list(itertools.compress(texts, is_kept))
+    if not kept:
+      raise ValueError(
+        f"Texts must have more than prompt_words={prompt_words} words, but the "
+        f"{len(texts)} texts of {path} are shorter. Lower prompt_words, or give longer "
+        "lines."
+      )
+    if len(kept) < len(texts) and path not in warned:
+      logging.warning(
+        f"{len(texts) - len(kept)} of the {len(texts)} texts of {path} have no more "
+        f"than {prompt_words} words and are left out."
+      )
+    warned.add(path)
+    return {"text": kept}
+
+  return from_texts.register(
     name,
     {split: ("texts", path) for split, path in files.items()},
-    lambda origin: text_files.read_lines(origin[1]),
+    columns,
+    (split_texts, *TOKENS),
     vocabulary,
-    prompt_words,
-  )
-
-
-def register_texts(
-  name: str,
-  origins: Mapping[str, tuple],
-  read: Callable[[tuple], Sequence[str]],
-  vocabulary: seqio.Vocabulary | None,
-  prompt_words: int,
-) -> str:
-  """Registers language modelling over texts from a function, and returns the name.
-
-  Args:
-    name: the task's name.
-    origins: split -> argument of `read`, comparable and printable.
-    read: returns the texts of a split; each new dataset calls `read` again.
-    vocabulary: the vocabulary; None means T5's.
-    prompt_words: number of words of a prompt.
-
-  Returns:
-    `name`.
-
-  Raises:
-    ValueError: if `read` raises an error, no text of a split is long enough, or another
-      task has the name.
-  """
-  _check_prompt_words(prompt_words)
-  # gin registers a task several times, but the user sees a warning only once.
-  warned = set(origins.values()) if name in seqio.TaskRegistry.names() else set()
-
-  def columns(origin: tuple) -> from_texts.Columns:
-    texts = list(read(origin))
-    is_long_enough = tf.strings.regex_full_match(
-      tf.strings.strip(tf.constant(texts, tf.string)), _pattern(prompt_words)
-    ).numpy()
-    long_texts = [
-      text for text, is_kept in zip(texts, is_long_enough, strict=True) if is_kept
-    ]
-    _check_left_out(
-      origin, len(texts), len(long_texts), prompt_words, origin not in warned
-    )
-    warned.add(origin)
-    return {"text": long_texts}
-
-  steps = (SplitTexts(prompt_words), *TOKENS)
-  return from_texts.register(
-    name, origins, columns, steps, vocabulary, _METRIC, inputs_end=False
+    _METRIC,
+    inputs_end=False,
   )
 
 
@@ -150,30 +123,39 @@ class SplitTexts:
 
   The dataset of {'text'} becomes a dataset of {'text', 'inputs', 'targets'}. 'inputs'
   and 'targets' concatenated are 'text'. White space at a text's ends is removed.
-
-  Attributes:
-    prompt_words: number of words of a prompt.
   """
 
   prompt_words: int
 
+  def __post_init__(self):
+    if not is_whole(self.prompt_words, 0) or self.prompt_words > MAX_PROMPT_WORDS:
+      raise ValueError(
+        "prompt_words must be a whole number from 0 (no prompt) to "
+        f"{MAX_PROMPT_WORDS}, got {self.prompt_words!r}."
+      )
+
+  @property
+  def pattern(self) -> str:
+    """A pattern of a stripped text with two groups: prompt, and the remaining text."""
+    if self.prompt_words == 0:
+      return r"(?s)()(.+)"
+    return rf"(?s)((?:\S+\s+){{{self.prompt_words - 1}}}\S+)(\s+.+)"
+
   def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the dataset of split texts."""
-    pattern = _pattern(self.prompt_words)
+    pattern = self.pattern
 
     def split(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-      text = tf.strings.strip(example["text"])
+      text = example["text"]
       return {
         "text": text,
         "inputs": tf.strings.regex_replace(text, pattern, r"\1"),
         "targets": tf.strings.regex_replace(text, pattern, r"\2"),
       }
 
-    def can_go_on(example: dict[str, tf.Tensor]) -> tf.Tensor:
-      return tf.strings.regex_full_match(tf.strings.strip(example["text"]), pattern)
-
-    parallel = tf.data.AUTOTUNE
-    return dataset.filter(can_go_on).map(split, num_parallel_calls=parallel)
+    stripped = dataset.map(lambda example: {"text": tf.strings.strip(example["text"])})
+    kept = stripped.filter(lambda x: tf.strings.regex_full_match(x["text"], pattern))
+    return kept.map(split, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def tokenize_as_one(
@@ -231,43 +213,6 @@ TOKENS = (
   # EOS comes before trimming, because a truncated text does not end at the cut.
   seqio.preprocessors.append_eos,
 )
-
-
-def _pattern(prompt_words: int) -> str:
-  """Returns a pattern of a stripped text with two groups: the prompt; and the rest.
-
-  The second group is the white space after the prompt, and the continuation.
-  """
-  if prompt_words == 0:
-    return r"(?s)()(.+)"
-  return rf"(?s)((?:\S+\s+){{{prompt_words - 1}}}\S+)(\s+.+)"
-
-
-def _check_prompt_words(prompt_words: int) -> None:
-  if not is_whole(prompt_words, 0) or prompt_words > MAX_PROMPT_WORDS:
-    raise ValueError(
-      f"prompt_words must be a whole number from 0 (no prompt) to {MAX_PROMPT_WORDS}, "
-      f"got {prompt_words!r}."
-    )
-
-
-def _check_left_out(
-  origin: tuple, total: int, kept: int, prompt_words: int, warn: bool
-) -> None:
-  """Raises a ValueError if no text is kept, or warns about omitted texts."""
-  if not kept:
-    raise ValueError(
-      f"Texts must have more than prompt_words={prompt_words} words, but the {total} "
-      f"texts of {origin} are shorter. Lower prompt_words, or give longer lines."
-    )
-  if warn and kept < total:
-    logging.warning(
-      "%d of the %d texts of %s have no more than %d words and are left out.",
-      total - kept,
-      total,
-      origin,
-      prompt_words,
-    )
 
 
 lm1b()

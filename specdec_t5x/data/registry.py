@@ -56,14 +56,10 @@ TOKENS = (Tokenize(),)
 
 @dataclasses.dataclass(frozen=True)
 class FrameInputs:
-  """Adds a vocabulary's prefix and suffix to inputs, and truncates long inputs.
-
-  Attributes:
-    frame: the prefix and the suffix of inputs.
-    sequence_length: lengths of features, set by seqio; None truncates no input.
-  """
+  """Adds a vocabulary's prefix and suffix to inputs, and truncates long inputs."""
 
   frame: Frame
+  # Lengths of features, set by seqio; None truncates no input.
   sequence_length: Mapping[str, int] | None = None
 
   def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -82,22 +78,16 @@ class FrameInputs:
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
-  """The specification of a task: equal specifications mean the same task.
+  """The specification of a task: equal specifications mean the same task."""
 
-  Attributes:
-    origin: the source of the examples, comparable and printable.
-    preprocessors: steps from raw examples to tokens: functions of modules, or
-      dataclasses, because dataclasses are comparable and printable.
-    vocabulary: the vocabulary of inputs and targets.
-    metric: a key of METRICS, or None without references.
-    inputs_end: whether inputs have an EOS, like targets.
-  """
-
+  # The source of the examples, comparable and printable.
   origin: tuple
+  # Steps from raw examples to tokens: functions of modules, or dataclasses, because
+  # dataclasses are comparable and printable.
   preprocessors: tuple[Callable, ...]
   vocabulary: seqio.Vocabulary
-  metric: str | None = None
-  inputs_end: bool = True
+  metric: str | None = None  # A key of METRICS, or None without references.
+  inputs_end: bool = True  # Whether inputs have an EOS, like targets.
 
   def describe(self) -> str:
     """Returns the spec as text, without loading the vocabulary as str would."""
@@ -115,14 +105,10 @@ class AddPrefix:
   """Converts to T5's text-to-text form: inputs are prefix + source, targets unchanged.
 
   A source that starts with the prefix is an input as the source is.
-
-  Attributes:
-    fields: the names of the source and the target text in the raw examples.
-    prefix: text before every source, including the separating space.
   """
 
-  fields: tuple[str, str]
-  prefix: str
+  fields: tuple[str, str]  # The names of source and target in the raw examples.
+  prefix: str  # Text before every source, including the separating space.
 
   def pairs(self, columns: Columns) -> Iterator[tuple[str, str]]:
     """Yields inputs and targets of texts in memory."""
@@ -145,17 +131,11 @@ class AddPrefix:
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-  """A task's texts, for a reader without TensorFlow.
-
-  Attributes:
-    splits: the names of the splits.
-    count: maps a split, or parts of splits, to the number of examples.
-    columns: maps a split, or parts of splits, to the raw texts.
-  """
+  """A task's texts, for a reader without TensorFlow."""
 
   splits: tuple[str, ...]
-  count: Callable[[str], int]
-  columns: Callable[[str], Columns]
+  count: Callable[[str], int]  # From a split, or parts of splits, to their examples.
+  columns: Callable[[str], Columns]  # The raw texts of a split, or of parts.
 
 
 # Specs and tasks by name; the task is None before registration with seqio.
@@ -174,13 +154,10 @@ def register(
   with seqio.
 
   Args:
-    name: the task's name.
+    name: the task's name, which is also the result.
     spec: the task's specification.
     make_source: returns the source of raw examples; called for a new task only.
     texts: the raw examples, if the examples are texts in memory.
-
-  Returns:
-    `name`.
 
   Raises:
     ValueError: if `name` belongs to a task with another spec, or has characters that
@@ -221,12 +198,6 @@ def _register_plainly(name: str, spec: TaskSpec, texts: Texts | None) -> None:
     return prefix.pairs(texts.columns(split))
 
   runtime.register(runtime.PlainTask(name, features, texts.splits, texts.count, pairs))
-
-
-def _has_frame(spec: TaskSpec) -> bool:
-  """Returns whether inputs have a prefix, or a suffix other than EOS."""
-  vocabulary = spec.vocabulary
-  return not _is_file(vocabulary) and frame_of(vocabulary) != ((), (vocabulary.eos_id,))
 
 
 def _has_end(vocabulary: Any) -> bool:
@@ -279,7 +250,11 @@ def _add(
       old_spec = None  # Other code has registered the task.
     _check_same(name, spec, old_spec)
     return
-  has_frame = _has_frame(spec)
+  vocabulary = spec.vocabulary
+  # Inputs may have a prefix, or a suffix other than EOS.
+  has_frame = not _is_file(vocabulary) and (
+    frame_of(vocabulary) != ((), (vocabulary.eos_id,))
+  )
   frame = _input_frame(spec) if has_frame else None
   preprocessors = []
   for step in spec.preprocessors:
@@ -289,10 +264,8 @@ def _add(
     source=make_source(),
     preprocessors=preprocessors,
     output_features={
-      "inputs": seqio.Feature(
-        spec.vocabulary, add_eos=spec.inputs_end and not has_frame
-      ),
-      "targets": seqio.Feature(spec.vocabulary, add_eos=_has_end(spec.vocabulary)),
+      "inputs": seqio.Feature(vocabulary, add_eos=spec.inputs_end and not has_frame),
+      "targets": seqio.Feature(vocabulary, add_eos=_has_end(vocabulary)),
     },
     metric_fns=[METRICS[spec.metric]] if spec.metric else [],
   )
@@ -333,13 +306,6 @@ def name_with_vocabulary(base: str, vocabulary: seqio.Vocabulary) -> str:
 
   The digits are the start of the SHA-256 of the vocabulary's class, file and number of
   extra ids. Machines with the same path of the file therefore get the same name.
-
-  Args:
-    base: the name of the task with T5's vocabulary.
-    vocabulary: the task's vocabulary.
-
-  Returns:
-    The name for the registry.
 
   Raises:
     ValueError: if a vocabulary of this class has no identity for a name.

@@ -55,23 +55,11 @@ def from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> str:
   return from_texts.register(name, origins, _columns, registry.TOKENS, vocabulary)
 
 
-def prompts(file: str) -> list[tuple[str, str]]:
-  """Returns (prompt, group) pairs.
-
-  Raises:
-    ValueError: if the file is not Spec-Bench's.
-  """
-  return [(text, group) for text, group, _ in _read(file)]
-
-
-def _columns(origin: tuple) -> from_texts.Columns:
+def _columns(origin: tuple[str, str, str | None]) -> registry.Columns:
   _, file, group_of_split = origin
-  texts = []
-  categories = []
-  for text, group, category in _read(file):
-    if group_of_split in (None, group):
-      texts.append(text)
-      categories.append(category)
+  rows = [row for row in _read(file) if group_of_split in (None, row[1])]
+  texts = [text for text, _, _ in rows]
+  categories = [category for _, _, category in rows]
   return {"inputs": texts, "targets": [""] * len(texts), CATEGORY: categories}
 
 

@@ -26,20 +26,20 @@ with epy.lazy_imports():
 
 # tensorflow-datasets 4.9.10 has exactly these versions, and also XSum 1.0.0, in which
 # articles still contain text from around the article on the web page.
-WMT14_TFDS = "wmt14_translate/de-en:1.0.0"
-WMT_T2T_TFDS = "wmt_t2t_translate/de-en:1.0.0"
-CNN_DAILYMAIL_TFDS = "cnn_dailymail:3.4.0"
-XSUM_TFDS = "xsum:1.1.0"
+_WMT14 = "wmt14_translate/de-en:1.0.0"
+_WMT_T2T = "wmt_t2t_translate/de-en:1.0.0"
+_CNN_DAILYMAIL = "cnn_dailymail:3.4.0"
+_XSUM = "xsum:1.1.0"
 
 TRANSLATE_ENDE = "translate English to German: "
 SUMMARIZE = "summarize: "
 
 # TFDS's dataset, the fields of source and target, the prefix and the metric, by task.
 _OF_TFDS = {
-  "wmt14_ende": (WMT14_TFDS, ("en", "de"), TRANSLATE_ENDE, "bleu"),
-  "wmt_t2t_ende": (WMT_T2T_TFDS, ("en", "de"), TRANSLATE_ENDE, "bleu"),
-  "cnn_dailymail": (CNN_DAILYMAIL_TFDS, ("article", "highlights"), SUMMARIZE, "rouge"),
-  "xsum": (XSUM_TFDS, ("document", "summary"), SUMMARIZE, "rouge"),
+  "wmt14_ende": (_WMT14, ("en", "de"), TRANSLATE_ENDE, "bleu"),
+  "wmt_t2t_ende": (_WMT_T2T, ("en", "de"), TRANSLATE_ENDE, "bleu"),
+  "cnn_dailymail": (_CNN_DAILYMAIL, ("article", "highlights"), SUMMARIZE, "rouge"),
+  "xsum": (_XSUM, ("document", "summary"), SUMMARIZE, "rouge"),
 }
 
 _Pairs = tuple[Sequence[str], Sequence[str]]  # sources and targets
@@ -54,9 +54,6 @@ def wmt14_ende(
     vocabulary: the vocabulary; None means T5's.
     name: the task's name; by default `wmt14_ende`, with a suffix for a vocabulary
       other than T5's (see `registry.name_with_vocabulary`).
-
-  Returns:
-    The registered name.
 
   Raises:
     ValueError: if another task has the name.
@@ -103,9 +100,6 @@ def translation_from_files(
     prefix: text before every source that does not start with the prefix, including
       the separating space, such as MADLAD-400's '<2de> '; None means T5's prefix.
 
-  Returns:
-    `name`.
-
   Raises:
     ValueError: if a file is missing, empty or not UTF-8, two files have different
       numbers of lines, or another task has the name.
@@ -118,16 +112,11 @@ def translation_from_files(
       )
   if prefix is None:
     prefix = f"translate {source_language} to {target_language}: "
-
-  def read(origin: tuple[str, str, str | None]) -> _Pairs:
-    _, source, target = origin
-    return text_files.read_parallel(source, target)
-
   return _from_pairs(
     name,
     {split: ("lines", source, target) for split, (source, target) in files.items()},
-    read,
-    prefix=prefix,
+    lambda origin: text_files.read_parallel(origin[1], origin[2]),
+    prefix,
     metric="bleu" if any(target for _, target in files.values()) else None,
     vocabulary=vocabulary,
   )
@@ -154,9 +143,6 @@ def from_records(
     metric: "bleu" or "rouge".
     vocabulary: the vocabulary; None means T5's.
 
-  Returns:
-    `name`.
-
   Raises:
     ValueError: as for `text_files.read_fields`; if the metric is unknown; or if another
       task has the name.
@@ -175,7 +161,7 @@ def from_records(
     name,
     {s: ("records", path, source_field, target_field) for s, path in files.items()},
     read,
-    prefix=prefix,
+    prefix,
     metric=metric if target_field is not None else None,
     vocabulary=vocabulary,
   )
@@ -223,9 +209,6 @@ def humaneval_from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> s
       github.com/openai/human-eval; tensorflow-datasets does not have HumanEval.
     vocabulary: the models' vocabulary.
 
-  Returns:
-    `name`.
-
   Raises:
     ValueError: if the file is missing; as for `text_files.read_fields`; or if another
       task has the name.
@@ -242,14 +225,8 @@ def humaneval_from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> s
     rows = text_files.read_fields(origin[1], fields, keep_line_ends=True)
     return tuple([row[field] for row in rows] for field in fields)
 
-  return _from_pairs(
-    name,
-    {"test": ("humaneval", file)},
-    read,
-    prefix="",
-    metric=None,
-    vocabulary=vocabulary,
-  )
+  origins = {"test": ("humaneval", file)}
+  return _from_pairs(name, origins, read, "", None, vocabulary)
 
 
 def _from_pairs(
@@ -260,11 +237,11 @@ def _from_pairs(
   metric: str | None,
   vocabulary: seqio.Vocabulary | None,
 ) -> str:
+  """Registers a task over (sources, targets), and returns the task's name."""
   fields = ("source", "target")
 
-  def columns(origin: tuple) -> from_texts.Columns:
-    sources, targets = read(origin)
-    return {"source": sources, "target": targets}
+  def columns(origin: tuple) -> registry.Columns:
+    return dict(zip(fields, read(origin), strict=True))
 
   steps = (registry.AddPrefix(fields, prefix), *registry.TOKENS)
   return from_texts.register(name, origins, columns, steps, vocabulary, metric)
@@ -273,6 +250,7 @@ def _from_pairs(
 def _from_tfds(
   base: str, vocabulary: seqio.Vocabulary | None = None, name: str | None = None
 ) -> str:
+  """Registers a task of `_OF_TFDS`, and returns the task's name."""
   dataset, fields, prefix, metric = _OF_TFDS[base]
   steps = (registry.AddPrefix(fields, prefix), *registry.TOKENS)
   return registry.register_tfds(base, dataset, steps, vocabulary, name, metric=metric)

@@ -7,7 +7,6 @@ decompressed.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import gzip
 import io
@@ -28,12 +27,10 @@ _csv_lock = threading.Lock()
 def read_lines(path: str) -> list[str]:
   """Returns the lines of a UTF-8 file, without line endings.
 
+  Blank lines are included, because parallel files need them for the alignment.
+
   Args:
     path: path of the file, on a disk or in a bucket.
-
-  Returns:
-    One string per line, including blank lines, which parallel files need for the
-    alignment.
 
   Raises:
     ValueError: if the file is missing or empty, or has NUL or bytes that are not UTF-8.
@@ -155,8 +152,9 @@ def _jsonl_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
 
 def _csv_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
   """Yields (number of the record's last line, record)."""
-  with _long_csv_fields():
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+  reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+  with _csv_lock:
+    previous = csv.field_size_limit(_CSV_FIELD_LIMIT)
     try:
       rows = [(reader.line_num, row) for row in reader]
     except csv.Error as error:
@@ -164,6 +162,8 @@ def _csv_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
         f"{path}, line {reader.line_num}: malformed CSV ({error}). Expected comma "
         'separated fields, with doubled quotes inside fields ("").'
       ) from error
+    finally:
+      csv.field_size_limit(previous)
   if len(set(reader.fieldnames)) != len(reader.fieldnames):
     raise ValueError(
       f"{path}: the header {reader.fieldnames} names a field twice. Rename a field."
@@ -178,16 +178,6 @@ def _csv_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
         "line breaks."
       )
     yield number, row
-
-
-@contextlib.contextmanager
-def _long_csv_fields() -> Iterator[None]:
-  with _csv_lock:
-    previous = csv.field_size_limit(_CSV_FIELD_LIMIT)
-    try:
-      yield
-    finally:
-      csv.field_size_limit(previous)
 
 
 def _read_bytes(path: str) -> bytes:

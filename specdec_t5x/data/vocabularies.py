@@ -9,7 +9,6 @@ from etils import epy
 from google.protobuf import message
 
 from specdec_t5x.core.knobs import is_whole
-from specdec_t5x.data.hints import about_hub
 from specdec_t5x.vocabularies.base import Vocabulary
 from specdec_t5x.vocabularies.opening import open_vocabulary
 from specdec_t5x.vocabularies.reading import read_bytes
@@ -97,7 +96,7 @@ def check_vocabulary(
     raise ValueError(
       f"The vocabulary {path} can't be read: {error}. Expected a SentencePiece model "
       "(T5's own is sentencepiece.model or spiece.model); if buckets are out of reach, "
-      f"give the path of a local copy.{about_hub(path)}"
+      "give the path of a local copy."
     ) from error
   try:
     # A model may have sentinels among the pieces, so no sentinels are added here.

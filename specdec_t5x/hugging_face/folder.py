@@ -84,26 +84,16 @@ def lacking(path: str | os.PathLike) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-  """A Hugging Face folder of a T5 or a T5Gemma, read by `open`.
-
-  Attributes:
-    path: path of the folder.
-    config: configuration of the network, in float32. A T5's embedding projects to the
-      logits if the embedding is the file's output projection and features are scaled,
-      as in T5 1.0. Otherwise a separate matrix, with any scale multiplied in, projects
-      to the logits.
-    is_scaled: whether features are scaled by emb_dim^-0.5 before the logits.
-    tensors: arrays of the folder.
-    embedding: name of the embedding in `tensors`.
-    head: name of the output projection in `tensors`.
-    generation: generation settings of the folder.
-  """
+  """A Hugging Face folder of a T5 or a T5Gemma, read by `open`."""
 
   path: str
+  # The network, in float32. A T5's embedding projects to the logits if the embedding is
+  # the file's output projection and features are scaled, as in T5 1.0. Otherwise a
+  # separate matrix, with any scale multiplied in, projects to the logits.
   config: T5Config
-  is_scaled: bool
+  is_scaled: bool  # Whether features are scaled by emb_dim^-0.5 before the logits.
   tensors: Tensors
-  embedding: str
+  embedding: str  # Names of the embedding and the output projection in `tensors`.
   head: str
   generation: Generation
 
@@ -118,28 +108,27 @@ class Folder:
     raw_config = read_json(folder / CONFIG)
     config = settings.from_theirs(raw_config, str(folder / CONFIG))
     generates = generation.read(folder, config.vocab_size)
-    start = generates.start_id
-    if start is None:
-      start = settings.start_token(raw_config, config)
-    config = dataclasses.replace(config, start_token=start)
+    if generates.start_id is not None:
+      config = dataclasses.replace(config, start_token=generates.start_id)
     tensors = Tensors.open(folder)
     if config.is_gemma:
       tensors = _of_text(path, tensors)
     tensors = _without_leftovers(path, tensors)
     _check_layers(path, config, tensors)
-    tensors.check_lost(
-      _spare(config, tensors, raw_config.get("tie_word_embeddings", True))
-    )
-    _check_arrays(path, config, tensors)
     embeddings = _embeddings(config)
     last = embeddings[-1]
+    is_tied = raw_config.get("tie_word_embeddings", True)
+    copies = embeddings if is_tied else embeddings[:-1]
+    is_stored = any(name in tensors.shapes for name in copies)
+    tensors.check_lost({names.UNUSED, *(copies if is_stored else ())})
+    _check_arrays(path, config, tensors)
     embedding = next((x for x in embeddings if x in tensors.shapes), embeddings[0])
     head = last if last in tensors.shapes else embedding
     is_scaled = not config.is_gemma and settings.has_scaled_logits(raw_config)
     may_be_tied = is_scaled or config.is_gemma
     tied = may_be_tied and (head == embedding or tensors.are_equal(head, embedding))
     config = dataclasses.replace(config, logits_via_embedding=tied)
-    if last not in tensors.shapes and not raw_config.get("tie_word_embeddings", True):
+    if last not in tensors.shapes and not is_tied:
       warnings.warn(
         f"{folder / CONFIG} says that embeddings are not tied, but {last} is missing: "
         f"logits come from {embedding}, as in transformers 5. (4 would draw a matrix "
@@ -160,19 +149,16 @@ class Folder:
       ValueError: if the file has two different embeddings.
     """
     if name == names.LOGITS:
-      return self._logits()
+      matrix = self.tensors.read(self.head).T
+      if not self.is_scaled:
+        return matrix
+      # The scale is multiplied in once, in float32 for any dtype, not for each token.
+      return matrix.astype(np.float32) * np.float32(1 / math.sqrt(self.config.emb_dim))
     if name == names.EMBEDDING:
       self._check_one_embedding()
       return self.tensors.read(self.embedding)
     array = self.tensors.read(their_name(name, self.config))
     return array.T if names.is_transposed(name) else array
-
-  def _logits(self):
-    matrix = self.tensors.read(self.head).T
-    if not self.is_scaled:
-      return matrix
-    # The scale is multiplied in once, in float32 for any dtype, not for each token.
-    return matrix.astype(np.float32) * np.float32(1 / math.sqrt(self.config.emb_dim))
 
   def _check_one_embedding(self):
     for alias in _embeddings(self.config)[1:-1]:
@@ -216,20 +202,6 @@ def _without_leftovers(path, tensors: Tensors) -> Tensors:
 
 # Several parts of a run open the same folder, and the message is printed once.
 _say_once = functools.cache(console.say)
-
-
-def _spare(config, tensors: Tensors, is_tied: bool) -> set[str]:
-  """Returns the arrays that may be missing: copies of a stored array.
-
-  Args:
-    config: configuration of the network.
-    tensors: stored arrays.
-    is_tied: whether config.json ties the output projection to the embedding.
-  """
-  copies = _embeddings(config)
-  copies = copies if is_tied else copies[:-1]
-  is_stored = any(name in tensors.shapes for name in copies)
-  return {names.UNUSED, *(copies if is_stored else ())}
 
 
 def _check_layers(path, config, tensors):

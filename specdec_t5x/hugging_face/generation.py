@@ -62,23 +62,17 @@ _CHANGES = {
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """A folder's settings of generation.
+  """A folder's settings of generation."""
 
-  Attributes:
-    eos_ids: the tokens that end an output; empty if the folder names no token.
-    start_id: the token that decoding starts from; None if the folder names no token.
-    not_applied: settings of sampling and beam search, by name.
-    refused: settings that would change the target's distribution, by name.
-    files: the file of each of these settings, by name.
-    pads: the tokens that fill up inputs: 0, and the folder's token.
-  """
-
-  eos_ids: tuple[int, ...] = ()
-  start_id: int | None = None
+  eos_ids: tuple[int, ...] = ()  # The tokens that end an output; empty if unknown.
+  start_id: int | None = None  # The token that decoding starts from; None if unknown.
+  # Settings of sampling and beam search, by name.
   not_applied: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+  # Settings that would change the target's distribution, by name.
   refused: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+  # The files of these settings, by name.
   files: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
-  pads: tuple[int, ...] = (0,)
+  pads: tuple[int, ...] = (0,)  # The tokens that fill up inputs.
 
   def note(self) -> str:
     """Returns a line that names the settings that are not applied; '' for none."""
@@ -134,13 +128,16 @@ def read(folder: str | pathlib.Path, vocab_size: int | None = None) -> Generatio
     present = {name: value for name, value in fields.items() if value is not None}
     merged |= present
     origins |= dict.fromkeys(present, str(file))
+  padding = merged.get("pad_token_id")
+  pads = (0, padding) if is_whole(padding, 1) else (0,)
   return Generation(
     eos_ids,
     start[0] if start else None,
     _unusual(merged, _CHOICES),
     _unusual(merged, _CHANGES),
     origins,
-    _pads(merged.get("pad_token_id"), eos_ids),
+    # An end token is no padding, because inputs may need the token.
+    tuple(token for token in pads if token not in eos_ids),
   )
 
 
@@ -148,11 +145,8 @@ def _ids(where: str, name: str, value: Any, vocab_size: int | None) -> tuple[int
   """Returns a token id, or a list of token ids, as a tuple."""
   ids = value if isinstance(value, list) else [value]
   may_be_list = name == "eos_token_id"
-  if (
-    not ids
-    or not all(is_whole(x, 0) for x in ids)
-    or (len(ids) > 1 and not may_be_list)
-  ):
+  is_single = len(ids) == 1 or (may_be_list and ids)
+  if not is_single or not all(is_whole(x, 0) for x in ids):
     several = ", or a list of token ids" if may_be_list else ""
     raise ValueError(
       f"{where}: {name} must be a token id{several}, got {value!r}. Correct the file."
@@ -164,12 +158,6 @@ def _ids(where: str, name: str, value: Any, vocab_size: int | None) -> tuple[int
       f"{value!r}. Correct the file."
     )
   return tuple(dict.fromkeys(ids))
-
-
-def _pads(value: Any, eos_ids: tuple[int, ...]) -> tuple[int, ...]:
-  """Returns the tokens of padding; an end token stays, since inputs may need one."""
-  tokens = (0, value) if is_whole(value, 1) else (0,)
-  return tuple(token for token in tokens if token not in eos_ids)
 
 
 def _unusual(fields: Mapping[str, Any], neutral: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,21 +48,12 @@ def their_name(path: str) -> str:
 
   >>> their_name("decoder/layers_3/mlp/wi_0/kernel")
   'decoder.block.3.layer.2.DenseReluDense.wi_0.weight'
-
-  Raises:
-    ValueError: if a T5 encoder-decoder has no parameter at `path`.
   """
   if path in _OTHERS:
     return f"{_OTHERS[path]}.weight"
-  try:
-    stack, layer, part, *inner, _ = path.split("/")
-    names = [_PARTS[stack][part], *(_ATTENTION.get(name, name) for name in inner)]
-    return ".".join([stack, "block", layer.removeprefix("layers_"), *names, "weight"])
-  except (KeyError, ValueError) as error:
-    raise ValueError(
-      f"Unknown parameter {path!r}: expected the parameters of a T5 encoder-decoder "
-      "under T5X's names, as returned by `specdec_t5x.load_model`."
-    ) from error
+  stack, layer, part, *inner, _ = path.split("/")
+  names = [_PARTS[stack][part], *(_ATTENTION.get(name, name) for name in inner)]
+  return ".".join([stack, "block", layer.removeprefix("layers_"), *names, "weight"])
 
 
 def is_transposed(path: str) -> bool:

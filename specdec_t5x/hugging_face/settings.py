@@ -1,4 +1,4 @@
-"""Converts a T5's config.json to our configuration, and back."""
+"""Converts a T5's config.json to our configuration."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -91,20 +91,14 @@ def from_theirs(values: Mapping[str, Any], where: str) -> T5Config:
         f"{where}: {SIZES[ours]} must be a whole number of at least 1, got {size!r}. "
         "Copy the file again."
       )
+  padding = values.get("pad_token_id")
+  has_padding = is_whole(padding, 0) and padding < sizes["vocab_size"]
   return T5Config(
-    mlp_activations=ACTIVATIONS[layer], relpos_per_layer=kind == "umt5", **sizes
+    mlp_activations=ACTIVATIONS[layer],
+    relpos_per_layer=kind == "umt5",
+    start_token=padding if has_padding else 0,
+    **sizes,
   )
-
-
-def start_token(found: Mapping[str, Any], config: T5Config) -> int:
-  """Returns the default token that decoding starts from.
-
-  T5 starts from padding, T5Gemma from the decoder's beginning of sequence.
-  """
-  if config.is_gemma:
-    return config.start_token
-  padding = found.get("pad_token_id")
-  return padding if is_whole(padding, 0) and padding < config.vocab_size else 0
 
 
 def _check_generates(found: Mapping[str, Any], where: str) -> None:

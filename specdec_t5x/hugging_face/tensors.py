@@ -29,7 +29,7 @@ def read_json(path: pathlib.Path) -> Mapping[str, Any]:
   try:
     contents = json.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError, RecursionError) as error:
-    lfs.check_file(path)
+    lfs.check(path)
     raise ValueError(f"{path} can't be read ({error}). Copy the file again.") from error
   if not isinstance(contents, dict):
     raise ValueError(f"{path} must hold a JSON object. Copy the file again.")
@@ -38,18 +38,13 @@ def read_json(path: pathlib.Path) -> Mapping[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Tensors:
-  """The locations of a folder's arrays. `open` checks the headers of all files.
-
-  Attributes:
-    files: file of each array, by name.
-    shapes: shape of each array, by name.
-    inner: name in the file of each renamed array, by name.
-    lost: file in the index of each array that no file holds, by name.
-  """
+  """The locations of a folder's arrays, by name. `open` checks all files' headers."""
 
   files: Mapping[str, pathlib.Path]
   shapes: Mapping[str, tuple[int, ...]]
+  # The names of renamed arrays in the file.
   inner: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  # The files of arrays in the index that no file holds.
   lost: Mapping[str, pathlib.Path] = dataclasses.field(default_factory=dict)
 
   @classmethod
@@ -62,7 +57,10 @@ class Tensors:
     Raises:
       ValueError: if a file is missing, damaged or of another format.
     """
-    weights = _weights(folder)
+    paths = [folder / name for name in (SINGLE, INDEX, FLAX, FLAX_INDEX)]
+    weights = next((path for path in paths if path.is_file()), None)
+    if weights is None:
+      raise ValueError(_without_weights(folder))
     if weights.name in (SINGLE, FLAX):
       shapes = _header(weights)
       return cls(dict.fromkeys(shapes, weights), shapes)._unwrapped()
@@ -173,7 +171,7 @@ def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
         kinds = {name: x.get_dtype() for name, x in slices.items()}
         shapes = {name: tuple(x.get_shape()) for name, x in slices.items()}
   except (safetensors.SafetensorError, OSError, ValueError) as error:
-    lfs.check_file(path)
+    lfs.check(path)
     kind = "msgpack file of Flax's" if _is_flax(path) else "safetensors file"
     raise ValueError(
       f"{path} is not a complete {kind} ({error}). Copy the file again."
@@ -185,14 +183,6 @@ def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
         "be read. Take the original weights."
       )
   return shapes
-
-
-def _weights(folder: pathlib.Path) -> pathlib.Path:
-  """Returns the file of all arrays, or the index; safetensors before Flax's."""
-  for name in (SINGLE, INDEX, FLAX, FLAX_INDEX):
-    if (folder / name).is_file():
-      return folder / name
-  raise ValueError(_without_weights(folder))
 
 
 def _listed(index: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -240,7 +230,7 @@ def _without_weights(folder: pathlib.Path) -> str:
       f"{folder} has a config.json, but lacks weights ({SINGLE}, {INDEX}, {FLAX} or "
       f"{FLAX_INDEX}). Copy the weights, too."
     )
-  lfs.check_file(folder / others[0])
+  lfs.check(folder / others[0])
   return (
     f"{folder} has {others[0]} and no {SINGLE}: pickles run code when loaded, and are "
     f"not read. If you trust {others[0]}, load the model with transformers and write "

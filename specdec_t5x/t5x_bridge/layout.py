@@ -7,7 +7,7 @@ import t5x
 from t5x.train_state import InferenceState
 
 from specdec_t5x import console
-from specdec_t5x.checkpoints.checkpoint import flat_shapes
+from specdec_t5x.checkpoints.checks import flat_shapes
 from specdec_t5x.core.knobs import is_whole
 
 

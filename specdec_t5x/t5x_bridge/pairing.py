@@ -15,9 +15,9 @@ from t5x.train_state import InferenceState
 
 from specdec_t5x import console, prepared, tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
-from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.network import rounded
+from specdec_t5x.t5x_bridge.restore import abstract_state, restore
 
 
 class CheckpointManager:
@@ -95,9 +95,11 @@ class CheckpointManager:
 
   def _restore_network(self, name: str, path: str) -> InferenceState:
     """Returns the state of one network, restored from the checkpoint at `path`."""
-    checkpoint = Checkpoint.open(path)
-    return checkpoint.restore(
-      self._stored(name), self._partitioner, self._restore_dtype
+    return restore(
+      Checkpoint.open(path),
+      self._stored(name),
+      self._partitioner,
+      self._restore_dtype,
     )
 
   def _stored(self, name: str) -> InferenceState:

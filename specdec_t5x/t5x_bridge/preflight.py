@@ -19,8 +19,8 @@ from t5x import utils
 
 import specdec_t5x
 from specdec_t5x import console
-from specdec_t5x.checkpoints.checkpoint import Checkpoint, HuggingFace, flat_shapes
-from specdec_t5x.checkpoints.readers import abstract_state
+from specdec_t5x.checkpoints.checkpoint import Checkpoint, HuggingFace
+from specdec_t5x.checkpoints.checks import flat_shapes
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network
@@ -33,6 +33,7 @@ from specdec_t5x.t5x_bridge.examples import (
   tasks_of,
 )
 from specdec_t5x.t5x_bridge.layout import check_layout
+from specdec_t5x.t5x_bridge.restore import abstract_state
 from specdec_t5x.t5x_bridge.writer import SUMMARY, configuration, what_decodes
 
 with epy.lazy_imports():

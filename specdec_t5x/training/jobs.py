@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from specdec_t5x import api, console
-from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.types import EndTokens
 from specdec_t5x.data import tasks
@@ -19,6 +18,7 @@ from specdec_t5x.network import hot
 from specdec_t5x.network.functional import Network, lacks_encoder, network_for
 from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.t5x_bridge import preflight
+from specdec_t5x.t5x_bridge.restore import T5XParameters
 from specdec_t5x.training import batches, ngrams, outputs
 from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.checkpoints import Checkpoints, claim, new_checkpoint

@@ -18,23 +18,16 @@ class AddedToken:
   """A token that is searched for in a text before the text is cut into pieces.
 
   Source: Hugging Face tokenizers, AddedToken.
-
-  Attributes:
-    content: the token's text.
-    id: the token's id.
-    lstrip: whether the token takes the spaces in front of it.
-    rstrip: whether the token takes the spaces behind it.
-    normalized: whether the token's normalised content is searched for in the normalised
-      text; otherwise `content` is searched for in the text as the text is.
-    single_word: whether the token is found only where no letter, digit or underscore
-      is next to it.
   """
 
   content: str
   id: int
-  lstrip: bool = False
-  rstrip: bool = False
+  lstrip: bool = False  # Whether the token takes the spaces in front of it.
+  rstrip: bool = False  # Whether the token takes the spaces behind it.
+  # Whether the token's normalised content is searched for in the normalised text;
+  # otherwise `content` is searched for in the text as the text is.
   normalized: bool = True
+  # Whether the token is found only where no letter, digit or underscore is next to it.
   single_word: bool = False
 
   def pattern(self, content: str) -> str:
@@ -52,15 +45,10 @@ class AddedToken:
 
 @dataclasses.dataclass(frozen=True)
 class AddedTokens:
-  """Splits texts at added tokens for encoding, and has their texts for decoding.
-
-  Attributes:
-    tokens: the added tokens.
-    normalize: function that normalises a text like the vocabulary.
-  """
+  """Splits texts at added tokens for encoding, and has their texts for decoding."""
 
   tokens: Sequence[AddedToken]
-  normalize: Callable[[str], str]
+  normalize: Callable[[str], str]  # Normalises a text like the vocabulary.
 
   @functools.cached_property
   def by_id(self) -> Mapping[int, str]:
@@ -94,12 +82,9 @@ class AddedTokens:
 
 
 class _Splitter:
-  """Splits a text at tokens, from left to right.
+  """Splits a text at tokens, each with the content to search for, from left to right.
 
   If several tokens match at the same place, the token with the longest content counts.
-
-  Args:
-    tokens: the tokens, each with the content to search for.
   """
 
   def __init__(self, tokens: Sequence[tuple[str, AddedToken]]):

@@ -37,7 +37,7 @@ def read_bytes(path: str) -> bytes:
       _pipes[path] = contents
   else:
     contents = _read_bucket(path)
-  lfs.check_file(path, contents)
+  lfs.check(path, contents)
   return contents
 
 

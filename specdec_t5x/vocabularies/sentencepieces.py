@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import sentencepiece
@@ -138,7 +138,6 @@ class FolderPieces(_SentencePieces):
     path: str,
     added: Sequence[AddedToken],
     end_ids: tuple[int, ...],
-    hidden: Collection[int] = (),
     begins: bool = False,
     ends: bool = True,
   ):
@@ -149,7 +148,6 @@ class FolderPieces(_SentencePieces):
       path: path of the folder.
       added: tokens beside the pieces or in place of pieces, sentinels included.
       end_ids: tokens that end an output; empty for the model's end of sequence.
-      hidden: tokens without text, beside the model's control pieces.
       begins: whether inputs start with the beginning of sequence, as in Gemma.
       ends: whether inputs end with the end of sequence, as in T5.
 
@@ -163,7 +161,7 @@ class FolderPieces(_SentencePieces):
     eos_id = self.tokenizer.eos_id()
     self.eos_id = end_ids[0] if eos_id < 0 and end_ids else eos_id
     self.end_ids = end_ids or (eos_id,)
-    self.hidden = frozenset((*hidden, *self.end_ids))
+    self.hidden = frozenset(self.end_ids)
     begin = self.tokenizer.bos_id()
     if begins and begin < 0:
       raise ValueError(
@@ -208,11 +206,7 @@ class FolderPieces(_SentencePieces):
 
 
 def has_sentinels(file: str) -> bool:
-  """Returns whether a SentencePiece model has sentinels among the pieces, as in mT5.
-
-  Args:
-    file: path of the model.
-  """
+  """Returns whether a SentencePiece model has sentinels among the pieces, as in mT5."""
   return bool(_sentinels_among(file, SPACE) or sentinels_of(file))
 
 
@@ -220,9 +214,6 @@ def sentinels_of(file: str) -> list[AddedToken]:
   """Returns the sentinels among a model's pieces that have no mark of a space.
 
   transformers searches texts for these pieces, with the pieces' ids.
-
-  Args:
-    file: path of the model.
   """
   return [sentinel(*pair) for pair in _sentinels_among(file, "")]
 

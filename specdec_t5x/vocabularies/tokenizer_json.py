@@ -90,7 +90,7 @@ def load(file: str | pathlib.Path) -> tokenizers.Tokenizer:
   Raises:
     ValueError: if `tokenizers` can't read the file.
   """
-  lfs.check_file(file)
+  lfs.check(file)
   try:
     tokenizer = tokenizers.Tokenizer.from_file(str(file))
   except Exception as error:  # tokenizers raises plain Exceptions.

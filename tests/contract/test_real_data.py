@@ -11,9 +11,10 @@ import pytest
 import seqio
 from t5x import decoding
 
-from specdec_t5x.checkpoints import readers
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.data import tasks
 from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.t5x_bridge import restore
 from tests.real_data import M30K_TARGET
 from tests.real_data import path as data_path
 from tests.t5x_bridge import tiny
@@ -36,8 +37,10 @@ def params(tmp_path_factory):
   source = data_path("t5x_m30k", "target_checkpoint_2000")
   path = tmp_path_factory.mktemp("real") / "checkpoint_2000"
   shutil.copytree(source, path)
-  state = readers.abstract_state(NETWORK)
-  return readers.restore_orbax(str(path), state, readers.one_device(), "float32").params
+  checkpoint = Checkpoint.open(str(path))
+  state = restore.abstract_state(NETWORK)
+  layout = restore.one_device()
+  return restore.restore(checkpoint, state, layout, "float32").params
 
 
 @pytest.fixture(scope="module")

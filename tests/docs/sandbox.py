@@ -17,12 +17,11 @@ import sys
 import jax
 import numpy as np
 
-from specdec_t5x.checkpoints.parameters import T5XParameters
-from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.demo import embedded
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.t5x_bridge.restore import T5XParameters, abstract_state
 from tests import commands
 from tests.real_data import ROOT
 

@@ -14,9 +14,9 @@ import t5x
 from t5x import gin_utils
 from t5x import infer as t5x_infer
 
-from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.contrib.link import process
 from specdec_t5x.core.describe import describe
+from specdec_t5x.t5x_bridge.restore import T5XParameters
 from tests import commands, ways
 from tests.e2e import runs
 from tests.t5x_bridge import tiny

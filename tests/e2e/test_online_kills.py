@@ -13,8 +13,8 @@ import pytest
 import t5x
 
 import specdec_t5x
-from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.contrib.online import run as online_run
+from specdec_t5x.t5x_bridge.restore import T5XParameters
 from tests.e2e import mixtures, runs
 from tests.e2e.test_online import FAST, ONLINE
 

@@ -18,6 +18,7 @@ from t5x import checkpoints, partitioning, train_state
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.data import text_files, vocabularies
 from specdec_t5x.t5x_bridge import preflight
+from specdec_t5x.t5x_bridge import restore as restoring
 from specdec_t5x.t5x_bridge.writer import SUMMARY
 from tests import commands
 from tests.e2e import runs
@@ -89,7 +90,8 @@ def saved(tmp_path_factory):
   checkpoints.Checkpointer(state, layout, str(root)).save(state)
 
   def restore(path):
-    return Checkpoint.open(str(path)).restore(state, layout, "float32").params
+    checkpoint = Checkpoint.open(str(path))
+    return restoring.restore(checkpoint, state, layout, "float32").params
 
   path = shutil.copytree(root / "checkpoint_7", root / "changed" / "checkpoint_7")
   return root / "checkpoint_7", path, restore

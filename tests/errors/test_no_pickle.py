@@ -6,8 +6,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from specdec_t5x.checkpoints import t5x_index
-from specdec_t5x.checkpoints.checkpoint import Checkpoint
+from specdec_t5x.checkpoints.checkpoint import INDEX, Checkpoint
 from tests.errors import folders
 
 
@@ -33,7 +32,7 @@ def test_an_index_of_python_objects_is_refused(tmp_path, code):
   folder.mkdir()
   leaf = msgpack.ExtType(code, objects(trace))
   index = {"version": 3, "optimizer": {"target": {"kernel": leaf}, "state": {}}}
-  (folder / t5x_index.INDEX).write_bytes(msgpack.packb(index))
+  (folder / INDEX).write_bytes(msgpack.packb(index))
   with pytest.raises(ValueError, match="checkpoint_1"):
     Checkpoint.open(str(folder)).settings()
   assert not trace.exists()

@@ -16,10 +16,10 @@ import pytest
 from lab.peers import hf_folder
 from specdec_t5x import api, build
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
-from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.t5x_bridge.restore import T5XParameters
 from specdec_t5x.training.new_heads import new_heads
 from tests import networks
 from tests.network import kinds

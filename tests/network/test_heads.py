@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from specdec_t5x.checkpoints.checkpoint import flat_shapes
+from specdec_t5x.checkpoints.checks import flat_shapes
 from specdec_t5x.network.functional import (
   initial_variables,
   network_config,

@@ -65,7 +65,7 @@ LAYOUTS = {
   "an array a folder": (pytree, bare, 0),
   "default": (managed(), bare, 3),
   "items": (managed(items=None), lambda x: {"params": x}, 3),
-  "prefix": (managed(4, "checkpoint", params=None), bare, 4),
+  "prefix": (managed(4, "checkpoint"), bare, 4),
   "two items": (managed(state=None, extra={"a": np.ones(2)}), bare, 3),
   "train state": (
     managed(12, "checkpoint", state=None),
@@ -145,10 +145,12 @@ def test_an_orbax_checkpoint_without_a_network_is_named(tree, found, write, tmp_
     assert "damaged" not in str(error.value)
 
 
-def test_several_items_are_refused_unless_an_item_is_named(tmp_path):
+@pytest.mark.parametrize("others", [{}, {"a": None}])
+def test_items_of_unusual_names_are_refused_unless_an_item_is_named(others, tmp_path):
   params = flax.core.unfreeze(tiny.drawn(tiny.TARGET))
-  path = managed(a=None, b=None)(tmp_path / "saved", params)
-  with pytest.raises(ValueError, match=r"with the items \['a', 'b'\], expected one"):
+  path = managed(b=None, **others)(tmp_path / "saved", params)
+  message = r"with the items \[.*'b'\], expected an item .*StandardCheckpointer\(\)"
+  with pytest.raises(ValueError, match=message):
     specdec_t5x.load_model(str(path))
   assert specdec_t5x.load_model(str(path / "b")).network.config == tiny.TARGET
 

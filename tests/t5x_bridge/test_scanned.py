@@ -12,7 +12,7 @@ from t5x import checkpoints, train_state
 
 import specdec_t5x
 from specdec_t5x.checkpoints import scanned
-from specdec_t5x.checkpoints.readers import one_device
+from specdec_t5x.t5x_bridge.restore import one_device
 from tests.t5x_bridge import tiny, tiny_gpt
 
 # The decoder has as many layers as heads, so a shape can't distinguish the axes.
@@ -168,4 +168,5 @@ def test_our_layouts_are_not_mistaken_for_stacks():
     params = tiny.drawn(config)
     flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
     shapes = {name: x.shape for name, x in flat.items()}
-    assert scanned.is_identity(scanned.places(shapes), shapes)
+    places = scanned.places(shapes)
+    assert places == {name: scanned.Place(name, x) for name, x in shapes.items()}

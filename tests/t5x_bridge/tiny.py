@@ -10,8 +10,6 @@ import seqio
 from t5x import models, partitioning, train_state
 
 from specdec_t5x.build import Model, get_drafter, policy_for
-from specdec_t5x.checkpoints.parameters import T5XParameters
-from specdec_t5x.checkpoints.readers import abstract_state
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.decoding.decoder import Decoder
@@ -20,6 +18,7 @@ from specdec_t5x.network.functional import is_decoder_only, network_for
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager
+from specdec_t5x.t5x_bridge.restore import T5XParameters, abstract_state
 
 TEXT = "the a old young man woman dog cat sees red house"
 WORDS = TEXT.split()

@@ -15,9 +15,9 @@ import pytest
 import seqio
 
 import specdec_t5x
-from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.data import tasks
 from specdec_t5x.network.functional import initial_variables
+from specdec_t5x.t5x_bridge.restore import T5XParameters
 from specdec_t5x.training import jobs, losses, objectives, state, trainer
 from specdec_t5x.training.batches import TaskData
 from tests.t5x_bridge import tiny

@@ -9,9 +9,9 @@ import pytest
 
 import specdec_t5x
 from lab.peers import hf_folder
-from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.data import tasks
 from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.t5x_bridge.restore import T5XParameters
 from specdec_t5x.training import batches, checkpoints, jobs, outputs, trainer
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop

@@ -20,11 +20,11 @@ from etils import epath
 from flax.core import unfreeze
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.checkpoints.parameters import T5XParameters
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.network.functional import Network, lacks_encoder
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge import learned
+from specdec_t5x.t5x_bridge.restore import T5XParameters
 from specdec_t5x.training import losses
 from specdec_t5x.training import state as state_lib
 from specdec_t5x.training.checkpoints import START, Checkpoints, claim

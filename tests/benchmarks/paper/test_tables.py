@@ -9,7 +9,7 @@ import pytest
 from benchmarks import cells, study
 from benchmarks.__main__ import main
 from benchmarks.paper import figures
-from specdec_t5x.checkpoints.parameters import T5XParameters
+from specdec_t5x.t5x_bridge.restore import T5XParameters
 from specdec_t5x.training import ngrams
 from tests.benchmarks.conftest import SHORT, ran
 

@@ -1,0 +1,140 @@
+"""Restores and writes checkpoints under T5X: the one place that calls its readers."""
+
+import math
+import os
+from typing import Any
+
+import flax
+import jax
+import jax.numpy as jnp
+from etils import epath
+from t5x import checkpoints, partitioning
+from t5x.train_state import InferenceState
+
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
+from specdec_t5x.checkpoints.checks import check_finite, flat_shapes, is_float
+from specdec_t5x.network.functional import Network, blank_variables
+
+
+def abstract_state(network: Network) -> InferenceState:
+  """Returns a state that holds shapes and logical axes, without allocating arrays."""
+
+  def make_state():
+    return InferenceState.create(flax.core.freeze(blank_variables(network)))
+
+  return jax.eval_shape(make_state)
+
+
+def one_device() -> partitioning.PjitPartitioner:
+  """Returns a partitioner that keeps all parameters on one device."""
+  return partitioning.PjitPartitioner(num_partitions=1)
+
+
+def restore(
+  checkpoint: Checkpoint, state: InferenceState, partitioner: Any, dtype: str | None
+) -> InferenceState:
+  """Returns `state` with the checkpoint's parameters, in the partitioner's layout.
+
+  T5X's readers restore the arrays shard by shard, if they can read the checkpoint.
+
+  Args:
+    checkpoint: checkpoint of the network.
+    state: shapes and logical axes of the parameters.
+    partitioner: partitioner that places parameters on devices.
+    dtype: 'float32', 'bfloat16' or 'float16'. None keeps the checkpoint's dtypes. A
+      table of n-grams always keeps the dtypes, because the table has token ids.
+
+  Raises:
+    ValueError: if the checkpoint can't be restored.
+  """
+  path = checkpoint.path
+  if not is_float(state.params):
+    dtype = None
+  with checkpoint.named_errors():
+    reader = None if checkpoint.is_rearranged else checkpoint.t5x_reader
+    if reader == "t5x":
+      checkpoint.check_files()
+      restore_dtype = jnp.dtype(dtype) if dtype else None
+      restored = checkpoints.Checkpointer(
+        state, partitioner, "", restore_dtype=restore_dtype
+      ).restore(path=path)
+    elif reader == "orbax":
+      # The manager opens the folder of a run; `path` names one checkpoint of the run.
+      restored = checkpoints.OrbaxCheckpointManagerInterface(
+        directory=str(epath.Path(path).parent),
+        train_state=state,
+        partitioner=partitioner,
+        restore_dtype=dtype,
+      ).restore(path=path)
+    else:
+      restored = _by_array(checkpoint, state, partitioner, dtype)
+  check_finite(path, restored.params)
+  return restored
+
+
+def _by_array(
+  checkpoint: Checkpoint, state: InferenceState, partitioner: Any, dtype: str | None
+) -> InferenceState:
+  """Restores one stored array at a time, directly to the devices."""
+  axes = flax.core.unfreeze(partitioner.get_mesh_axes(state).params)
+  axes = flax.traverse_util.flatten_dict(axes, sep="/")
+  shapes = flat_shapes(state.params)
+  # Large arrays need the largest copies, so they are read first, into empty memory.
+  largest_first = sorted(shapes, key=lambda name: -math.prod(shapes[name]))
+  flat = {}
+  expected = {name: shapes[name] for name in largest_first}
+  for name, array in checkpoint.read(expected, dtype):
+    layout = jax.sharding.NamedSharding(partitioner.mesh, axes[name])
+    flat[name] = jax.make_array_from_callback(shapes[name], layout, array.__getitem__)
+  params = flax.core.freeze(flax.traverse_util.unflatten_dict(flat, sep="/"))
+  step = jnp.asarray(checkpoint.step, jnp.int32)
+  return state.replace_params(params).replace_step(step)
+
+
+class T5XParameters:
+  """Writes and reads the parameters of a run, as <directory>/checkpoint_<step>.
+
+  Args:
+    network: network of the parameters.
+    directory: folder of the run.
+    format: format of the checkpoints, 't5x' or 'orbax'. T5X reads both formats.
+  """
+
+  def __init__(self, network: Network, directory: str, format: str = "t5x"):
+    self._format = format
+    self._directory = os.path.abspath(directory)
+    self._network = network
+    self._state = abstract_state(network)
+
+  def save(self, step: int, params: Any) -> None:
+    """Writes the checkpoint of a step. Every parameter keeps its dtype."""
+    state = self._state.restore_state(
+      {"target": params, "state": {"step": jnp.asarray(step, jnp.int32)}}
+    )
+    # With another `save_dtype`, upstream T5X converts a table's token ids to floats.
+    if self._format == "orbax":
+      writer = checkpoints.OrbaxCheckpointManagerInterface(
+        self._directory, state, one_device(), save_dtype=None
+      )
+    else:
+      writer = checkpoints.Checkpointer(
+        state, one_device(), self._directory, save_dtype=None
+      )
+    writer.save(state)
+
+  def restore(self, step: int) -> Any:
+    """Returns the parameters that were written at a step."""
+    return self.read(os.path.join(self._directory, f"checkpoint_{step}"))
+
+  def read(self, path: str, macro: str = "OUTPUT_DIR") -> Any:
+    """Returns the parameters of any checkpoint of this network, as JAX arrays.
+
+    Args:
+      path: path of the checkpoint, in any folder.
+      macro: gin macro of the path, for messages.
+
+    Raises:
+      ValueError: if there is no checkpoint of this network at `path`.
+    """
+    shapes = flat_shapes(self._state.params)
+    return Checkpoint.of_network(path, macro, shapes).load(self._network).unfreeze()
