@@ -26,7 +26,8 @@ from t5x import (
   partitioning,
   utils,
 )
-from t5x.inference_checks import check_dataset, check_writable
+from t5x.inference_data import check_dataset
+from t5x.inference_files import check_writable
 
 # seqio's names of model functions, and the model's methods.
 _STEPS = {
