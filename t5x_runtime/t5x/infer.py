@@ -136,7 +136,11 @@ def infer(
     )
     # No file in the directory changes before the checkpoint is restored.
     if shard_id == 0:
-      _record(output_dir, summarize_config_fn, initializer, partitioner)
+      with writing("config.gin or model-info.txt", output_dir):
+        summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
+        log_file = os.path.join(output_dir, "model-info.txt")
+        shape = initializer.global_train_state_shape
+        utils.log_model_info(log_file, shape, partitioner)
     has_aux = mode == "predict_with_aux"
     infer_fn = utils.get_infer_fn(
       infer_step=getattr(model, _STEPS[mode]),
@@ -169,12 +173,7 @@ def _check(
   shard_id: int,
   num_shards: int,
 ) -> None:
-  """Checks the arguments of `infer.infer`, and imports the task's module.
-
-  Raises:
-    ValueError: if a check fails; the message has the expectation, the value and the
-      fix.
-  """
+  """Raises a ValueError for wrong arguments, and imports the task's module."""
   if not isinstance(output_dir, str) or not output_dir:
     raise ValueError(
       f"INFER_OUTPUT_DIR must be the path of a folder, got {output_dir!r}. Give a path "
@@ -190,10 +189,11 @@ def _check(
       f"{shard_id!r}. Give every job another shard_id, as --shard_id=0 and "
       "infer.num_shards = 2."
     )
-  for name, count in (
-    ("checkpoint_period", checkpoint_period),
-    ("BATCH_SIZE", dataset_cfg.batch_size),
-  ):
+  counts = {
+    "checkpoint_period": checkpoint_period,
+    "BATCH_SIZE": dataset_cfg.batch_size,
+  }
+  for name, count in counts.items():
     if not isinstance(count, int) or count < 1:
       raise ValueError(f"{name} must be a whole number of at least 1, got {count!r}.")
   check_dataset(dataset_cfg)
@@ -219,26 +219,14 @@ def _settings(mode, dataset_cfg, restore_cfg, checkpoint_period) -> dict[str, An
   }
 
 
-def _record(output_dir: str, summarize_config_fn, initializer, partitioner) -> None:
-  """Writes the configuration and the model's parameters' shapes beside the results."""
-  with writing("config.gin or model-info.txt", output_dir):
-    summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
-    log_file = os.path.join(output_dir, "model-info.txt")
-    utils.log_model_info(log_file, initializer.global_train_state_shape, partitioner)
-
-
 def _is_open(files: ChunkFiles) -> bool:
   """Returns whether the task has unfinished chunks; prints a message otherwise."""
   if not files.is_finished():
     files.find_done()
     return True
-  unknown = (
-    "" if files.has_settings() else " The settings of the earlier run are unknown."
-  )
-  _say(
-    f"{files.marker} exists: the run is finished. Remove the file to run "
-    f"again.{unknown}"
-  )
+  message = f"{files.marker} exists: the run is finished. Remove the file to run again."
+  unknown = " The settings of the earlier run are unknown."
+  _say(message if files.has_settings() else message + unknown)
   return False
 
 
@@ -258,7 +246,6 @@ def _infer_task(
 
 
 def _restore(initializer, partitioner, cfg, fallback_init_rng, use_orbax):
-  """Returns the train state of the configured checkpoint."""
   if cfg.mode == "all":
     raise ValueError(
       "RestoreCheckpointConfig.mode = 'all' is for t5x.eval: a folder of results "
