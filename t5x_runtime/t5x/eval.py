@@ -10,7 +10,7 @@ if __name__ == "__main__":
   from t5x import messages, quiet_start
 
   messages.protect("t5x.eval")
-  quiet_start.import_tensorflow()
+  quiet_start.import_seqio()
 
 import jax
 import seqio

@@ -14,7 +14,6 @@ if __name__ == "__main__":
 
   messages.protect("t5x.infer")
   quiet_start.announce()
-  quiet_start.quieten_tensorflow()
   plain_tasks.allow_deferring()
 
 import jax
