@@ -17,7 +17,7 @@ import seqio
 from etils import epath
 
 from t5x import (
-  checkpoint_paths,
+  checkpoints,
   command,
   gin_utils,
   hosts,
@@ -153,13 +153,13 @@ def _checkpoints(cfg: utils.RestoreCheckpointConfig, done: set[str]) -> Sequence
   """
   if cfg.mode != "all":
     return [cfg.path]
-  steps = checkpoint_paths.all_steps(cfg.path)
+  steps = checkpoints.all_steps(cfg.path)
   if not steps:
     raise ValueError(
       "RestoreCheckpointConfig.mode = 'all' needs a folder with checkpoints, got "
       f"{cfg.path} without checkpoints. Give the parent folder of checkpoint_<step>."
     )
-  paths = [str(checkpoint_paths.step_dir(cfg.path, step)) for step in steps]
+  paths = [str(checkpoints.step_dir(cfg.path, step)) for step in steps]
   return [path for path in paths if path not in done]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from absl import logging
 from etils import epath, epy
 
-from t5x import checkpoint_paths, checkpoints, plain_tasks, train_state
+from t5x import checkpoints, plain_tasks, train_state
 
 with epy.lazy_imports():
   import seqio
@@ -268,7 +268,7 @@ def create_checkpoint_manager_and_restore(
   cfg = restore_checkpoint_cfg
   path = restore_path
   if cfg.mode == "latest":
-    path = str(checkpoint_paths.resolve_checkpoint(path))
+    path = str(checkpoints.resolve_checkpoint(path))
   shape = train_state_initializer.global_train_state_shape
   if use_orbax:
     manager = cfg.checkpoint_manager_cls(
