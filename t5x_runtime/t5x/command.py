@@ -13,7 +13,7 @@ import jax
 from absl import flags, logging
 from etils import epy
 
-from t5x import gin_utils, hosts, kept_programs, platforms, quiet_start
+from t5x import gin_utils, hosts, kept_programs, quiet_start
 
 with epy.lazy_imports():
   import seqio
@@ -71,7 +71,7 @@ def run(
   kept_programs.keep_programs()
   try:
     hosts.connect()
-    platforms.check_platform()
+    hosts.check_platform()
     gin.configurable(work)
     folders = [*values.gin_search_paths, _PACKAGE_PARENT, *_folders()]
     gin_utils.parse_gin_flags(folders, values.gin_file, values.gin_bindings)

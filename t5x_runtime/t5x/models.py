@@ -32,10 +32,11 @@ DecodeFnCallable = Callable[..., tuple[jax.Array, jax.Array]]
 
 _PROMPT_MASK = "decoder_causal_attention"
 
-_OPTIONAL = tuple(
-  f"{side}_{what}"
-  for side in ("encoder", "decoder")
-  for what in ("segment_ids", "positions")
+_OPTIONAL = (
+  "encoder_segment_ids",
+  "encoder_positions",
+  "decoder_segment_ids",
+  "decoder_positions",
 )
 
 
@@ -188,10 +189,8 @@ class BaseTransformerModel(abc.ABC):
     else:
       logits = self._compute_logits(params, batch)
     distribution = jax.nn.log_softmax(logits.astype(jnp.float32))
-    token_scores = jnp.take_along_axis(distribution, targets[..., None], axis=-1)[
-      ..., 0
-    ]
-    token_scores = token_scores * weights
+    token_scores = jnp.take_along_axis(distribution, targets[..., None], axis=-1)
+    token_scores = token_scores[..., 0] * weights
     scores = jnp.sum(token_scores, axis=-1)
     if not return_intermediates:
       return scores
@@ -220,15 +219,10 @@ def best_of(
 
 @dataclasses.dataclass(frozen=True)
 class DecoderParams:
-  """Defaults of `predict_batch_with_aux`.
+  """Defaults of `predict_batch_with_aux`."""
 
-  Attributes:
-    return_all_decodes: whether to return all hypotheses, or the best.
-    num_decodes: number of hypotheses per row.
-  """
-
-  return_all_decodes: bool = False
-  num_decodes: int = 1
+  return_all_decodes: bool = False  # Or only the best hypothesis.
+  num_decodes: int = 1  # Number of hypotheses per row.
 
 
 class EncoderDecoderModel(BaseTransformerModel):

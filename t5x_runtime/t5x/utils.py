@@ -30,65 +30,36 @@ KNOWN = "known"
 
 @dataclasses.dataclass
 class DatasetConfig:
-  """The examples of a run.
-
-  Attributes:
-    mixture_or_task_name: name of a registered seqio task or mixture, or a task or
-      mixture.
-    task_feature_lengths: maximal lengths of features, in tokens.
-    split: split of the task.
-    batch_size: number of examples per batch, over all devices.
-    shuffle: must be False for inference in order.
-    seed: seed of the task's preprocessors.
-    use_cached: whether to read seqio's offline cache.
-    pack: whether several examples share a row; must be False for inference.
-    use_custom_packing_ops: as in seqio.
-    module: module that registers the task; an import in gin is better.
-    use_memory_cache: as in seqio.
-    trim_output_features: whether to truncate features.
-  """
+  """The examples of a run."""
 
   mixture_or_task_name: str | seqio.Task | seqio.Mixture
-  task_feature_lengths: Mapping[str, int]
+  task_feature_lengths: Mapping[str, int]  # Maximal lengths, in tokens.
   split: str
-  batch_size: int
-  shuffle: bool
-  seed: int | None
-  use_cached: bool = False
-  pack: bool = False
+  batch_size: int  # Number of examples per batch, over all devices.
+  shuffle: bool  # Must be False for inference in order.
+  seed: int | None  # Of the task's preprocessors.
+  use_cached: bool = False  # Whether to read seqio's offline cache.
+  pack: bool = False  # Must be False for inference: one example per row.
   use_custom_packing_ops: bool = False
-  module: str | None = None
+  module: str | None = None  # Registers the task; an import in gin is better.
   use_memory_cache: bool = True
-  trim_output_features: bool = True
+  trim_output_features: bool = True  # Whether to truncate features.
 
 
 @dataclasses.dataclass
 class RestoreCheckpointConfig:
-  """The checkpoint to restore, and the options.
+  """The checkpoint to restore, and the options."""
 
-  Attributes:
-    path: path of a checkpoint (mode specific) or of a folder of checkpoints (latest,
-      all).
-    mode: specific, latest, or all checkpoints of a folder in order (`t5x.eval`).
-    assignment_map: not supported.
-    strict: whether upstream T5X requires the optimizer's state; unused here.
-    fallback_to_scratch: whether missing parameters are initialised at random.
-    dtype: dtype of restored parameters; None keeps the checkpoint's.
-    restore_dataset: not supported.
-    checkpointer_cls: class that reads and writes T5X's format.
-    state_transformation_fns: functions of the restored state, in order.
-    checkpoint_manager_cls: class that restores a train state from a path.
-  """
-
-  path: str | Sequence[str]
-  mode: str = "latest"
-  assignment_map: Sequence[tuple[str, str | None]] | None = None
-  strict: bool = True
-  fallback_to_scratch: bool = False
-  dtype: str | None = None
-  restore_dataset: bool = False
+  path: str | Sequence[str]  # Of a checkpoint, or of a folder for latest and all.
+  mode: str = "latest"  # Mode all is for `t5x.eval`, in the order of steps.
+  assignment_map: Sequence[tuple[str, str | None]] | None = None  # Must be None.
+  strict: bool = True  # Unused: upstream may require the optimizer's state.
+  fallback_to_scratch: bool = False  # Whether to draw missing parameters at random.
+  dtype: str | None = None  # Of restored parameters; None keeps the checkpoint's.
+  restore_dataset: bool = False  # Must be False.
   checkpointer_cls: Callable[..., Any] = checkpoints.Checkpointer
   state_transformation_fns: Sequence[Callable[..., Any]] = ()
+  # The class that restores a train state from a path.
   checkpoint_manager_cls: Callable[..., Any] = (
     checkpoints.OrbaxCheckpointManagerInterface
   )
@@ -99,12 +70,8 @@ class RestoreCheckpointConfig:
         raise ValueError(
           f"RestoreCheckpointConfig.{name} must be one of {choices}, got {value!r}."
         )
-    unsupported = {
-      "assignment_map": self.assignment_map is not None,
-      "restore_dataset": self.restore_dataset,
-    }
-    for name, used in unsupported.items():
-      if used:
+    for name in ("assignment_map", "restore_dataset"):
+      if getattr(self, name):
         raise ValueError(
           f"RestoreCheckpointConfig: {name} is not in the contract of t5x_runtime "
           "(docs/t5x_contract.md). Use upstream T5X, or convert the checkpoint first."
@@ -206,10 +173,6 @@ class TrainStateInitializer:
     input_shapes: shapes of a batch's features.
     partitioner: maps logical axes to the mesh.
     input_types: dtypes of a batch's features.
-
-  Attributes:
-    global_train_state_shape: the state with abstract arrays.
-    train_state_axes: the state with PartitionSpecs instead of arrays.
   """
 
   def __init__(
@@ -232,6 +195,7 @@ class TrainStateInitializer:
 
     self._initialise = initialise
     self._partitioner = partitioner
+    # The state with abstract arrays, and with PartitionSpecs instead of arrays.
     self.global_train_state_shape = jax.eval_shape(initialise, jax.random.PRNGKey(0))
     self.train_state_axes = partitioner.get_mesh_axes(self.global_train_state_shape)
 
@@ -424,9 +388,14 @@ def log_model_info(log_file: str | None, full_train_state, partitioner) -> None:
   """Logs every parameter's size, shape and partitioning, also to `log_file`."""
   if jax.process_index() != 0:
     return
-  arrays = _flat(full_train_state)
-  logical_axes = _flat(partitioner.get_logical_axes(full_train_state))
-  mesh_axes = _flat(partitioner.get_mesh_axes(full_train_state))
+  arrays, logical_axes, mesh_axes = (
+    flax.traverse_util.flatten_dict(state.state_dict(), sep="/")
+    for state in (
+      full_train_state,
+      partitioner.get_logical_axes(full_train_state),
+      partitioner.get_mesh_axes(full_train_state),
+    )
+  )
   lines = {
     name: _variable_line(name, array, logical_axes.get(name), mesh_axes.get(name))
     for name, array in arrays.items()
@@ -434,21 +403,12 @@ def log_model_info(log_file: str | None, full_train_state, partitioner) -> None:
   params = sorted(name for name in arrays if name.startswith("target/"))
   others = sorted(set(arrays) - set(params))
   total = sum(arrays[name].size for name in params)
-  text = "\n".join(
-    [
-      *(lines[name] for name in params),
-      f"Total number of parameters: {total}",
-      "",
-      *(lines[name] for name in others),
-    ]
-  )
+  summary = [f"Total number of parameters: {total}", ""]
+  parts = [*(lines[x] for x in params), *summary, *(lines[x] for x in others)]
+  text = "\n".join(parts)
   if log_file is not None:
     epath.Path(log_file).write_text(text + "\n")
   logging.info("%s", text)
-
-
-def _flat(state: train_state.InferenceState) -> dict[str, Any]:
-  return flax.traverse_util.flatten_dict(state.state_dict(), sep="/")
 
 
 def _variable_line(name, array, logical_axes, spec) -> str:
