@@ -87,7 +87,10 @@ class StoredArray:
     """
     try:
       if self.folder is None:
-        return _place_inline(self.value, sharding, dtype)
+        value = self.value if dtype is None else self.value.astype(jnp.dtype(dtype))
+        if sharding is None:
+          return value
+        return jax.make_array_from_callback(self.shape, sharding, value.__getitem__)
       store = self._open(dtype)
       if sharding is None:
         return store.read().result()
@@ -113,21 +116,17 @@ class StoredArray:
     if tuple(store.shape) != self.shape:
       raise ValueError(f"the array on disk has shape {tuple(store.shape)}")
     if self.dtype is not None:
-      _check_layout(store, self.dtype)
+      # tensorstore trusts the metadata on disk, and would return wrong numbers.
+      metadata = store.spec().to_json()["metadata"]
+      layout = (metadata["dtype"], metadata["order"])
+      expected = self.dtype
+      if expected != "bfloat16":
+        expected = np.dtype(expected).newbyteorder("<").str
+      if layout != (expected, "C"):
+        raise ValueError(
+          f"the array on disk is {layout[0]} in order {layout[1]}, not {expected} C"
+        )
     return store if dtype is None else ts.cast(store, ts.dtype(jnp.dtype(dtype).name))
-
-
-def _check_layout(store, name: str) -> None:
-  """Raises a ValueError if the dtype on disk is not `name`, or the order is not C.
-
-  tensorstore trusts the metadata on disk, and would return wrong numbers.
-  """
-  expected = name if name == "bfloat16" else np.dtype(name).newbyteorder("<").str
-  metadata = store.spec().to_json()["metadata"]
-  dtype = metadata["dtype"]
-  order = metadata["order"]
-  if (dtype, order) != (expected, "C"):
-    raise ValueError(f"the array on disk is {dtype} in order {order}, not {expected} C")
 
 
 def kvstore(path: epath.Path) -> dict[str, Any]:
@@ -338,13 +337,6 @@ def _start_reading(store) -> tuple[np.ndarray, ts.Future]:
   start = -buffer.ctypes.data % _ALIGNMENT
   value = buffer[start : start + size].view(dtype).reshape(store.shape)
   return value, ts.array(value).write(store)
-
-
-def _place_inline(value: np.ndarray, sharding, dtype):
-  value = value if dtype is None else value.astype(jnp.dtype(dtype))
-  if sharding is None:
-    return value
-  return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
 
 def first_line(error: Exception) -> str:

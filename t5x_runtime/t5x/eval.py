@@ -85,9 +85,11 @@ def evaluate(
   log_file = os.path.join(output_dir, "model-info.txt")
   utils.log_model_info(log_file, initializer.global_train_state_shape, partitioner)
   model_fns = _model_fns(model, dataset_cfg.batch_size, initializer, partitioner)
-  done = _Evaluated(output_dir, dataset_cfg.mixture_or_task_name)
+  # The list of evaluated checkpoints.
+  list_file = epath.Path(output_dir) / f"eval.{dataset_cfg.mixture_or_task_name}.ckpt"
+  done = set(list_file.read_text().split("\n")) if list_file.exists() else set()
   rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
-  for path in _checkpoints(restore_checkpoint_cfg, done.paths()):
+  for path in _checkpoints(restore_checkpoint_cfg, done):
     state, _ = utils.create_checkpoint_manager_and_restore(
       initializer, partitioner, restore_checkpoint_cfg, path, rng, use_orbax=use_orbax
     )
@@ -102,6 +104,8 @@ def evaluate(
     _say(int(state.step), metrics.result())
     hosts.sync(f"step_{int(state.step)}:complete")
     done.add(path)
+    if jax.process_index() == 0:
+      list_file.write_text("\n".join(sorted(done)))
 
 
 def _checked(model, dataset_cfg, output_dir, log_dir, evaluator_cls) -> seqio.Evaluator:
@@ -161,22 +165,6 @@ def _checkpoints(cfg: utils.RestoreCheckpointConfig, done: set[str]) -> Sequence
     )
   paths = [str(checkpoints.step_dir(cfg.path, step)) for step in steps]
   return [path for path in paths if path not in done]
-
-
-class _Evaluated:
-  """The file with the list of evaluated checkpoints."""
-
-  def __init__(self, output_dir: str, task: str):
-    self._file = epath.Path(output_dir) / f"eval.{task}.ckpt"
-
-  def paths(self) -> set[str]:
-    """Returns the paths of evaluated checkpoints."""
-    return set(self._file.read_text().split("\n")) if self._file.exists() else set()
-
-  def add(self, path: str) -> None:
-    """Adds a checkpoint to the file, in the first process only."""
-    if jax.process_index() == 0:
-      self._file.write_text("\n".join(sorted(self.paths() | {path})))
 
 
 def _say(step: int, metrics: Any) -> None:

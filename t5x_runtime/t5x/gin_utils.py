@@ -31,11 +31,7 @@ _FIXES = (
   (ImportError, "Check the name, or install the modules that the gin file imports."),
   (OSError, "Check --gin_file, `include` and --gin_search_paths."),
   (UnicodeError, "A gin file is text in UTF-8. Convert the file, or give another."),
-  (
-    Exception,
-    "Check the spelling. The gin file must import every module that the gin file "
-    "binds.",
-  ),
+  (Exception, "Check the spelling. A gin file must import the modules that it binds."),
 )
 
 # gin's second reader takes the folder of a path for a package. It raises a TypeError at
@@ -278,10 +274,8 @@ def rewrite_gin_args(args: Sequence[str]) -> list[str]:
 def summarize_gin_config(model_dir: str, summary_writer, step: int) -> None:
   """Writes the configuration to `model_dir`/config.gin, in the first process only.
 
-  Args:
-    model_dir: a directory, created if missing.
-    summary_writer: must be None: only training writes to TensorBoard.
-    step: unused.
+  `summary_writer` must be None, because only training writes to TensorBoard. `step` is
+  unused.
   """
   del step
   if summary_writer is not None:

@@ -72,11 +72,7 @@ def open_examples(
 
 
 class PlainExamples:
-  """Reads a shard of a task of texts, without TensorFlow.
-
-  Attributes:
-    tasks: a list with the task.
-  """
+  """Reads a shard of a task of texts, without TensorFlow."""
 
   def __init__(
     self,
@@ -132,16 +128,13 @@ class PlainExamples:
 
 
 class SeqioExamples:
-  """Reads a shard of a seqio task or mixture, in order.
-
-  Attributes:
-    tasks: the mixture's tasks, or a list with the task.
-  """
+  """Reads a shard of a seqio task or mixture, in order."""
 
   def __init__(
     self, cfg: utils.DatasetConfig, model: Any, shard_id: int, num_shards: int
   ):
     self._provider = seqio.maybe_get_mixture_or_task(cfg.mixture_or_task_name)
+    # The mixture's tasks, or the task.
     self.tasks = seqio.get_subtasks(self._provider)
     self._cfg = cfg
     self._model = model
