@@ -4,7 +4,6 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any
 
 if __name__ == "__main__":
   from t5x import messages, quiet_start
@@ -101,7 +100,11 @@ def evaluate(
         for name, model_fn in model_fns.items()
       },
     )
-    _say(int(state.step), metrics.result())
+    # The loggers write all metrics, and stderr shows the numbers.
+    for task, values in (metrics.result() or {}).items():
+      numbers = {k: v for k, v in values.items() if isinstance(v, Real)}
+      text = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
+      messages.say(f"{task}, step {int(state.step)}: {text}")
     hosts.sync(f"step_{int(state.step)}:complete")
     done.add(path)
     if jax.process_index() == 0:
@@ -165,14 +168,6 @@ def _checkpoints(cfg: utils.RestoreCheckpointConfig, done: set[str]) -> Sequence
     )
   paths = [str(checkpoints.step_dir(cfg.path, step)) for step in steps]
   return [path for path in paths if path not in done]
-
-
-def _say(step: int, metrics: Any) -> None:
-  """Prints the numeric metrics; loggers write all metrics."""
-  for task, values in (metrics or {}).items():
-    numbers = {k: v for k, v in values.items() if isinstance(v, Real)}
-    text = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
-    messages.say(f"{task}, step {step}: {text}")
 
 
 def _main(argv: Sequence[str]) -> None:

@@ -103,6 +103,12 @@ def infer(
       refuses a write.
   """
   del checkpoint_ds_iter
+  if restore_checkpoint_cfg.mode == "all":
+    raise ValueError(
+      "RestoreCheckpointConfig.mode = 'all' is for t5x.eval: a folder of results "
+      "belongs to one checkpoint. Give the path of the checkpoint, or set mode = "
+      "'latest'."
+    )
   _check(mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shards)
   examples = open_examples(dataset_cfg, model, shard_id, num_shards)
   settings = _settings(mode, dataset_cfg, restore_checkpoint_cfg, checkpoint_period)
@@ -130,8 +136,14 @@ def infer(
       partitioner=partitioner,
       **examples.input_spec(),
     )
-    train_state = _restore(
-      initializer, partitioner, restore_checkpoint_cfg, fallback_init_rng, use_orbax
+    rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
+    train_state, _ = utils.create_checkpoint_manager_and_restore(
+      initializer,
+      partitioner,
+      restore_checkpoint_cfg,
+      restore_checkpoint_cfg.path,
+      rng,
+      use_orbax=use_orbax,
     )
     # No file in the directory changes before the checkpoint is restored.
     if shard_id == 0:
@@ -160,8 +172,15 @@ def infer(
       write = functools.partial(_write, write_fn, mode, vocabulary)
       chunks = functools.partial(examples.chunks, task, checkpoint_period)
       count = examples.count(task)
-      merge_task = merge if merge_chunked_results else None
-      _infer_task(files, chunks, count, run, write, merge_task)
+      try:
+        num_chunks = _write_chunks(chunks, count, files, run, write)
+      except KeyboardInterrupt as error:
+        error.add_note(files.kept(count))
+        raise
+      if jax.process_index() == 0:
+        files.finish(num_chunks, merge if merge_chunked_results else None)
+      hosts.sync(f"{files.result.name}:complete")
+      _say(f"Results: {files.result if merge_chunked_results else files.directory}")
 
 
 def _check(
@@ -227,35 +246,6 @@ def _is_open(files: ChunkFiles) -> bool:
   unknown = " The settings of the earlier run are unknown."
   _say(message if files.has_settings() else message + unknown)
   return False
-
-
-def _infer_task(
-  files: ChunkFiles, chunks, total: int | None, infer_fn, write_fn, merge
-) -> None:
-  """Runs a task of this shard, from the first unfinished chunk on."""
-  try:
-    count = _write_chunks(chunks, total, files, infer_fn, write_fn)
-  except KeyboardInterrupt as error:
-    error.add_note(files.kept(total))
-    raise
-  if jax.process_index() == 0:
-    files.finish(count, merge)
-  hosts.sync(f"{files.result.name}:complete")
-  _say(f"Results: {files.result if merge else files.directory}")
-
-
-def _restore(initializer, partitioner, cfg, fallback_init_rng, use_orbax):
-  if cfg.mode == "all":
-    raise ValueError(
-      "RestoreCheckpointConfig.mode = 'all' is for t5x.eval: a folder of results "
-      "belongs to one checkpoint. Give the path of the checkpoint, or set mode = "
-      "'latest'."
-    )
-  rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
-  train_state, _ = utils.create_checkpoint_manager_and_restore(
-    initializer, partitioner, cfg, cfg.path, rng, use_orbax=use_orbax
-  )
-  return train_state
 
 
 def _write_chunks(

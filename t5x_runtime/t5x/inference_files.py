@@ -526,6 +526,13 @@ def write_inferences_to_file(
       "At most one of include_all_inputs and input_fields_to_include may be set, got "
       "two. Leave one out."
     )
+
+  def is_chosen(name: str) -> bool:
+    if input_fields_to_include is None:
+      return include_all_inputs or name.endswith("_pretokenized")
+    names = {name, name.removesuffix("_pretokenized")}
+    return not names.isdisjoint(input_fields_to_include)
+
   predictions, aux = inferences
   texts = []
   if mode != "score" and isinstance(task_ds, Rows):
@@ -534,8 +541,7 @@ def write_inferences_to_file(
     texts = _decode(vocabulary, predictions)
   with epath.Path(path).open("w") as file:
     for i, example in enumerate(task_ds.as_numpy_iterator()):
-      fields = _chosen(example, include_all_inputs, input_fields_to_include)
-      record = {"inputs": {name: plain(value) for name, value in fields.items()}}
+      record = {"inputs": {k: plain(v) for k, v in example.items() if is_chosen(k)}}
       if mode == "score":
         record["score"] = plain(predictions[i])
       else:
@@ -561,15 +567,6 @@ def _dumped(record, encoder: type[json.JSONEncoder] | None) -> str:
   return json.dumps(
     record, default=lambda value: seqio.TensorAndNumpyEncoder().default(value)
   )
-
-
-def _chosen(example, all_of_them, names):
-  if all_of_them:
-    return example
-  if names is None:
-    return {k: v for k, v in example.items() if k.endswith("_pretokenized")}
-  chosen = {*names, *(f"{name}_pretokenized" for name in names)}
-  return {k: v for k, v in example.items() if k in chosen}
 
 
 def _decode(vocabulary, predictions):
