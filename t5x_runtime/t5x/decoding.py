@@ -269,22 +269,19 @@ def sample_token(
   if temperature < MIN_TEMPERATURE:
     return jnp.argmax(logits, axis=-1), jnp.zeros(logits.shape[0])
   scaled = logits / temperature
-  masked = _k_best(scaled, topk) if topk else _nucleus(scaled, topp)
+  masked = scaled
+  if topk:
+    best, _ = jax.lax.top_k(scaled, min(topk, scaled.shape[-1]))
+    masked = jnp.where(scaled < best[:, -1:], NEG_INF_VALUE, scaled)
+  elif topp:
+    masked = _nucleus(scaled, topp)
   token = jax.random.categorical(rng, masked)
   log_probs = jax.nn.log_softmax(masked)
   return token, jnp.take_along_axis(log_probs, token[:, None], axis=-1)[:, 0]
 
 
-def _k_best(logits: jax.Array, k: int) -> jax.Array:
-  """Masks the logits of each row below the k largest logits."""
-  best, _ = jax.lax.top_k(logits, min(k, logits.shape[-1]))
-  return jnp.where(logits < best[:, -1:], NEG_INF_VALUE, logits)
-
-
 def _nucleus(logits: jax.Array, topp: float) -> jax.Array:
-  """Masks the tokens outside the smallest set of probability >= topp; 0 masks none."""
-  if not topp:
-    return logits
+  """Masks the tokens outside the smallest set of probability >= topp."""
   ordered = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
   mass = jnp.cumsum(jax.nn.softmax(ordered, axis=-1), axis=-1)
   last = jnp.minimum(jnp.sum(mass < topp, axis=-1, keepdims=True), logits.shape[-1] - 1)

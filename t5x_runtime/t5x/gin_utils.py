@@ -298,22 +298,14 @@ def _parse_flags(args):
   try:
     return flags.FLAGS(rewrite_gin_args(args))
   except (ValueError, flags.Error) as error:
-    message = one_line(error).rstrip(".")
-    sys.exit(f"{args[0]}: {message}. {_flag_fix(error, args)}")
-
-
-def _flag_fix(error: Exception, args: Sequence[str]) -> str:
-  """Returns the fix of an error in the flags: a macro needs the prefix --gin."""
-  name = getattr(error, "flagname", "")
-  if not re.fullmatch("[A-Z][A-Z0-9_]*", name):
-    return "--helpfull lists the flags."
-  arg = next((arg for arg in args if re.match(rf"--?{name}(=|$)", arg)), f"--{name}")
-  setting = arg.lstrip("-")
-  value = "" if "=" in setting else "=VALUE"
-  return (
-    f"Write --gin.{setting}{value}; text needs extra quotes, as in "
-    "--gin.NAME=\"'text'\"."
-  )
+    fix = "--helpfull lists the flags."
+    name = getattr(error, "flagname", "")
+    if re.fullmatch("[A-Z][A-Z0-9_]*", name):  # A macro, which needs --gin.
+      texts = [arg.lstrip("-") for arg in args if re.match(rf"--?{name}=", arg)]
+      setting = texts[0] if texts else f"{name}=VALUE"
+      quotes = "text needs extra quotes, as in --gin.NAME=\"'text'\"."
+      fix = f"Write --gin.{setting}; {quotes}"
+    sys.exit(f"{args[0]}: {one_line(error).rstrip('.')}. {fix}")
 
 
 # Functions for gin files, because gin has no expressions.
