@@ -3,6 +3,10 @@
 The index, a file `checkpoint`, is {'version': 3, 'optimizer': {'target': ...,
 'state': ...}}. A leaf is either an array (inline) or a tensorstore spec with a kvstore
 path relative to the checkpoint's directory.
+
+Arrays pass through host memory in groups, with the largest arrays first. The groups
+shrink while the restored parameters grow, so the peak is little more than the size of
+the parameters.
 """
 
 import dataclasses
@@ -19,8 +23,6 @@ from etils import epath
 from flax import serialization, traverse_util
 from jax.sharding import Sharding
 
-from t5x import checkpoint_memory
-
 INDEX_FILE = "checkpoint"
 VERSION = 3
 # Maximal bytes of a file, so that reading a shard does not read the whole array.
@@ -29,28 +31,43 @@ _CONCURRENT_READS = 8
 # Parameters are float32 or narrower.
 ITEM_BYTES = 4
 _ALIGNMENT = 64
+# A group is this part of all bytes, because reading holds two or three copies of the
+# group (compressed, decompressed, cast). `_LEAST` bytes keep a disk and several cores
+# busy.
+_PART = 1 / 64
+_LEAST = 32 * 1024 * 1024
+
+
+def groups(sizes: Mapping[str, int]) -> list[list[str]]:
+  """Groups the names of arrays by size, with the largest arrays first.
+
+  A group has at least one array, and further arrays up to the limit of bytes.
+
+  Args:
+    sizes: bytes of arrays by name.
+  """
+  limit = max(_LEAST, int(_PART * sum(sizes.values())))
+  group_size = math.inf
+  grouped = []
+  for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+    if group_size + sizes[name] > limit:
+      grouped.append([])
+      group_size = 0
+    grouped[-1].append(name)
+    group_size += sizes[name]
+  return grouped
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredArray:
-  """An array in an index.
+  """An array in an index."""
 
-  Attributes:
-    name: path of the array in the state, as in target/decoder/logits_dense/kernel.
-    shape: shape of the whole array.
-    directory: directory of the checkpoint.
-    folder: folder of the zarr array, relative to `directory`; None if `value` is
-      inline.
-    value: the inline array.
-    dtype: dtype of a zarr array in the index; None if the index has no dtype.
-  """
-
-  name: str
-  shape: tuple[int, ...]
-  directory: epath.Path
-  folder: str | None = None
+  name: str  # The path in the state, as in target/decoder/logits_dense/kernel.
+  shape: tuple[int, ...]  # Of the whole array.
+  directory: epath.Path  # Of the checkpoint.
+  folder: str | None = None  # Of the zarr array; None if `value` is inline.
   value: np.ndarray | None = None
-  dtype: str | None = None
+  dtype: str | None = None  # Of a zarr array; None if the index has no dtype.
 
   @property
   def nbytes(self) -> int:
@@ -70,7 +87,10 @@ class StoredArray:
     """
     try:
       if self.folder is None:
-        return _place_inline(self.value, sharding, dtype)
+        value = self.value if dtype is None else self.value.astype(jnp.dtype(dtype))
+        if sharding is None:
+          return value
+        return jax.make_array_from_callback(self.shape, sharding, value.__getitem__)
       store = self._open(dtype)
       if sharding is None:
         return store.read().result()
@@ -96,21 +116,17 @@ class StoredArray:
     if tuple(store.shape) != self.shape:
       raise ValueError(f"the array on disk has shape {tuple(store.shape)}")
     if self.dtype is not None:
-      _check_layout(store, self.dtype)
+      # tensorstore trusts the metadata on disk, and would return wrong numbers.
+      metadata = store.spec().to_json()["metadata"]
+      layout = (metadata["dtype"], metadata["order"])
+      expected = self.dtype
+      if expected != "bfloat16":
+        expected = np.dtype(expected).newbyteorder("<").str
+      if layout != (expected, "C"):
+        raise ValueError(
+          f"the array on disk is {layout[0]} in order {layout[1]}, not {expected} C"
+        )
     return store if dtype is None else ts.cast(store, ts.dtype(jnp.dtype(dtype).name))
-
-
-def _check_layout(store, name: str) -> None:
-  """Raises a ValueError if the dtype on disk is not `name`, or the order is not C.
-
-  tensorstore trusts the metadata on disk, and would return wrong numbers.
-  """
-  expected = name if name == "bfloat16" else np.dtype(name).newbyteorder("<").str
-  metadata = store.spec().to_json()["metadata"]
-  dtype = metadata["dtype"]
-  order = metadata["order"]
-  if (dtype, order) != (expected, "C"):
-    raise ValueError(f"the array on disk is {dtype} in order {order}, not {expected} C")
 
 
 def kvstore(path: epath.Path) -> dict[str, Any]:
@@ -178,7 +194,7 @@ def read_arrays(
 ) -> dict[str, Any]:
   """Reads several entries at once, with the given shardings and dtypes.
 
-  Host memory holds little besides the results: see `checkpoint_memory`.
+  Host memory holds little besides the results.
 
   Args:
     entries: the entries to read, by name.
@@ -198,7 +214,7 @@ def read_arrays(
 
   values = {}
   with futures.ThreadPoolExecutor(_CONCURRENT_READS) as pool:
-    for group in checkpoint_memory.groups({n: x.nbytes for n, x in entries.items()}):
+    for group in groups({name: x.nbytes for name, x in entries.items()}):
       values |= zip(group, pool.map(read, group), strict=True)
   return values
 
@@ -238,7 +254,7 @@ def write_checkpoint(
       {**index[name], "kvstore": kvstore(directory / folder)}, create=True, open=True
     )
   stores = dict(zip(stores, _ended(stores.values()), strict=True))
-  for names in checkpoint_memory.groups({name: state[name].nbytes for name in stores}):
+  for names in groups({name: state[name].nbytes for name in stores}):
     writes = []
     try:
       for name in names:
@@ -321,13 +337,6 @@ def _start_reading(store) -> tuple[np.ndarray, ts.Future]:
   start = -buffer.ctypes.data % _ALIGNMENT
   value = buffer[start : start + size].view(dtype).reshape(store.shape)
   return value, ts.array(value).write(store)
-
-
-def _place_inline(value: np.ndarray, sharding, dtype):
-  value = value if dtype is None else value.astype(jnp.dtype(dtype))
-  if sharding is None:
-    return value
-  return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
 
 def first_line(error: Exception) -> str:

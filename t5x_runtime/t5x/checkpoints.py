@@ -1,31 +1,110 @@
-"""Saves and restores checkpoints in T5X's own format and in Orbax's format.
+"""Finds, saves and restores checkpoints in T5X's own format and in Orbax's format.
 
 `Checkpointer` reads and writes T5X's format. `OrbaxCheckpointManagerInterface` writes
 Orbax's format and restores both formats. Arrays are read directly into the final
-sharding and dtype.
+sharding and dtype. A checkpoint is a folder `checkpoint_<step>`.
 """
 
 import dataclasses
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import flax.core
 import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
 from flax import traverse_util
+from jax.sharding import NamedSharding, PartitionSpec
 
 from t5x import checkpoint_arrays, orbax_format
+from t5x.checkpoint_arrays import INDEX_FILE
 from t5x.checkpoint_arrays import VERSION as VERSION
-from t5x.checkpoint_paths import (
-  all_steps,
-  find_checkpoint,
-  latest_step,
-  resolve_checkpoint,
-  step_dir,
-)
-from t5x.checkpoint_restore import flatten, restore
 from t5x.hosts import sync
+
+_PREFIX = "checkpoint"
+_STEP_DIR = re.compile(rf"{_PREFIX}_(\d+)$")
+
+
+def all_steps(checkpoints_dir: str) -> list[int]:
+  """Returns the steps of a directory's complete checkpoints, in both formats."""
+  directory = epath.Path(checkpoints_dir)
+  if not directory.is_dir():
+    return []
+  steps = []
+  for child in directory.iterdir():
+    match = _STEP_DIR.match(child.name)
+    if match and (is_t5x_format(child) or orbax_format.is_orbax_format(child)):
+      steps.append(int(match.group(1)))
+  return sorted(steps)
+
+
+def latest_step(checkpoints_dir: str) -> int | None:
+  """Returns the last of `all_steps`, or None without checkpoints."""
+  return max(all_steps(checkpoints_dir), default=None)
+
+
+def is_t5x_format(path: epath.PathLike) -> bool:
+  """Returns whether a directory is a checkpoint in T5X's own format."""
+  return (epath.Path(path) / INDEX_FILE).is_file()
+
+
+def step_dir(checkpoints_dir: epath.PathLike, step: int) -> epath.Path:
+  """Returns the path of a step's checkpoint."""
+  return epath.Path(checkpoints_dir) / f"{_PREFIX}_{step}"
+
+
+def find_checkpoint(path: epath.PathLike, step: int | None = None) -> epath.Path:
+  """Returns the path of the index file of a T5X checkpoint.
+
+  Args:
+    path: path of the index, of the checkpoint, or of a directory of checkpoints.
+    step: step of a checkpoint in a directory of checkpoints; None means the latest.
+  """
+  directory = resolve_checkpoint(path, step)
+  if not is_t5x_format(directory):
+    raise ValueError(
+      f"Expected a checkpoint in T5X's format at {path}, got a checkpoint in Orbax's "
+      "format. Restore the checkpoint with OrbaxCheckpointManagerInterface."
+    )
+  return directory / INDEX_FILE
+
+
+def resolve_checkpoint(
+  path: epath.PathLike, step: int | None = None, latest: bool = True
+) -> epath.Path:
+  """Returns the directory of a checkpoint in T5X's or Orbax's format.
+
+  Args:
+    path: path of the checkpoint, of the index, or of a directory of checkpoints.
+    step: step of a checkpoint in a directory of checkpoints.
+    latest: whether `step=None` means the latest checkpoint of a directory.
+  """
+  if not str(path):
+    raise ValueError("Expected the path of a checkpoint, got ''. Set CHECKPOINT_PATH.")
+  directory = epath.Path(path)
+  if directory.name == INDEX_FILE and directory.is_file():
+    directory = directory.parent
+  if not directory.exists():
+    raise ValueError(
+      f"Checkpoint {path} does not exist. Expected the directory of a checkpoint (with "
+      f"a file '{INDEX_FILE}' or a folder 'state'). Check CHECKPOINT_PATH."
+    )
+  if is_t5x_format(directory) or orbax_format.is_orbax_format(directory):
+    return directory
+  steps = all_steps(directory)
+  if step is None and latest and steps:
+    step = steps[-1]
+  if step in steps:
+    return step_dir(directory, step)
+  raise ValueError(
+    f"{path} is not a checkpoint: {path} has neither a file '{INDEX_FILE}' (T5X) nor a "
+    f"folder 'state' (Orbax). Checkpoints found in {path}: {steps or 'none'}"
+    + (f"; the requested step is {step}." if step is not None else ".")
+    + " Give the path of one checkpoint, such as .../checkpoint_1000."
+  )
 
 
 def load_t5x_checkpoint(
@@ -45,8 +124,80 @@ def load_t5x_checkpoint(
   return traverse_util.unflatten_dict(state, sep="/")
 
 
+def restore(
+  directory: epath.Path, train_state, partitioner, restore_dtype, fallback_state=None
+):
+  """Returns a train state with a checkpoint's parameters and step.
+
+  Args:
+    directory: directory of the checkpoint.
+    train_state: names, shapes and logical axes of the parameters.
+    partitioner: the layout of parameters on the devices.
+    restore_dtype: dtype of the parameters; None keeps the stored dtype.
+    fallback_state: values for parameters missing in the checkpoint, {'target': ...}.
+
+  Raises:
+    ValueError: if a parameter is missing, has another shape or is damaged.
+  """
+  if is_t5x_format(directory):
+    stored = checkpoint_arrays.read_index(directory)
+    read_arrays = checkpoint_arrays.read_arrays
+  else:
+    stored = orbax_format.read_index(directory)
+    read_arrays = functools.partial(orbax_format.read_arrays, directory)
+  expected = flatten(train_state.state_dict())
+  fallback = flatten(fallback_state or {})
+  _check_complete(directory, expected, stored, fallback)
+  axes = {}
+  if train_state.params_axes is not None:
+    axes = flatten({"target": partitioner.get_mesh_axes(train_state).params})
+  shardings = {
+    name: NamedSharding(partitioner.mesh, axes.get(name) or PartitionSpec())
+    for name in expected
+  }
+  dtypes = {name: restore_dtype for name in expected if name.startswith("target/")}
+  entries = {name: stored[name] for name in expected if name in stored}
+  state = read_arrays(entries, shardings, dtypes)
+  for name in expected.keys() - entries.keys():
+    state[name] = jax.device_put(fallback[name], shardings[name])
+  return train_state.restore_state(traverse_util.unflatten_dict(state, sep="/"))
+
+
+def _check_complete(directory, expected, stored, fallback) -> None:
+  """Raises a ValueError if a parameter is missing or has another shape."""
+  for name, leaf in expected.items():
+    if name in stored and tuple(stored[name].shape) != tuple(leaf.shape):
+      raise ValueError(
+        f"Checkpoint {directory}: parameter {name} has shape "
+        f"{tuple(stored[name].shape)}, but the model expects {tuple(leaf.shape)}. The "
+        "model's configuration (vocab_size, emb_dim, num_heads, head_dim, mlp_dim) "
+        "must match the checkpoint. Correct the configuration."
+      )
+  if missing := sorted(expected.keys() - stored.keys() - fallback.keys()):
+    raise ValueError(
+      f"Checkpoint {directory}: parameter {missing[0]} is missing ({len(missing)} of "
+      f"the model's {len(expected)} parameters are missing: {missing[:5]}). The "
+      f"checkpoint holds {len(stored)} arrays. The model's configuration (layers, "
+      "mlp_activations, logits_via_embedding) must match the checkpoint. Correct the "
+      "configuration, or set RestoreCheckpointConfig.fallback_to_scratch."
+    )
+
+
+def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the leaves of nested dicts by path, as in target/decoder/..."""
+  return traverse_util.flatten_dict(flax.core.unfreeze(tree), sep="/")
+
+
 class _Manager:
-  """Manages the checkpoints of a directory; subclasses define the fields."""
+  """Manages the checkpoints of a directory; subclasses order and default the fields."""
+
+  directory: epath.PathLike  # Of the `checkpoint_<step>` directories.
+  train_state: Any  # Names, shapes and logical axes of the parameters.
+  partitioner: Any  # The layout of parameters on the devices.
+  dataset_iterator: Any  # Must be None: training is not in the contract.
+  keep: int | None  # Number of checkpoints to keep; None keeps all.
+  save_dtype: Any  # Of floating-point parameters on disk; None changes no dtype.
+  restore_dtype: Any  # Of parameters after restoring; None keeps the stored dtype.
 
   def __post_init__(self):
     if self.dataset_iterator is not None:
@@ -109,17 +260,7 @@ class _Manager:
 
 @dataclasses.dataclass(eq=False)
 class Checkpointer(_Manager):
-  """Reads and writes T5X's own format.
-
-  Attributes:
-    train_state: names, shapes and logical axes of the parameters.
-    partitioner: the layout of parameters on the devices.
-    checkpoints_dir: directory of the `checkpoint_<step>` directories.
-    dataset_iterator: must be None: training is not in the contract.
-    keep: number of checkpoints to keep; None keeps all.
-    save_dtype: dtype of floating-point parameters on disk; None changes no dtype.
-    restore_dtype: dtype of parameters after restoring; None keeps the stored dtype.
-  """
+  """Reads and writes T5X's own format."""
 
   train_state: Any
   partitioner: Any
@@ -162,18 +303,7 @@ class Checkpointer(_Manager):
 
 @dataclasses.dataclass(eq=False)
 class OrbaxCheckpointManagerInterface(_Manager):
-  """Writes Orbax's format in T5X's layout, and restores T5X's and Orbax's format.
-
-  Attributes:
-    directory: directory of the `checkpoint_<step>` directories.
-    train_state: names, shapes and logical axes of the parameters.
-    partitioner: the layout of parameters on the devices.
-    dataset_iterator: must be None: training is not in the contract.
-    save_dtype: dtype of floating-point parameters on disk; None changes no dtype.
-    restore_dtype: dtype of parameters after restoring; None keeps the stored dtype.
-    keep: number of checkpoints to keep; None keeps all.
-    period: unused period of saving in training; `save` writes at every step.
-  """
+  """Writes Orbax's format in T5X's layout, and restores T5X's and Orbax's format."""
 
   directory: str
   train_state: Any
@@ -182,7 +312,7 @@ class OrbaxCheckpointManagerInterface(_Manager):
   save_dtype: Any = None
   restore_dtype: Any = None
   keep: int | None = None
-  period: int | None = 1
+  period: int | None = 1  # Of saving in training; `save` writes at every step.
 
   def save(self, train_state: Any) -> bool:
     """Writes `checkpoint_<step>`, and returns True."""

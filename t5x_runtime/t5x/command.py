@@ -13,15 +13,13 @@ import jax
 from absl import flags, logging
 from etils import epy
 
-from t5x import gin_utils, hosts, kept_programs, platforms, quiet_start
+from t5x import gin_utils, hosts, kept_programs, quiet_start
 
 with epy.lazy_imports():
   import seqio
 
 # The parent folder of the t5x package, where gin files are also searched.
 _PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Entry points in other packages: functions that return a folder of gin files.
-_FOLDERS = "t5x.gin_search_paths"
 
 
 def define_flags() -> None:
@@ -71,9 +69,12 @@ def run(
   kept_programs.keep_programs()
   try:
     hosts.connect()
-    platforms.check_platform()
+    hosts.check_platform()
     gin.configurable(work)
-    folders = [*values.gin_search_paths, _PACKAGE_PARENT, *_folders()]
+    # Entry points of other packages are functions that return a folder of gin files.
+    entry_points = importlib.metadata.entry_points(group="t5x.gin_search_paths")
+    packages = [entry_point.load()() for entry_point in entry_points]
+    folders = [*values.gin_search_paths, _PACKAGE_PARENT, *packages]
     gin_utils.parse_gin_flags(folders, values.gin_file, values.gin_bindings)
     set_by_flags = {name: x for name, x in flag_values.items() if x is not None}
     # Networks rely on JAX's default promotion, so the user's settings of promotion do
@@ -94,9 +95,3 @@ def run(
       f"{name}: The device's memory is full: {reason}. Lower BATCH_SIZE or "
       "TASK_FEATURE_LENGTHS, or set PARAM_DTYPE='bfloat16'."
     )
-
-
-def _folders() -> list[str]:
-  """Returns the folders of gin files from the entry points of installed packages."""
-  entry_points = importlib.metadata.entry_points(group=_FOLDERS)
-  return [entry_point.load()() for entry_point in entry_points]

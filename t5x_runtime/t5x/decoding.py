@@ -7,47 +7,142 @@ model only through `tokens_to_logits(DecodingState) -> (logits [B * N, V], cache
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from t5x.beam_search import beam_search as beam_search
-from t5x.beam_search import brevity_penalty as brevity_penalty
-from t5x.beams import MIN_TEMPERATURE, NEG_INF_VALUE, DecodingState, TokensToLogits
-from t5x.beams import NEG_INF as NEG_INF
-from t5x.beams import add_beam_dim as add_beam_dim
-from t5x.beams import cache_gather_beams as cache_gather_beams
-from t5x.beams import cache_map as cache_map
-from t5x.beams import flat_batch_beam_expand as flat_batch_beam_expand
-from t5x.beams import flatten_beam_dim as flatten_beam_dim
-from t5x.beams import unflatten_beam_dim as unflatten_beam_dim
+PyTree = Any
+
+# The log probability of impossible events; finite, so that float32 sums stay valid.
+NEG_INF_VALUE = -1.0e7
+NEG_INF = np.array(NEG_INF_VALUE)
+# Lower temperatures mean greedy decoding.
+MIN_TEMPERATURE = np.array(1e-4)
+
+
+@flax.struct.dataclass
+class DecodingState:
+  """The model's input at one decoding step."""
+
+  cur_index: jax.Array  # [rows] index of the current token.
+  sequences: jax.Array  # [rows, length] tokens so far.
+  cur_token: jax.Array  # [rows, 1] the current token.
+  cache: Mapping[str, Any]
+
+
+TokensToLogits = Callable[[DecodingState], tuple[jax.Array, Mapping[str, Any]]]
+
+
+def cache_map(
+  fn: Callable[..., jax.Array], cache: Mapping, apply_to_index: bool = False
+) -> Mapping:
+  """Maps `fn` over a cache, except for leaves with the name `cache_index`.
+
+  Args:
+    fn: function of a leaf.
+    cache: nested mapping from names to arrays.
+    apply_to_index: whether `fn` also maps the index leaves.
+  """
+
+  def visit(path, leaf):
+    is_index = getattr(path[-1], "key", None) == "cache_index"
+    return leaf if is_index and not apply_to_index else fn(leaf)
+
+  return jax.tree_util.tree_map_with_path(visit, cache)
+
+
+def add_beam_dim(x: jax.Array, beam_size: int, offset: int = 0) -> jax.Array:
+  """Repeats each row: [..., batch, rest] -> [..., batch, beam, rest]."""
+  return jnp.repeat(jnp.expand_dims(x, offset + 1), beam_size, axis=offset + 1)
+
+
+def flatten_beam_dim(x: jax.Array, offset: int = 0) -> jax.Array:
+  """Merges batch and beam: [..., batch, beam, rest] -> [..., batch * beam, rest]."""
+  shape = x.shape
+  if len(shape) < offset + 2:
+    raise ValueError(
+      f"flatten_beam_dim needs at least {offset + 2} dimensions (offset {offset}), "
+      f"got shape {shape}. Add the beam dimension first (add_beam_dim)."
+    )
+  merged = shape[offset] * shape[offset + 1]
+  return x.reshape((*shape[:offset], merged, *shape[offset + 2 :]))
+
+
+def unflatten_beam_dim(
+  x: jax.Array, batch_size: int, beam_size: int, offset: int = 0
+) -> jax.Array:
+  """Splits batch and beam: [..., batch * beam, rest] -> [..., batch, beam, rest]."""
+  if x.shape[offset] != batch_size * beam_size:
+    raise ValueError(
+      f"Expected dimension {offset} to be batch_size * beam_size = "
+      f"{batch_size} * {beam_size}, got shape {x.shape}."
+    )
+  return x.reshape((*x.shape[:offset], batch_size, beam_size, *x.shape[offset + 1 :]))
+
+
+def flat_batch_beam_expand(x: jax.Array, beam_size: int, offset: int = 0) -> jax.Array:
+  """Repeats rows adjacently: [..., batch, rest] -> [..., batch * beam, rest]."""
+  return jnp.repeat(x, beam_size, axis=offset)
+
+
+def gather_beams(nested: PyTree, beam_indices: jax.Array, offset: int = 0) -> PyTree:
+  """Gathers beams of [batch, beam, ...] leaves by `beam_indices` [batch, new_beam]."""
+
+  def pick(leaf):
+    rows = jnp.arange(leaf.shape[offset])[:, None]
+    return leaf[(*[slice(None)] * offset, rows, beam_indices)]
+
+  return jax.tree.map(pick, nested)
+
+
+def cache_gather_beams(
+  nested: PyTree,
+  beam_indices: jax.Array,
+  batch_size: int,
+  old_beam_size: int,
+  new_beam_size: int,
+  one_hot: bool = True,
+  offset: int = 0,
+) -> PyTree:
+  """Gathers beams like `gather_beams`, in a cache with index leaves without a batch.
+
+  Args:
+    nested: cache with [batch, old_beam, ...] leaves.
+    beam_indices: [batch, new_beam] indices into the old beams.
+    batch_size: batch, checked against `beam_indices`.
+    old_beam_size: number of beams in `nested`, unused.
+    new_beam_size: new_beam, checked against `beam_indices`.
+    one_hot: unused, accepted for compatibility.
+    offset: number of dimensions before the batch (1 for scanned layers).
+  """
+  del old_beam_size, one_hot
+  if beam_indices.shape != (batch_size, new_beam_size):
+    raise ValueError(
+      f"Expected beam_indices of shape {(batch_size, new_beam_size)}, got "
+      f"{beam_indices.shape}."
+    )
+  return cache_map(lambda leaf: gather_beams(leaf, beam_indices, offset), nested)
+
+
+# ---- Sampling. ----
 
 
 @flax.struct.dataclass
 class SamplingLoopState:
-  """State of `temperature_sample`; R = batch * num_decodes.
+  """State of `temperature_sample`; R = batch * num_decodes."""
 
-  Attributes:
-    cur_index: [R] index of each row's current token.
-    sequences: [R, L + 2] tokens; column 0 is the start token, and the last column
-      receives the writes of ended rows.
-    cache: the model's cache.
-    cur_token: [R, 1] the current token.
-    ended: [R] whether the row has finished.
-    rng: key for the next step, which splits the key.
-    log_prob: [R] log probability of the sampled tokens.
-  """
-
-  cur_index: jax.Array
+  cur_index: jax.Array  # [R] index of each row's current token.
+  # [R, L + 2]: column 0 is the start token; the last column takes ended rows' writes.
   sequences: jax.Array
   cache: Mapping[str, Any]
-  cur_token: jax.Array
-  ended: jax.Array
-  rng: jax.Array
-  log_prob: jax.Array
+  cur_token: jax.Array  # [R, 1] the current token.
+  ended: jax.Array  # [R] whether the row has ended.
+  rng: jax.Array  # Key for the next step, which splits the key.
+  log_prob: jax.Array  # [R] log probability of the sampled tokens.
 
 
 def temperature_sample(
@@ -96,12 +191,23 @@ def temperature_sample(
     pick=functools.partial(sample_token, temperature=temperature, topk=topk, topp=topp),
     last_index=inputs.shape[1],
   )
-  state = _sampling_init(
-    prompts,
+  rows = prompts.shape[0]
+  sequences = prompts.astype(jnp.int32)
+  if initial_index is None:
+    # Decoding starts from token 0, for every token in column 0 of `inputs`.
+    sequences = jnp.zeros_like(sequences)
+    cur_index = jnp.zeros(rows, jnp.int32)
+  else:
+    cur_index = expand(jnp.asarray(initial_index, jnp.int32))
+  state = SamplingLoopState(
+    cur_index=cur_index,
+    sequences=sequences,
     # A prefilled cache has one index per row, other caches have one index in total.
-    cache_map(expand_leaf, cache, apply_to_index=initial_index is not None),
-    jax.random.PRNGKey(0) if decode_rng is None else decode_rng,
-    None if initial_index is None else expand(jnp.asarray(initial_index)),
+    cache=cache_map(expand_leaf, cache, apply_to_index=initial_index is not None),
+    cur_token=jnp.take_along_axis(sequences, cur_index[:, None], axis=1),
+    ended=jnp.zeros(rows, jnp.bool_),
+    rng=jax.random.PRNGKey(0) if decode_rng is None else decode_rng,
+    log_prob=jnp.zeros(rows, jnp.float32),
   )
   final = jax.lax.while_loop(lambda state: ~jnp.all(state.ended), step_fn, state)
   batch = inputs.shape[0]
@@ -111,25 +217,6 @@ def temperature_sample(
   return (
     jnp.take_along_axis(decodes, order[..., None], axis=1),
     jnp.take_along_axis(scores, order, axis=1),
-  )
-
-
-def _sampling_init(prompts, cache, rng, initial_index) -> SamplingLoopState:
-  count = prompts.shape[0]
-  if initial_index is None:
-    # Decoding starts from token 0, for every token in column 0 of `inputs`.
-    prompts = jnp.zeros_like(prompts)
-    initial_index = jnp.zeros(count)
-  sequences = prompts.astype(jnp.int32)
-  cur_index = initial_index.astype(jnp.int32)
-  return SamplingLoopState(
-    cur_index=cur_index,
-    sequences=sequences,
-    cache=cache,
-    cur_token=jnp.take_along_axis(sequences, cur_index[:, None], axis=1),
-    ended=jnp.zeros((count,), jnp.bool_),
-    rng=rng,
-    log_prob=jnp.zeros((count,), jnp.float32),
   )
 
 
@@ -144,12 +231,7 @@ def _sample_step(
 ) -> SamplingLoopState:
   """Feeds the current token, then takes the next token of the prompt or samples."""
   logits, cache = tokens_to_logits(
-    DecodingState(
-      cur_index=state.cur_index,
-      sequences=state.sequences,
-      cur_token=state.cur_token,
-      cache=state.cache,
-    )
+    DecodingState(state.cur_index, state.sequences, state.cur_token, state.cache)
   )
   sample_rng, rng = jax.random.split(state.rng)
   sampled, log_prob = pick(logits, sample_rng)
@@ -187,24 +269,194 @@ def sample_token(
   if temperature < MIN_TEMPERATURE:
     return jnp.argmax(logits, axis=-1), jnp.zeros(logits.shape[0])
   scaled = logits / temperature
-  masked = _k_best(scaled, topk) if topk else _nucleus(scaled, topp)
+  masked = scaled
+  if topk:
+    best, _ = jax.lax.top_k(scaled, min(topk, scaled.shape[-1]))
+    masked = jnp.where(scaled < best[:, -1:], NEG_INF_VALUE, scaled)
+  elif topp:
+    masked = _nucleus(scaled, topp)
   token = jax.random.categorical(rng, masked)
   log_probs = jax.nn.log_softmax(masked)
   return token, jnp.take_along_axis(log_probs, token[:, None], axis=-1)[:, 0]
 
 
-def _k_best(logits: jax.Array, k: int) -> jax.Array:
-  """Masks the logits of each row below the k largest logits."""
-  best, _ = jax.lax.top_k(logits, min(k, logits.shape[-1]))
-  return jnp.where(logits < best[:, -1:], NEG_INF_VALUE, logits)
-
-
 def _nucleus(logits: jax.Array, topp: float) -> jax.Array:
-  """Masks the tokens outside the smallest set of probability >= topp; 0 masks none."""
-  if not topp:
-    return logits
+  """Masks the tokens outside the smallest set of probability >= topp."""
   ordered = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
   mass = jnp.cumsum(jax.nn.softmax(ordered, axis=-1), axis=-1)
   last = jnp.minimum(jnp.sum(mass < topp, axis=-1, keepdims=True), logits.shape[-1] - 1)
   floor = jnp.take_along_axis(ordered, last, axis=-1)
   return jnp.where(logits < floor, NEG_INF_VALUE, logits)
+
+
+# ---- Beam search. ----
+
+
+def brevity_penalty(alpha: float, length: int | jax.Array) -> jax.Array:
+  """Computes ((5 + length) / 6) ** alpha, the divisor of log probabilities.
+
+  Wu et al. 2016 (https://arxiv.org/abs/1609.08144), equation 14.
+  """
+  return jnp.power((5.0 + length) / 6.0, alpha)
+
+
+@flax.struct.dataclass
+class BeamState:
+  """State of `beam_search`; K = num_decodes, and scores are in increasing order."""
+
+  cur_index: jax.Array  # () index of the current token.
+  live_logprobs: jax.Array  # [B, K] log probabilities of open hypotheses.
+  finished_scores: jax.Array  # [B, K] scores of closed hypotheses.
+  live_seqs: jax.Array  # [B, K, L + 1] tokens of open hypotheses.
+  finished_seqs: jax.Array  # [B, K, L + 1] tokens of closed hypotheses.
+  finished_flags: jax.Array  # [B, K] whether a slot holds a closed hypothesis.
+  cache: Mapping[str, Any]  # [B, K, ...]
+
+
+def beam_search(
+  inputs: jax.Array,
+  cache: Mapping[str, Any],
+  tokens_to_logits: TokensToLogits,
+  eos_id: int,
+  num_decodes: int = 4,
+  alpha: float = 0.6,
+  decode_rng: jax.Array | None = None,
+  cache_offset: int = 0,
+  initial_index: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the `num_decodes` best hypotheses by log probability / brevity penalty.
+
+  Args:
+    inputs: [B, L] forced tokens, 0 at free positions; column 0 is the start token.
+    cache: the model's cache for B rows.
+    tokens_to_logits: one step of the model.
+    eos_id: token that closes a hypothesis.
+    num_decodes: K, the width of the beam.
+    alpha: exponent of the brevity penalty.
+    decode_rng: ignored, because beam search is deterministic.
+    cache_offset: number of dimensions before the batch in cache leaves.
+    initial_index: must be None: the contract has no prefill for beam search.
+
+  Returns:
+    Decodes [B, K, L] and scores [B, K], by increasing score.
+  """
+  del decode_rng
+  if initial_index is not None:
+    raise ValueError(
+      "beam_search expected initial_index=None, got an array. Prefilled prompts are "
+      "not supported here: pass the prompt in `inputs` or use temperature_sample."
+    )
+  length = inputs.shape[1]
+  step_fn = functools.partial(
+    _beam_step,
+    prompts=jnp.pad(jnp.asarray(inputs), ((0, 0), (0, 1))),
+    tokens_to_logits=tokens_to_logits,
+    eos_id=eos_id,
+    alpha=alpha,
+    cache_offset=cache_offset,
+  )
+  final = jax.lax.while_loop(
+    functools.partial(_beam_continues, length=length, alpha=alpha),
+    step_fn,
+    _beam_init(inputs.shape[0], num_decodes, length, cache, cache_offset),
+  )
+  closed = jnp.any(final.finished_flags, axis=1)
+  seqs = jnp.where(closed[:, None, None], final.finished_seqs, final.live_seqs)
+  scores = jnp.where(closed[:, None], final.finished_scores, final.live_logprobs)
+  return seqs[:, :, 1:], scores
+
+
+def _beam_init(batch, beam, length, cache, offset) -> BeamState:
+  empty = jnp.zeros((batch, beam, length + 1), jnp.int32)
+  # At first, only one hypothesis is open. Otherwise the beam would hold K equal
+  # hypotheses.
+  only_last = jnp.where(jnp.arange(beam) == beam - 1, 0.0, NEG_INF_VALUE)
+  return BeamState(
+    cur_index=jnp.zeros((), jnp.int32),
+    live_logprobs=jnp.tile(only_last[None].astype(jnp.float32), (batch, 1)),
+    finished_scores=jnp.full((batch, beam), NEG_INF_VALUE, jnp.float32),
+    live_seqs=empty,
+    finished_seqs=empty,
+    finished_flags=jnp.zeros((batch, beam), jnp.bool_),
+    cache=cache_map(lambda x: add_beam_dim(x, beam, offset), cache),
+  )
+
+
+def _beam_continues(state: BeamState, *, length, alpha) -> jax.Array:
+  """Returns whether an open hypothesis can still displace a closed hypothesis."""
+  # Log probabilities only fall and the penalty grows with length, so the best possible
+  # score of an open hypothesis is the current log probability at the full length.
+  best_open = state.live_logprobs[:, -1] / brevity_penalty(alpha, length)
+  worst_closed = jnp.min(state.finished_scores, axis=1)
+  return (state.cur_index < length) & jnp.any(worst_closed <= best_open)
+
+
+def _beam_step(
+  state: BeamState,
+  *,
+  prompts,
+  tokens_to_logits,
+  eos_id,
+  alpha,
+  cache_offset,
+) -> BeamState:
+  """Extends every open hypothesis; keeps the K best open and the K best closed."""
+  beam = state.live_logprobs.shape[1]
+  log_probs, cache = _beam_logprobs(state, prompts, tokens_to_logits, cache_offset)
+  # Among 2K candidates, at least K do not end in EOS.
+  vocab = log_probs.shape[-1]
+  top, flat_index = jax.lax.top_k(log_probs.reshape(log_probs.shape[0], -1), 2 * beam)
+  parents = flat_index // vocab
+  tokens = (flat_index % vocab).astype(jnp.int32)
+  seqs = gather_beams(state.live_seqs, parents)
+  seqs = seqs.at[:, :, state.cur_index + 1].set(tokens)
+  # Within a prompt, EOS is masked or forced, and closes no hypothesis.
+  ends = (tokens == eos_id) & (prompts[:, state.cur_index + 1, None] == 0)
+
+  live, live_index = _best(jnp.where(ends, NEG_INF_VALUE, top), beam)
+  live_parents = jnp.take_along_axis(parents, live_index, axis=1)
+  scores = jnp.where(
+    ends, top / brevity_penalty(alpha, state.cur_index + 1), NEG_INF_VALUE
+  )
+  pool_seqs = jnp.concatenate([state.finished_seqs, seqs], axis=1)
+  pool_flags = jnp.concatenate([state.finished_flags, ends], axis=1)
+  finished, finished_index = _best(
+    jnp.concatenate([state.finished_scores, scores], axis=1), beam
+  )
+  return BeamState(
+    cur_index=state.cur_index + 1,
+    live_logprobs=live,
+    finished_scores=finished,
+    live_seqs=gather_beams(seqs, live_index),
+    finished_seqs=gather_beams(pool_seqs, finished_index),
+    finished_flags=gather_beams(pool_flags, finished_index),
+    cache=cache_map(lambda leaf: gather_beams(leaf, live_parents, cache_offset), cache),
+  )
+
+
+def _beam_logprobs(state, prompts, tokens_to_logits, offset):
+  """Returns [B, K, V] log probabilities of all extensions, and the new cache."""
+  batch, beam = state.live_logprobs.shape
+  sequences = flatten_beam_dim(state.live_seqs)
+  logits, cache = tokens_to_logits(
+    DecodingState(
+      cur_index=jnp.broadcast_to(state.cur_index, sequences.shape[:1]),
+      sequences=sequences,
+      cur_token=jax.lax.dynamic_slice_in_dim(sequences, state.cur_index, 1, axis=1),
+      cache=cache_map(lambda x: flatten_beam_dim(x, offset), state.cache),
+    )
+  )
+  log_probs = unflatten_beam_dim(jax.nn.log_softmax(logits), batch, beam)
+  prompt = prompts[:, state.cur_index + 1]
+  # A forced token has log probability 0, and masks the other tokens.
+  is_prompt = jax.nn.one_hot(prompt, log_probs.shape[-1], dtype=jnp.bool_)[:, None]
+  forced = jnp.where(is_prompt, 0.0, NEG_INF_VALUE)
+  log_probs = jnp.where((prompt != 0)[:, None, None], forced, log_probs)
+  cache = cache_map(lambda x: unflatten_beam_dim(x, batch, beam, offset), cache)
+  return state.live_logprobs[:, :, None] + log_probs, cache
+
+
+def _best(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+  """Returns the `count` largest values per row in increasing order, and the indices."""
+  top, index = jax.lax.top_k(values, count)
+  return jnp.flip(top, axis=1), jnp.flip(index, axis=1)

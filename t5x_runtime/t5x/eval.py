@@ -4,20 +4,19 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any
 
 if __name__ == "__main__":
   from t5x import messages, quiet_start
 
   messages.protect("t5x.eval")
-  quiet_start.import_tensorflow()
+  quiet_start.import_seqio()
 
 import jax
 import seqio
 from etils import epath
 
 from t5x import (
-  checkpoint_paths,
+  checkpoints,
   command,
   gin_utils,
   hosts,
@@ -26,7 +25,8 @@ from t5x import (
   partitioning,
   utils,
 )
-from t5x.inference_checks import check_dataset, check_writable
+from t5x.inference_data import check_dataset
+from t5x.inference_files import check_writable
 
 # seqio's names of model functions, and the model's methods.
 _STEPS = {
@@ -84,9 +84,11 @@ def evaluate(
   log_file = os.path.join(output_dir, "model-info.txt")
   utils.log_model_info(log_file, initializer.global_train_state_shape, partitioner)
   model_fns = _model_fns(model, dataset_cfg.batch_size, initializer, partitioner)
-  done = _Evaluated(output_dir, dataset_cfg.mixture_or_task_name)
+  # The list of evaluated checkpoints.
+  list_file = epath.Path(output_dir) / f"eval.{dataset_cfg.mixture_or_task_name}.ckpt"
+  done = set(list_file.read_text().split("\n")) if list_file.exists() else set()
   rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
-  for path in _checkpoints(restore_checkpoint_cfg, done.paths()):
+  for path in _checkpoints(restore_checkpoint_cfg, done):
     state, _ = utils.create_checkpoint_manager_and_restore(
       initializer, partitioner, restore_checkpoint_cfg, path, rng, use_orbax=use_orbax
     )
@@ -98,9 +100,15 @@ def evaluate(
         for name, model_fn in model_fns.items()
       },
     )
-    _say(int(state.step), metrics.result())
+    # The loggers write all metrics, and stderr shows the numbers.
+    for task, values in (metrics.result() or {}).items():
+      numbers = {k: v for k, v in values.items() if isinstance(v, Real)}
+      text = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
+      messages.say(f"{task}, step {int(state.step)}: {text}")
     hosts.sync(f"step_{int(state.step)}:complete")
     done.add(path)
+    if jax.process_index() == 0:
+      list_file.write_text("\n".join(sorted(done)))
 
 
 def _checked(model, dataset_cfg, output_dir, log_dir, evaluator_cls) -> seqio.Evaluator:
@@ -152,38 +160,14 @@ def _checkpoints(cfg: utils.RestoreCheckpointConfig, done: set[str]) -> Sequence
   """
   if cfg.mode != "all":
     return [cfg.path]
-  steps = checkpoint_paths.all_steps(cfg.path)
+  steps = checkpoints.all_steps(cfg.path)
   if not steps:
     raise ValueError(
       "RestoreCheckpointConfig.mode = 'all' needs a folder with checkpoints, got "
       f"{cfg.path} without checkpoints. Give the parent folder of checkpoint_<step>."
     )
-  paths = [str(checkpoint_paths.step_dir(cfg.path, step)) for step in steps]
+  paths = [str(checkpoints.step_dir(cfg.path, step)) for step in steps]
   return [path for path in paths if path not in done]
-
-
-class _Evaluated:
-  """The file with the list of evaluated checkpoints."""
-
-  def __init__(self, output_dir: str, task: str):
-    self._file = epath.Path(output_dir) / f"eval.{task}.ckpt"
-
-  def paths(self) -> set[str]:
-    """Returns the paths of evaluated checkpoints."""
-    return set(self._file.read_text().split("\n")) if self._file.exists() else set()
-
-  def add(self, path: str) -> None:
-    """Adds a checkpoint to the file, in the first process only."""
-    if jax.process_index() == 0:
-      self._file.write_text("\n".join(sorted(self.paths() | {path})))
-
-
-def _say(step: int, metrics: Any) -> None:
-  """Prints the numeric metrics; loggers write all metrics."""
-  for task, values in (metrics or {}).items():
-    numbers = {k: v for k, v in values.items() if isinstance(v, Real)}
-    text = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
-    messages.say(f"{task}, step {step}: {text}")
 
 
 def _main(argv: Sequence[str]) -> None:

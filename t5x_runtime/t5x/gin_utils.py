@@ -5,7 +5,6 @@ raises a dozen types, with messages of several lines.
 """
 
 import difflib
-import importlib.util
 import inspect
 import os
 import pathlib
@@ -19,7 +18,6 @@ import gin
 import jax
 from absl import app, flags, logging
 from etils import epath
-from gin import resource_reader
 
 _MACRO = "gin.macro"
 # gin's additions to an error, one per configurable in the trace.
@@ -32,16 +30,13 @@ _FIXES = (
   ),
   (ImportError, "Check the name, or install the modules that the gin file imports."),
   (OSError, "Check --gin_file, `include` and --gin_search_paths."),
-  (
-    UnicodeError,
-    "A gin file is text in UTF-8. Convert the file, or give another file.",
-  ),
-  (
-    Exception,
-    "Check the spelling. The gin file must import every module that the gin file "
-    "binds.",
-  ),
+  (UnicodeError, "A gin file is text in UTF-8. Convert the file, or give another."),
+  (Exception, "Check the spelling. A gin file must import the modules that it binds."),
 )
+
+# gin's second reader takes the folder of a path for a package. It raises a TypeError at
+# a folder of another kind, such as `configs`, and thereby stops the search.
+del gin.config._FILE_READERS[1:]
 
 
 def parse_gin_flags(
@@ -60,9 +55,9 @@ def parse_gin_flags(
     ValueError: with a one-line message, if a file or binding can't be parsed, a macro
       has no value, or a binding sets a macro that no file sets or reads.
   """
-  gin_search_paths = [os.path.expanduser(path) for path in gin_search_paths]
+  folders = [os.path.expanduser(path) for path in gin_search_paths]
   gin_files = [os.path.expanduser(file) for file in gin_files]
-  for path in gin_search_paths:
+  for path in folders:
     gin.add_config_file_search_path(path)
   where = ""
   try:
@@ -74,17 +69,18 @@ def parse_gin_flags(
     gin.parse_config(gin_bindings)
     _check_known(gin_bindings, file_macros, gin_files)
     where = ""
-    _expand_home()
+    for values in gin.config._CONFIG.values():
+      values.update({name: _at_home(value) for name, value in values.items()})
     _check_set()
     gin.finalize()
     logging.info("gin configuration:\n%s", gin.config_str())
   # gin files import modules and bind their contents, so errors may have any type.
   except Exception as error:
-    if missing := _missing_file(error):
+    missing = re.match(r"Unable to open file: (.*)\. Searched config paths", str(error))
+    if isinstance(error, OSError) and missing:
       raise ValueError(
-        f"{where}Unable to open file: {missing}, searched in "
-        f"{', '.join(dict.fromkeys(gin_search_paths))}."
-        f"{_closest_file(missing, gin_search_paths)}"
+        f"{where}Unable to open file: {missing[1]}, searched in "
+        f"{', '.join(dict.fromkeys(folders))}.{_closest_file(missing[1], folders)}"
       ) from error
     raise _explained(error, where) from error
 
@@ -153,51 +149,18 @@ def _explained(error: Exception, where: str = "") -> ValueError:
   return ValueError(f"{where}{fix} gin got {kind}: {message}.")
 
 
-def _missing_file(error: Exception) -> str | None:
-  """Returns the gin file that gin can't find, or None for an error of another kind."""
-  match = re.match(r"Unable to open file: (.*)\. Searched config paths", str(error))
-  return match[1] if match and isinstance(error, OSError) else None
-
-
-def _is_resource(path: str) -> bool:
-  """Returns whether a gin file is in a package, by the package's name.
-
-  For a folder that is not a package, such as `configs`, gin's own function raises a
-  TypeError, which stops the search in other folders. gin's function also logs each
-  folder without the file.
-  """
-  folder, name = os.path.split(path)
-  try:
-    spec = importlib.util.find_spec(folder.replace("/", "."))
-  except (ImportError, ValueError):
-    return False
-  if spec is None or spec.origin is None:
-    return False
-  return os.path.isfile(os.path.join(os.path.dirname(spec.origin), name))
-
-
-# gin has no public way to replace a reader.
-gin.config._FILE_READERS = [
-  (reader, _is_resource if check is resource_reader.system_path_file_exists else check)
-  for reader, check in gin.config._FILE_READERS
-]
-
-
 def _closest_file(missing: str, folders: Iterable[str]) -> str:
   """Returns a suggestion of gin files with names similar to a missing file's name."""
   file = pathlib.Path(missing)
-  # The first folder of the path; `configs` if the path has no folder.
-  top = "configs" if len(file.parts) == 1 else file.parts[0]
-  patterns = ["*.gin", *(f"{top}/{'*/' * depth}*.gin" for depth in range(3))]
-  places = [(pathlib.Path(folder), patterns) for folder in folders]
-  if file.is_absolute():
-    places = [(file.parent, ["*.gin"])]
+  top = file.parts[0] if len(file.parts) > 1 else "configs"
   paths = {}
-  for folder, folder_patterns in places:
-    for pattern in folder_patterns:
-      for other in folder.glob(pattern):
-        path = other if file.is_absolute() else other.relative_to(folder)
-        paths.setdefault(other.name, str(path))
+  if file.is_absolute():
+    paths = {other.name: str(other) for other in file.parent.glob("*.gin")}
+  else:
+    for folder in map(pathlib.Path, folders):
+      for pattern in ("*.gin", f"{top}/*.gin", f"{top}/*/*.gin", f"{top}/*/*/*.gin"):
+        for other in folder.glob(pattern):
+          paths.setdefault(other.name, str(other.relative_to(folder)))
   close = difflib.get_close_matches(file.name, paths, n=2, cutoff=0.7)
   if not close:
     return " Check the name, `include` and --gin_search_paths."
@@ -220,28 +183,18 @@ def _is_gins(error: ValueError) -> bool:
 def macros() -> dict[str, Any]:
   """Returns the macros with values, without evaluating the values."""
   # gin has no public function that lists bindings.
-  config = gin.config._CONFIG
-  return {
-    name: values.get("value")
-    for (name, selector), values in config.items()
-    if selector == _MACRO
-  }
+  items = gin.config._CONFIG.items()
+  return {name: x.get("value") for (name, kind), x in items if kind == _MACRO}
 
 
-def _expand_home() -> None:
-  """Replaces ~/ at the start of texts by the user's home."""
-  for values in gin.config._CONFIG.values():
-    for name, value in values.items():
-      values[name] = _expanded(value)
-
-
-def _expanded(value: Any) -> Any:
+def _at_home(value: Any) -> Any:
+  """Returns a value with the user's home for ~/ at the start of texts."""
   if isinstance(value, str) and value.startswith("~/"):
     return os.path.expanduser(value)
   if isinstance(value, dict):
-    return {key: _expanded(x) for key, x in value.items()}
+    return {key: _at_home(x) for key, x in value.items()}
   if type(value) in (list, tuple):
-    return type(value)(map(_expanded, value))
+    return type(value)(map(_at_home, value))
   return value
 
 
@@ -270,13 +223,12 @@ def _beside(name: str, gin_files: Sequence[str]) -> str:
   """Suggests gin files that set a macro, in folders beside `gin_files`."""
   folders = {pathlib.Path(file).parent for file in gin_files}
   files = [file for folder in folders for file in folder.glob("*/*.gin")]
-  files.sort(key=lambda file: (len(file.name), file))  # Short names come first.
   sets_macro = re.compile(rf"^{name} *=", re.MULTILINE)
-  setters = []
-  for file in files:
-    is_readable = os.access(file, os.R_OK)
-    if is_readable and sets_macro.search(file.read_text(errors="replace")):
-      setters.append(f"--gin_file={file}")
+  setters = [
+    f"--gin_file={file}"
+    for file in sorted(files, key=lambda file: (len(file.name), file))
+    if os.access(file, os.R_OK) and sets_macro.search(file.read_text(errors="replace"))
+  ]
   return f" Add {' or '.join(setters[:2])}, which sets {name}." if setters else ""
 
 
@@ -289,7 +241,7 @@ def _check_set() -> None:
       f"{' and '.join(sorted(required))} must be set in a gin file, or by "
       "--gin.NAME=VALUE (text needs extra quotes: --gin.NAME=\"'text'\")."
     )
-  for name in sorted(_macros_read() - set(values)):
+  for name in sorted(_macros_read() - values.keys()):
     raise ValueError(
       f"%{name} is read, but no gin file or --gin.{name}=VALUE sets "
       f"{name}.{_closest(name, values)}"
@@ -322,10 +274,8 @@ def rewrite_gin_args(args: Sequence[str]) -> list[str]:
 def summarize_gin_config(model_dir: str, summary_writer, step: int) -> None:
   """Writes the configuration to `model_dir`/config.gin, in the first process only.
 
-  Args:
-    model_dir: a directory, created if missing.
-    summary_writer: must be None: only training writes to TensorBoard.
-    step: unused.
+  `summary_writer` must be None, because only training writes to TensorBoard. `step` is
+  unused.
   """
   del step
   if summary_writer is not None:
@@ -348,22 +298,14 @@ def _parse_flags(args):
   try:
     return flags.FLAGS(rewrite_gin_args(args))
   except (ValueError, flags.Error) as error:
-    message = one_line(error).rstrip(".")
-    sys.exit(f"{args[0]}: {message}. {_flag_fix(error, args)}")
-
-
-def _flag_fix(error: Exception, args: Sequence[str]) -> str:
-  """Returns the fix of an error in the flags: a macro needs the prefix --gin."""
-  name = getattr(error, "flagname", "")
-  if not re.fullmatch("[A-Z][A-Z0-9_]*", name):
-    return "--helpfull lists the flags."
-  arg = next((arg for arg in args if re.match(rf"--?{name}(=|$)", arg)), f"--{name}")
-  setting = arg.lstrip("-")
-  value = "" if "=" in setting else "=VALUE"
-  return (
-    f"Write --gin.{setting}{value}; text needs extra quotes, as in "
-    "--gin.NAME=\"'text'\"."
-  )
+    fix = "--helpfull lists the flags."
+    name = getattr(error, "flagname", "")
+    if re.fullmatch("[A-Z][A-Z0-9_]*", name):  # A macro, which needs --gin.
+      texts = [arg.lstrip("-") for arg in args if re.match(rf"--?{name}=", arg)]
+      setting = texts[0] if texts else f"{name}=VALUE"
+      quotes = "text needs extra quotes, as in --gin.NAME=\"'text'\"."
+      fix = f"Write --gin.{setting}; {quotes}"
+    sys.exit(f"{args[0]}: {one_line(error).rstrip('.')}. {fix}")
 
 
 # Functions for gin files, because gin has no expressions.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 if __name__ == "__main__":
@@ -13,23 +14,25 @@ if __name__ == "__main__":
 
   messages.protect("t5x.infer")
   quiet_start.announce()
-  quiet_start.quieten_tensorflow()
   plain_tasks.allow_deferring()
 
 import jax
+import numpy as np
 from absl import flags
+from tqdm import tqdm
 
 from t5x import command, gin_utils, hosts, messages, models, partitioning, utils
-from t5x.inference_checks import check_inference
-from t5x.inference_chunks import ChunkFiles, configuration
-from t5x.inference_data import open_examples
+from t5x.inference_data import check_dataset, open_examples
 from t5x.inference_files import (
+  MODES,
+  ChunkFiles,
   Inferences,
+  check_writable,
+  configuration,
   merge_chunks_to_file,
   write_inferences_to_file,
+  writing,
 )
-from t5x.inference_progress import Progress
-from t5x.inference_safety import writing
 
 _STEPS = {
   "predict": "predict_batch",
@@ -100,9 +103,13 @@ def infer(
       refuses a write.
   """
   del checkpoint_ds_iter
-  check_inference(
-    mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shards
-  )
+  if restore_checkpoint_cfg.mode == "all":
+    raise ValueError(
+      "RestoreCheckpointConfig.mode = 'all' is for t5x.eval: a folder of results "
+      "belongs to one checkpoint. Give the path of the checkpoint, or set mode = "
+      "'latest'."
+    )
+  _check(mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shards)
   examples = open_examples(dataset_cfg, model, shard_id, num_shards)
   settings = _settings(mode, dataset_cfg, restore_checkpoint_cfg, checkpoint_period)
   suffix = f"{mode}.{file_extension}-{shard_id:05}-of-{num_shards:05}"
@@ -129,12 +136,22 @@ def infer(
       partitioner=partitioner,
       **examples.input_spec(),
     )
-    train_state = _restore(
-      initializer, partitioner, restore_checkpoint_cfg, fallback_init_rng, use_orbax
+    rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
+    train_state, _ = utils.create_checkpoint_manager_and_restore(
+      initializer,
+      partitioner,
+      restore_checkpoint_cfg,
+      restore_checkpoint_cfg.path,
+      rng,
+      use_orbax=use_orbax,
     )
     # No file in the directory changes before the checkpoint is restored.
     if shard_id == 0:
-      _record(output_dir, summarize_config_fn, initializer, partitioner)
+      with writing("config.gin or model-info.txt", output_dir):
+        summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
+        log_file = os.path.join(output_dir, "model-info.txt")
+        shape = initializer.global_train_state_shape
+        utils.log_model_info(log_file, shape, partitioner)
     has_aux = mode == "predict_with_aux"
     infer_fn = utils.get_infer_fn(
       infer_step=getattr(model, _STEPS[mode]),
@@ -155,8 +172,50 @@ def infer(
       write = functools.partial(_write, write_fn, mode, vocabulary)
       chunks = functools.partial(examples.chunks, task, checkpoint_period)
       count = examples.count(task)
-      merge_task = merge if merge_chunked_results else None
-      _infer_task(files, chunks, count, run, write, merge_task)
+      try:
+        num_chunks = _write_chunks(chunks, count, files, run, write)
+      except KeyboardInterrupt as error:
+        error.add_note(files.kept(count))
+        raise
+      if jax.process_index() == 0:
+        files.finish(num_chunks, merge if merge_chunked_results else None)
+      hosts.sync(f"{files.result.name}:complete")
+      _say(f"Results: {files.result if merge_chunked_results else files.directory}")
+
+
+def _check(
+  mode: str,
+  dataset_cfg: utils.DatasetConfig,
+  output_dir: str,
+  checkpoint_period: int,
+  shard_id: int,
+  num_shards: int,
+) -> None:
+  """Raises a ValueError for wrong arguments, and imports the task's module."""
+  if not isinstance(output_dir, str) or not output_dir:
+    raise ValueError(
+      f"INFER_OUTPUT_DIR must be the path of a folder, got {output_dir!r}. Give a path "
+      "in quotes."
+    )
+  if mode not in MODES:
+    raise ValueError(f"infer.mode must be one of {MODES}, got {mode!r}.")
+  if not (isinstance(num_shards, int) and num_shards >= 1):
+    raise ValueError(f"num_shards must be a whole number >= 1, got {num_shards!r}.")
+  if not (isinstance(shard_id, int) and 0 <= shard_id < num_shards):
+    raise ValueError(
+      f"shard_id must be between 0 and num_shards - 1 = {num_shards - 1}, got "
+      f"{shard_id!r}. Give every job another shard_id, as --shard_id=0 and "
+      "infer.num_shards = 2."
+    )
+  counts = {
+    "checkpoint_period": checkpoint_period,
+    "BATCH_SIZE": dataset_cfg.batch_size,
+  }
+  for name, count in counts.items():
+    if not isinstance(count, int) or count < 1:
+      raise ValueError(f"{name} must be a whole number of at least 1, got {count!r}.")
+  check_dataset(dataset_cfg)
+  check_writable(output_dir)
 
 
 def _write(write_fn, mode, vocabulary, path, inferences, task_ds) -> None:
@@ -178,57 +237,15 @@ def _settings(mode, dataset_cfg, restore_cfg, checkpoint_period) -> dict[str, An
   }
 
 
-def _record(output_dir: str, summarize_config_fn, initializer, partitioner) -> None:
-  """Writes the configuration and the model's parameters' shapes beside the results."""
-  with writing("config.gin or model-info.txt", output_dir):
-    summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
-    log_file = os.path.join(output_dir, "model-info.txt")
-    utils.log_model_info(log_file, initializer.global_train_state_shape, partitioner)
-
-
 def _is_open(files: ChunkFiles) -> bool:
   """Returns whether the task has unfinished chunks; prints a message otherwise."""
   if not files.is_finished():
     files.find_done()
     return True
-  unknown = (
-    "" if files.has_settings() else " The settings of the earlier run are unknown."
-  )
-  _say(
-    f"{files.marker} exists: the run is finished. Remove the file to run "
-    f"again.{unknown}"
-  )
+  message = f"{files.marker} exists: the run is finished. Remove the file to run again."
+  unknown = " The settings of the earlier run are unknown."
+  _say(message if files.has_settings() else message + unknown)
   return False
-
-
-def _infer_task(
-  files: ChunkFiles, chunks, total: int | None, infer_fn, write_fn, merge
-) -> None:
-  """Runs a task of this shard, from the first unfinished chunk on."""
-  try:
-    count = _write_chunks(chunks, total, files, infer_fn, write_fn)
-  except KeyboardInterrupt as error:
-    error.add_note(files.kept(total))
-    raise
-  if jax.process_index() == 0:
-    files.finish(count, merge)
-  hosts.sync(f"{files.result.name}:complete")
-  _say(f"Results: {files.result if merge else files.directory}")
-
-
-def _restore(initializer, partitioner, cfg, fallback_init_rng, use_orbax):
-  """Returns the train state of the configured checkpoint."""
-  if cfg.mode == "all":
-    raise ValueError(
-      "RestoreCheckpointConfig.mode = 'all' is for t5x.eval: a folder of results "
-      "belongs to one checkpoint. Give the path of the checkpoint, or set mode = "
-      "'latest'."
-    )
-  rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
-  train_state, _ = utils.create_checkpoint_manager_and_restore(
-    initializer, partitioner, cfg, cfg.path, rng, use_orbax=use_orbax
-  )
-  return train_state
 
 
 def _write_chunks(
@@ -255,6 +272,62 @@ def _write_chunks(
           _say(f"chunk {chunk}: {len(inferences[0])} examples")
       hosts.sync(f"chunk {chunk}")
   return count
+
+
+class Progress:
+  """Shows the progress and the remaining time of a run; a context manager.
+
+  The bar appears after the first batch, because compilation may take minutes. The rates
+  exclude the first batch.
+
+  Args:
+    total: number of the run's examples; None if unknown.
+    shown: whether to show the bar.
+  """
+
+  def __init__(self, total: int | None, shown: bool):
+    self._total = total
+    self._shown = shown
+    self._bar: tqdm | None = None
+    self._begin = 0.0
+    self._tokens = 0
+    self._calls = 0
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *error):
+    if self._bar is not None:
+      self._bar.close()
+
+  def report(self, count: int, aux: Mapping[str, Any]) -> None:
+    """Records a finished batch.
+
+    Args:
+      count: number of examples in the batch.
+      aux: auxiliary values of the batch; the bar shows rates of `tokens` and
+        `target_calls`.
+    """
+    if self._bar is None:
+      self._begin = time.perf_counter()
+      self._bar = tqdm(
+        total=self._total,
+        initial=count,
+        unit=" examples",
+        disable=not self._shown,
+        file=messages.stderr(),
+        dynamic_ncols=True,
+      )
+      return
+    self._tokens += int(np.sum(aux.get("tokens", 0)))
+    self._calls += int(np.sum(aux.get("target_calls", 0)))
+    if self._calls:
+      rate = self._tokens / (time.perf_counter() - self._begin)
+      per_call = self._tokens / self._calls
+      self._bar.set_postfix_str(
+        f"{rate:.0f} tokens/s, {per_call:.2f} tokens/call", refresh=False
+      )
+    self._bar.update(count)
 
 
 def _inferences(infer_fn, train_state, features, rng, report) -> Inferences:

@@ -1,10 +1,11 @@
-"""Reads a task's examples in chunks, as texts and as the model's features."""
+"""Checks a dataset, and reads chunks of texts and of the model's features."""
 
 from __future__ import annotations
 
+import difflib
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,39 @@ from t5x.plain_tasks import Rows
 with epy.lazy_imports():
   import seqio
   import tensorflow as tf
+
+
+def check_dataset(cfg: utils.DatasetConfig) -> None:
+  """Raises a ValueError if the task is unknown, or the configuration is invalid."""
+  if cfg.module:
+    try:
+      utils.import_module(cfg.module)
+    except ImportError as error:
+      raise ValueError(
+        f"MIXTURE_OR_TASK_MODULE={cfg.module} can't be imported: {error}. Check the "
+        "name. The module must be on Python's path."
+      ) from error
+  lengths = cfg.task_feature_lengths
+  if lengths is not None and not isinstance(lengths, Mapping):
+    raise ValueError(
+      "TASK_FEATURE_LENGTHS must be {'inputs': ..., 'targets': ...}, got "
+      f"{lengths!r}."
+    )
+  if cfg.shuffle or cfg.pack or not lengths:
+    raise ValueError(
+      "Expected DatasetConfig with shuffle=False, pack=False and task_feature_lengths, "
+      f"got shuffle={cfg.shuffle}, pack={cfg.pack}, task_feature_lengths={lengths}. "
+      "Results are in the order of the dataset."
+    )
+  name = cfg.mixture_or_task_name
+  names = plain_tasks.known_names()
+  if isinstance(name, str) and name not in names:
+    close = difflib.get_close_matches(name, names) or sorted(names)
+    raise ValueError(
+      f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. The closest known tasks are: "
+      f"{', '.join(close[:8]) or 'none'}. Import the module that registers the task in "
+      "your gin file."
+    )
 
 
 def open_examples(
@@ -38,11 +72,7 @@ def open_examples(
 
 
 class PlainExamples:
-  """Reads a shard of a task of texts, without TensorFlow.
-
-  Attributes:
-    tasks: a list with the task.
-  """
+  """Reads a shard of a task of texts, without TensorFlow."""
 
   def __init__(
     self,
@@ -98,16 +128,13 @@ class PlainExamples:
 
 
 class SeqioExamples:
-  """Reads a shard of a seqio task or mixture, in order.
-
-  Attributes:
-    tasks: the mixture's tasks, or a list with the task.
-  """
+  """Reads a shard of a seqio task or mixture, in order."""
 
   def __init__(
     self, cfg: utils.DatasetConfig, model: Any, shard_id: int, num_shards: int
   ):
     self._provider = seqio.maybe_get_mixture_or_task(cfg.mixture_or_task_name)
+    # The mixture's tasks, or the task.
     self.tasks = seqio.get_subtasks(self._provider)
     self._cfg = cfg
     self._model = model

@@ -1,4 +1,4 @@
-"""The models of inference: encoder-decoder here, decoder-only in `decoder_only`.
+"""The models of inference: encoder-decoder and decoder-only.
 
 A model combines a Flax module with vocabularies, a decode function and a feature
 converter. Losses, metrics and training steps are not in T5X's inference contract
@@ -7,10 +7,14 @@ converter. Losses, metrics and training steps are not in T5X's inference contrac
 
 from __future__ import annotations
 
+import abc
+import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
+import flax.core
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -18,20 +22,207 @@ import numpy as np
 from etils import epy
 
 from t5x import decoding
-from t5x.decoder_only import DecoderOnlyModel as DecoderOnlyModel
-from t5x.model_base import BaseModel as BaseModel
-from t5x.model_base import (
-  BaseTransformerModel,
-  Batch,
-  DecodeFnCallable,
-  DecoderParams,
-  PyTree,
-  SeqioConverter,
-  best_of,
-)
 
 with epy.lazy_imports():
   import seqio
+
+PyTree = Any
+Batch = Mapping[str, jax.Array]
+DecodeFnCallable = Callable[..., tuple[jax.Array, jax.Array]]
+
+_PROMPT_MASK = "decoder_causal_attention"
+
+_OPTIONAL = (
+  "encoder_segment_ids",
+  "encoder_positions",
+  "decoder_segment_ids",
+  "decoder_positions",
+)
+
+
+class SeqioConverter:
+  """A class attribute with a feature converter of seqio, imported on first use."""
+
+  def __init__(self, name: str):
+    self._name = name
+
+  def __get__(self, model, owner=None) -> type[seqio.FeatureConverter]:
+    return getattr(seqio, self._name)
+
+
+class BaseTransformerModel(abc.ABC):
+  """The interface of a model for `t5x.infer`.
+
+  Args:
+    module: a module with T5X's network interface.
+    input_vocabulary: vocabulary of the task's inputs.
+    output_vocabulary: vocabulary of the task's targets.
+    decode_fn: decode function.
+    feature_converter_cls: a feature converter instead of the class's converter.
+  """
+
+  FEATURE_CONVERTER_CLS: Callable[..., seqio.FeatureConverter]
+  # Names of the module's inputs before the decoder's targets.
+  _INPUTS: tuple[str, ...]
+
+  def __init__(
+    self,
+    module: nn.Module,
+    input_vocabulary: seqio.Vocabulary,
+    output_vocabulary: seqio.Vocabulary,
+    decode_fn: DecodeFnCallable | None = None,
+    feature_converter_cls: Callable[..., seqio.FeatureConverter] | None = None,
+  ):
+    self.module = module
+    self._input_vocabulary = input_vocabulary
+    self._output_vocabulary = output_vocabulary
+    self.decode_fn = decode_fn
+    if feature_converter_cls is not None:
+      self.FEATURE_CONVERTER_CLS = feature_converter_cls
+
+  def takes_plain_features(self) -> bool:
+    """Returns whether `plain_features` computes the same features as the converter."""
+    converter = inspect.getattr_static(self, "FEATURE_CONVERTER_CLS")
+    return hasattr(self, "plain_features") and isinstance(converter, SeqioConverter)
+
+  @property
+  def input_vocabulary(self) -> seqio.Vocabulary:
+    return self._input_vocabulary
+
+  @property
+  def output_vocabulary(self) -> seqio.Vocabulary:
+    return self._output_vocabulary
+
+  def get_initial_variables(
+    self,
+    rng: jax.Array,
+    input_shapes: Mapping[str, tuple[int, ...]],
+    input_types: Mapping[str, jnp.dtype] | None = None,
+  ) -> flax.core.FrozenDict:
+    """Returns randomly initialised variables, with 'params' and 'params_axes'."""
+    types = input_types or {}
+    tokens = [
+      jnp.ones(input_shapes[name], types.get(name, jnp.float32))
+      for name in self._INPUTS
+    ]
+    # Targets have the shape of the decoder's inputs.
+    variables = self.module.init(
+      rng, *tokens, tokens[-1], decode=False, enable_dropout=False
+    )
+    return flax.core.freeze(variables)
+
+  def predict_batch(
+    self, params: PyTree, batch: Batch, rng: jax.Array | None = None
+  ) -> jax.Array:
+    """Returns the best hypothesis of every row, without auxiliary values."""
+    return self.predict_batch_with_aux(params=params, batch=batch, rng=rng)[0]
+
+  @abc.abstractmethod
+  def predict_batch_with_aux(
+    self, params: PyTree, batch: Batch, rng: jax.Array | None = None
+  ) -> tuple[jax.Array, Mapping[str, jax.Array]]:
+    """Returns hypotheses and a mapping of per-row values."""
+
+  def _compute_logits(
+    self,
+    params: PyTree,
+    batch: Batch,
+    dropout_rng: jax.Array | None = None,
+    mutable=False,
+    other_variables: PyTree | None = None,
+  ):
+    """Returns logits [B, L, V], together with the mutated variables if `mutable`."""
+    return self.module.apply(
+      {"params": params, **(other_variables or {})},
+      *(batch[name] for name in self._INPUTS),
+      batch["decoder_target_tokens"],
+      **self._optional_inputs(batch),
+      decode=False,
+      enable_dropout=dropout_rng is not None,
+      rngs={} if dropout_rng is None else {"dropout": dropout_rng},
+      mutable=mutable,
+    )
+
+  def _optional_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+    """Returns the module's further inputs, in packed batches."""
+    return {name: batch[name] for name in _OPTIONAL if name in batch}
+
+  def _one_token(self, state, params, max_decode_length, *inputs, **kwargs):
+    """Returns the logits [rows, V] after the state's `cur_token`, and the new cache."""
+    logits, variables = self.module.apply(
+      {"params": params, "cache": state.cache},
+      *inputs,
+      state.cur_token,
+      state.cur_token,
+      enable_dropout=False,
+      decode=True,
+      max_decode_length=max_decode_length,
+      mutable=["cache"],
+      **kwargs,
+    )
+    return jnp.squeeze(logits, axis=1), variables["cache"]
+
+  def _decode(self, rng, decoder_params, **arguments) -> tuple[jax.Array, jax.Array]:
+    """Calls the decode function; returns decodes [B, N, L] and scores [B, N]."""
+    arguments |= {"eos_id": self.output_vocabulary.eos_id, **(decoder_params or {})}
+    if rng is not None:
+      if arguments.get("decode_rng") is not None:
+        raise ValueError(
+          "Expected one key, got `rng` and decoder_params['decode_rng']. Leave one out."
+        )
+      arguments["decode_rng"] = rng
+    is_scanned = getattr(self.module, "scan_layers", False)
+    return self.decode_fn(cache_offset=1 if is_scanned else 0, **arguments)
+
+  def score_batch(
+    self, params: PyTree, batch: Batch, return_intermediates: bool = False
+  ):
+    """Computes the sum of `decoder_loss_weights` * log p(target token), per row.
+
+    With return_intermediates, also returns the module's intermediates, with the token
+    scores, the weights and the targets under 'decoder'.
+    """
+    weights = batch["decoder_loss_weights"]
+    targets = batch["decoder_target_tokens"]
+    if return_intermediates:
+      logits, modified = self._compute_logits(params, batch, mutable=["intermediates"])
+    else:
+      logits = self._compute_logits(params, batch)
+    distribution = jax.nn.log_softmax(logits.astype(jnp.float32))
+    token_scores = jnp.take_along_axis(distribution, targets[..., None], axis=-1)
+    token_scores = token_scores[..., 0] * weights
+    scores = jnp.sum(token_scores, axis=-1)
+    if not return_intermediates:
+      return scores
+    intermediates = flax.core.unfreeze(modified.get("intermediates", {}))
+    decoder = {
+      **intermediates.get("decoder", {}),
+      "loss_weights": (weights,),
+      "target_tokens": (targets,),
+      "token_scores": (token_scores,),
+    }
+    return scores, {**intermediates, "decoder": decoder}
+
+
+# The name of upstream's base class; this runtime has only one base class.
+BaseModel = BaseTransformerModel
+
+
+def best_of(
+  decodes: jax.Array, scores: jax.Array, return_all_decodes: bool
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+  """Returns all decodes and scores, or the last decode and score of each row."""
+  if return_all_decodes:
+    return decodes, {"scores": scores}
+  return decodes[:, -1], {"scores": scores[:, -1]}
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderParams:
+  """Defaults of `predict_batch_with_aux`."""
+
+  return_all_decodes: bool = False  # Or only the best hypothesis.
+  num_decodes: int = 1  # Number of hypotheses per row.
 
 
 class EncoderDecoderModel(BaseTransformerModel):
@@ -195,3 +386,145 @@ class EncoderDecoderModel(BaseTransformerModel):
       num_decodes=num_decodes,
     )
     return best_of(decodes, scores, return_all_decodes)
+
+
+class DecoderOnlyModel(BaseTransformerModel):
+  """A decoder-only module with T5X's network interface.
+
+  The feature converter concatenates inputs and targets. The inputs are the prompt. The
+  training arguments (optimizer_def, label_smoothing, z_loss, loss_normalizing_factor)
+  have no effect.
+  """
+
+  FEATURE_CONVERTER_CLS = SeqioConverter("DecoderFeatureConverter")
+  _INPUTS = ("decoder_input_tokens",)
+
+  def __init__(
+    self,
+    module: nn.Module,
+    vocabulary: seqio.Vocabulary,
+    optimizer_def: Any = None,
+    decode_fn: DecodeFnCallable = decoding.temperature_sample,
+    inputs_bidirectional_attention: bool = False,
+    feature_converter_cls: Callable[..., seqio.FeatureConverter] | None = None,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    loss_normalizing_factor: Any = None,
+  ):
+    del optimizer_def, label_smoothing, z_loss, loss_normalizing_factor
+    super().__init__(module, vocabulary, vocabulary, decode_fn, feature_converter_cls)
+    self._inputs_bidirectional_attention = inputs_bidirectional_attention
+
+  def _optional_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+    mask = self._bidirectional(batch.get(_PROMPT_MASK))
+    return {**super()._optional_inputs(batch), _PROMPT_MASK: mask}
+
+  def _bidirectional(self, prompt_mask: jax.Array | None) -> jax.Array | None:
+    """Returns the mask of bidirectional attention; None for a causal prompt."""
+    if not self._inputs_bidirectional_attention:
+      return None
+    if prompt_mask is None:
+      raise ValueError(
+        f"inputs_bidirectional_attention=True needs the feature {_PROMPT_MASK!r}, but "
+        "the batch lacks the feature. Give task_feature_lengths 'inputs' and 'targets'."
+      )
+    return prompt_mask
+
+  def _compute_logits_from_slice(
+    self,
+    decoding_state: decoding.DecodingState,
+    params: PyTree,
+    max_decode_length: int,
+  ) -> tuple[jax.Array, PyTree]:
+    """Returns the logits [rows, V] after `cur_token`, and the new cache."""
+    return self._one_token(decoding_state, params, max_decode_length)
+
+  def _compute_kv_cache(
+    self, params: PyTree, inputs: jax.Array, prompt_mask: jax.Array
+  ) -> tuple[PyTree, jax.Array]:
+    """Returns a cache of the prompts without the last tokens, and the lengths.
+
+    The prompt's length is the index of the last token of the prompt (of the start token
+    if the prompt is empty). Decoding feeds this token first, and draws the first output
+    from the resulting logits.
+    """
+    lengths = jnp.sum(inputs[:, 1:] != 0, axis=1)
+    run = functools.partial(self.module.apply, enable_dropout=False, mutable=["cache"])
+    # The module's first call with a mutable cache only creates the cache.
+    ones = jnp.ones_like(inputs)
+    _, variables = run({"params": params}, ones, ones, decode=True)
+    _, variables = run(
+      {"params": params, "cache": variables["cache"]},
+      inputs,
+      # With the mask as targets, attention includes the start token, which has id 0.
+      prompt_mask,
+      decoder_causal_attention=self._bidirectional(prompt_mask),
+      prefill=True,
+      prefill_lengths=lengths,
+    )
+    return variables["cache"], lengths
+
+  def predict_batch_with_aux(
+    self,
+    params: PyTree,
+    batch: Batch,
+    rng: jax.Array | None = None,
+    *,
+    return_all_decodes: bool = False,
+    num_decodes: int = 1,
+    decoder_params: MutableMapping[str, Any] | None = None,
+  ) -> tuple[jax.Array, Mapping[str, jax.Array]]:
+    """Decodes a batch from its prompts.
+
+    Args:
+      params: the parameters.
+      batch: converted features; decoder_causal_attention marks the start token and the
+        prompt in decoder_input_tokens [B, L]. Later tokens are not used.
+      rng: key for the decode function's decode_rng.
+      return_all_decodes: whether to return all hypotheses, by increasing score, or only
+        the best hypothesis.
+      num_decodes: number of hypotheses per row.
+      decoder_params: further arguments of the decode function.
+
+    Returns:
+      Tokens [B, L] of the best hypothesis, without the prompt and zero-padded, and
+      {'scores': [B]}; with `return_all_decodes` [B, N, L] and {'scores': [B, N]}.
+
+    Raises:
+      ValueError: if the batch marks no prompts.
+    """
+    if _PROMPT_MASK not in batch:
+      raise ValueError(
+        f"Expected the feature {_PROMPT_MASK!r}, the mask of the prompts, got "
+        f"{sorted(batch)}. Give task_feature_lengths 'inputs' and 'targets'."
+      )
+    inputs = batch["decoder_input_tokens"] * batch[_PROMPT_MASK]
+    cache, lengths = self._compute_kv_cache(params, inputs, batch[_PROMPT_MASK])
+    decodes, scores = self._decode(
+      rng,
+      decoder_params,
+      inputs=inputs,
+      cache=cache,
+      tokens_to_logits=functools.partial(
+        self._compute_logits_from_slice,
+        params=params,
+        max_decode_length=inputs.shape[1],
+      ),
+      num_decodes=num_decodes,
+      initial_index=lengths,
+    )
+    return best_of(remove_prefix(decodes, lengths), scores, return_all_decodes)
+
+
+def remove_prefix(sequences: jax.Array, lengths: jax.Array) -> jax.Array:
+  """Removes the first `lengths` [B] tokens of each row, and pads with zeros.
+
+  Args:
+    sequences: [B, ..., L] tokens.
+    lengths: [B] number of tokens to remove.
+  """
+  size = sequences.shape[-1]
+  places = jnp.arange(size) + lengths.reshape(-1, *[1] * (sequences.ndim - 1))
+  places = jnp.broadcast_to(places, sequences.shape)
+  tokens = jnp.take_along_axis(sequences, jnp.minimum(places, size - 1), axis=-1)
+  return jnp.where(places < size, tokens, 0)

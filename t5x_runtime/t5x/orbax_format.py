@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from etils import epath, epy
 from flax import traverse_util
 
-from t5x import checkpoint_memory
-from t5x.checkpoint_arrays import ITEM_BYTES, first_line
+from t5x.checkpoint_arrays import ITEM_BYTES, first_line, groups
 
 with epy.lazy_imports():
   import orbax.checkpoint as ocp
@@ -63,7 +62,7 @@ def read_arrays(
   """Reads the arrays in `entries`, with the given shardings and dtypes.
 
   Orbax would read all arrays through host memory at once, so this function reads groups
-  of arrays: see `checkpoint_memory`.
+  of arrays.
 
   Args:
     directory: directory of the checkpoint.
@@ -87,7 +86,7 @@ def read_arrays(
   sizes = {name: ITEM_BYTES * math.prod(x.shape) for name, x in entries.items()}
   values = {}
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-    for group in checkpoint_memory.groups(sizes):
+    for group in groups(sizes):
       group_args = {name: args[name] for name in group}
       try:
         values |= _read_group(checkpointer, directory, group_args)

@@ -31,20 +31,12 @@ _UNSHARDED = (
 
 @dataclasses.dataclass
 class DataLayout:
-  """The part of a global batch that a process feeds.
+  """The part of a global batch that a process feeds."""
 
-  Attributes:
-    batch_size: number of rows of the global batch.
-    shard_id: index of this process's shard of the data.
-    num_shards: number of shards of the data.
-    is_first_host_in_replica_set: whether this process is the first process with this
-      shard.
-  """
-
-  batch_size: int
-  shard_id: int
+  batch_size: int  # Number of rows of the global batch.
+  shard_id: int  # Of this process's shard of the data.
   num_shards: int
-  is_first_host_in_replica_set: bool
+  is_first_host_in_replica_set: bool  # Whether no earlier process has the shard.
 
 
 def standard_logical_axis_rules(
@@ -103,25 +95,16 @@ class PartitionedFn:
 
 @dataclasses.dataclass(eq=False)
 class PjitPartitioner:
-  """Shards over 'data' and 'model' by rules on logical axis names.
+  """Shards over 'data' and 'model' by rules on logical axis names."""
 
-  Attributes:
-    num_partitions: size of the 'model' axis; the other devices form 'data'.
-    model_parallel_submesh: factors of the size of the 'model' axis, instead of
-      num_partitions.
-    params_on_devices: unused; parameters are always on the devices here.
-    backend: JAX backend; None means the default backend.
-    ici_mesh_shape: (data, model) within a slice, instead of num_partitions.
-    dcn_mesh_shape: (data, model) across slices.
-    logical_axis_rules: rules; None means `standard_logical_axis_rules()`.
-  """
-
-  num_partitions: int | None = None
+  num_partitions: int | None = None  # Size of 'model'; other devices form 'data'.
+  # Factors of the size of 'model', instead of num_partitions.
   model_parallel_submesh: Sequence[int] | None = None
-  params_on_devices: bool = True
-  backend: str | None = None
-  ici_mesh_shape: Sequence[int] | None = None
-  dcn_mesh_shape: Sequence[int] | None = None
+  params_on_devices: bool = True  # Unused: parameters are always on the devices.
+  backend: str | None = None  # None means JAX's default backend.
+  ici_mesh_shape: Sequence[int] | None = None  # (data, model) within a slice.
+  dcn_mesh_shape: Sequence[int] | None = None  # (data, model) across slices.
+  # None means `standard_logical_axis_rules()`.
   logical_axis_rules: LogicalAxisRules | None = None
 
   def __post_init__(self):

@@ -20,17 +20,11 @@ _may_defer = False
 
 @dataclasses.dataclass(frozen=True)
 class PlainFeature:
-  """The properties of a task's inputs or targets, like seqio.Feature.
+  """The properties of a task's inputs or targets, like seqio.Feature."""
 
-  Attributes:
-    vocabulary: a vocabulary with `encode`, `decode` and `eos_id`, like seqio's.
-    add_eos: whether the tokens end with EOS.
-    frame: returns the prefix and the suffix of each example, instead of EOS; None means
-      only EOS.
-  """
-
-  vocabulary: Any
-  add_eos: bool = True
+  vocabulary: Any  # With `encode`, `decode` and `eos_id`, like seqio's.
+  add_eos: bool = True  # Whether the tokens end with EOS.
+  # Returns the prefix and the suffix of each example; None means EOS alone.
   frame: Callable[[], tuple[Sequence[int], Sequence[int]]] | None = None
 
   def encode(self, text: str, length: int) -> list[int]:
@@ -48,20 +42,13 @@ class PlainFeature:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlainTask:
-  """A task of texts, with the members of seqio.Task that `t5x.infer` uses.
-
-  Attributes:
-    name: name of the task.
-    output_features: the features of "inputs" and "targets".
-    splits: names of the splits.
-    count: maps a split to the number of examples.
-    read: maps a split to (inputs, targets) texts of each example, in order.
-  """
+  """A task of texts, with the members of seqio.Task that `t5x.infer` uses."""
 
   name: str
-  output_features: Mapping[str, PlainFeature]
+  output_features: Mapping[str, PlainFeature]  # Of "inputs" and "targets".
   splits: tuple[str, ...]
-  count: Callable[[str], int]
+  count: Callable[[str], int]  # Maps a split to the number of examples.
+  # Maps a split to (inputs, targets) texts of each example, in order.
   read: Callable[[str], Iterator[tuple[str, str]]]
 
   def num_input_examples(self, split: str) -> int:

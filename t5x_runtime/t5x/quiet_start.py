@@ -8,8 +8,6 @@ takes as long as the import itself.
 import contextlib
 import ctypes
 import gc
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import os
 import sys
@@ -26,7 +24,10 @@ def announce() -> None:
 
 
 def import_seqio() -> None:
-  """Imports seqio and thereby TensorFlow, and adds the deferred tasks."""
+  """Imports TensorFlow quietly and seqio, and adds the deferred tasks."""
+  if "tensorflow" not in sys.modules:
+    messages.say("Loading TensorFlow and seqio.")
+    _import_tensorflow()
   import seqio  # noqa: F401
 
   from t5x import plain_tasks
@@ -34,34 +35,7 @@ def import_seqio() -> None:
   plain_tasks.add_deferred()
 
 
-class _Quiet(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-  """Makes the first import of tensorflow quiet."""
-
-  def find_spec(self, name, path=None, target=None):
-    """Returns tensorflow's spec, with this loader; None for other modules."""
-    if name != "tensorflow":
-      return None
-    self._found = importlib.machinery.PathFinder.find_spec(name, path)
-    return self._found and importlib.machinery.ModuleSpec(name, self)
-
-  def create_module(self, spec):
-    """Returns the imported module."""
-    sys.meta_path.remove(self)
-    messages.say("Loading TensorFlow and seqio.")
-    import_tensorflow()
-    return sys.modules[spec.name]
-
-  def exec_module(self, module):
-    """Restores the module's spec, because the module has been imported already."""
-    module.__spec__ = self._found
-
-
-def quieten_tensorflow() -> None:
-  """Makes the first import of TensorFlow quiet, in any module."""
-  sys.meta_path.insert(0, _Quiet())
-
-
-def import_tensorflow() -> None:
+def _import_tensorflow() -> None:
   """Imports TensorFlow without output; prints the output on stderr after an error."""
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   messages.stderr().flush()

@@ -13,19 +13,13 @@ from flax.linen import partitioning as flax_partitioning
 
 
 class InferenceState(flax.struct.PyTreeNode):
-  """Parameters without an optimizer.
+  """Parameters without an optimizer."""
 
-  Attributes:
-    step: training step of the parameters; None in trees of axes.
-    params: nested parameters.
-    params_axes: logical axis names, `name_axes` for every parameter `name`.
-    flax_mutables: a field of upstream's state, unused in inference.
-    flax_mutables_axes: a field of upstream's state, unused in inference.
-  """
-
-  step: jax.Array | None
+  step: jax.Array | None  # Training step; None in trees of axes.
   params: FrozenDict
+  # Logical axis names, `name_axes` for every parameter `name`.
   params_axes: FrozenDict | None = None
+  # Fields of upstream's state, unused in inference.
   flax_mutables: FrozenDict = flax.core.freeze({})
   flax_mutables_axes: FrozenDict | None = None
 

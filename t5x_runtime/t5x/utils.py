@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module as import_module
 from typing import Any
@@ -10,80 +13,53 @@ from typing import Any
 import flax
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl import logging
 from etils import epath, epy
 
-from t5x import checkpoint_paths, checkpoints, plain_tasks, train_state
-from t5x.infer_batches import get_infer_fn as get_infer_fn
+from t5x import checkpoints, plain_tasks, train_state
 
 with epy.lazy_imports():
   import seqio
 
 MODES = ("specific", "latest", "all")
 DTYPES = (None, "float32", "bfloat16", "float16")
+# The feature, and the auxiliary value, with the state from batch to batch.
+KNOWN = "known"
 
 
 @dataclasses.dataclass
 class DatasetConfig:
-  """The examples of a run.
-
-  Attributes:
-    mixture_or_task_name: name of a registered seqio task or mixture, or a task or
-      mixture.
-    task_feature_lengths: maximal lengths of features, in tokens.
-    split: split of the task.
-    batch_size: number of examples per batch, over all devices.
-    shuffle: must be False for inference in order.
-    seed: seed of the task's preprocessors.
-    use_cached: whether to read seqio's offline cache.
-    pack: whether several examples share a row; must be False for inference.
-    use_custom_packing_ops: as in seqio.
-    module: module that registers the task; an import in gin is better.
-    use_memory_cache: as in seqio.
-    trim_output_features: whether to truncate features.
-  """
+  """The examples of a run."""
 
   mixture_or_task_name: str | seqio.Task | seqio.Mixture
-  task_feature_lengths: Mapping[str, int]
+  task_feature_lengths: Mapping[str, int]  # Maximal lengths, in tokens.
   split: str
-  batch_size: int
-  shuffle: bool
-  seed: int | None
-  use_cached: bool = False
-  pack: bool = False
+  batch_size: int  # Number of examples per batch, over all devices.
+  shuffle: bool  # Must be False for inference in order.
+  seed: int | None  # Of the task's preprocessors.
+  use_cached: bool = False  # Whether to read seqio's offline cache.
+  pack: bool = False  # Must be False for inference: one example per row.
   use_custom_packing_ops: bool = False
-  module: str | None = None
+  module: str | None = None  # Registers the task; an import in gin is better.
   use_memory_cache: bool = True
-  trim_output_features: bool = True
+  trim_output_features: bool = True  # Whether to truncate features.
 
 
 @dataclasses.dataclass
 class RestoreCheckpointConfig:
-  """The checkpoint to restore, and the options.
+  """The checkpoint to restore, and the options."""
 
-  Attributes:
-    path: path of a checkpoint (mode specific) or of a folder of checkpoints (latest,
-      all).
-    mode: specific, latest, or all checkpoints of a folder in order (`t5x.eval`).
-    assignment_map: not supported.
-    strict: whether upstream T5X requires the optimizer's state; unused here.
-    fallback_to_scratch: whether missing parameters are initialised at random.
-    dtype: dtype of restored parameters; None keeps the checkpoint's.
-    restore_dataset: not supported.
-    checkpointer_cls: class that reads and writes T5X's format.
-    state_transformation_fns: functions of the restored state, in order.
-    checkpoint_manager_cls: class that restores a train state from a path.
-  """
-
-  path: str | Sequence[str]
-  mode: str = "latest"
-  assignment_map: Sequence[tuple[str, str | None]] | None = None
-  strict: bool = True
-  fallback_to_scratch: bool = False
-  dtype: str | None = None
-  restore_dataset: bool = False
+  path: str | Sequence[str]  # Of a checkpoint, or of a folder for latest and all.
+  mode: str = "latest"  # Mode all is for `t5x.eval`, in the order of steps.
+  assignment_map: Sequence[tuple[str, str | None]] | None = None  # Must be None.
+  strict: bool = True  # Unused: upstream may require the optimizer's state.
+  fallback_to_scratch: bool = False  # Whether to draw missing parameters at random.
+  dtype: str | None = None  # Of restored parameters; None keeps the checkpoint's.
+  restore_dataset: bool = False  # Must be False.
   checkpointer_cls: Callable[..., Any] = checkpoints.Checkpointer
   state_transformation_fns: Sequence[Callable[..., Any]] = ()
+  # The class that restores a train state from a path.
   checkpoint_manager_cls: Callable[..., Any] = (
     checkpoints.OrbaxCheckpointManagerInterface
   )
@@ -94,12 +70,8 @@ class RestoreCheckpointConfig:
         raise ValueError(
           f"RestoreCheckpointConfig.{name} must be one of {choices}, got {value!r}."
         )
-    unsupported = {
-      "assignment_map": self.assignment_map is not None,
-      "restore_dataset": self.restore_dataset,
-    }
-    for name, used in unsupported.items():
-      if used:
+    for name in ("assignment_map", "restore_dataset"):
+      if getattr(self, name):
         raise ValueError(
           f"RestoreCheckpointConfig: {name} is not in the contract of t5x_runtime "
           "(docs/t5x_contract.md). Use upstream T5X, or convert the checkpoint first."
@@ -201,10 +173,6 @@ class TrainStateInitializer:
     input_shapes: shapes of a batch's features.
     partitioner: maps logical axes to the mesh.
     input_types: dtypes of a batch's features.
-
-  Attributes:
-    global_train_state_shape: the state with abstract arrays.
-    train_state_axes: the state with PartitionSpecs instead of arrays.
   """
 
   def __init__(
@@ -227,6 +195,7 @@ class TrainStateInitializer:
 
     self._initialise = initialise
     self._partitioner = partitioner
+    # The state with abstract arrays, and with PartitionSpecs instead of arrays.
     self.global_train_state_shape = jax.eval_shape(initialise, jax.random.PRNGKey(0))
     self.train_state_axes = partitioner.get_mesh_axes(self.global_train_state_shape)
 
@@ -263,7 +232,7 @@ def create_checkpoint_manager_and_restore(
   cfg = restore_checkpoint_cfg
   path = restore_path
   if cfg.mode == "latest":
-    path = str(checkpoint_paths.resolve_checkpoint(path))
+    path = str(checkpoints.resolve_checkpoint(path))
   shape = train_state_initializer.global_train_state_shape
   if use_orbax:
     manager = cfg.checkpoint_manager_cls(
@@ -295,13 +264,138 @@ def create_checkpoint_manager_and_restore(
   return restored, manager
 
 
+def get_infer_fn(
+  infer_step: Callable[..., Any],
+  batch_size: int,
+  train_state_axes: train_state.InferenceState,
+  partitioner,
+  keep_aux_as_numpy: bool = False,
+  nothing_known: Callable[[int], Any] | None = None,
+) -> Callable[..., Any]:
+  """Returns a function that runs `infer_step` over a numbered dataset.
+
+  Args:
+    infer_step: maps (params, batch) or (params, batch, rng) to predictions, or to
+      (predictions, dict of auxiliary values).
+    batch_size: number of examples per batch, over all devices.
+    train_state_axes: layout of the parameters on the devices.
+    partitioner: compiles the step.
+    keep_aux_as_numpy: whether auxiliary values stay arrays.
+    nothing_known: maps a number of examples to the state before the first batch. The
+      step gets the state as the feature `KNOWN`, and returns the new state, for the
+      next batch, as the auxiliary value `KNOWN`. None means no state.
+
+  Returns:
+    (dataset, train_state, rng, report) -> [(number, prediction)] by increasing number,
+    with auxiliary values, if any, as a second element. The function calls `report` for
+    each finished batch, with the number of examples and the auxiliary values.
+  """
+  spec = partitioner.data_partition_spec
+  run = partitioner.partition(
+    _step(infer_step),
+    in_axis_resources=(train_state_axes.params, spec, None, spec, spec),
+    out_axis_resources=(None, None, spec),
+  )
+  layout = partitioner.get_data_layout(batch_size)
+  sharding = jax.sharding.NamedSharding(partitioner.mesh, spec)
+  place = functools.partial(jax.make_array_from_process_local_data, sharding)
+  to_global = functools.partial(jax.tree.map, place)
+
+  def infer_fn(ds, train_state, rng=None, report=lambda count, aux: None):
+    """Runs the step over all batches."""
+    numbered = []
+    columns = []
+    placed = map(to_global, _batches(ds, layout))
+    following = next(placed, None)
+    count = layout.batch_size // layout.num_shards
+    known = to_global(nothing_known(count)) if nothing_known else None
+    while following is not None:
+      step_rng, rng = (None, None) if rng is None else jax.random.split(rng)
+      numbers, batch = following
+      *running, known = run(train_state.params, batch, step_rng, numbers, known)
+      # The next batch is prepared while the devices compute.
+      following = next(placed, None)
+      numbers, result = jax.device_get(running)
+      predictions, aux = result if isinstance(result, tuple) else (result, {})
+      real = numbers >= 0
+      columns.append(jax.tree.map(lambda x, real=real: x[real], aux))
+      numbered += zip(numbers[real].tolist(), predictions[real], strict=True)
+      report(int(real.sum()), columns[-1])
+    return _joined(numbered, columns, keep_aux_as_numpy)
+
+  return infer_fn
+
+
+def _step(infer_step):
+  """Returns the function to compile: `infer_step` with numbers and state of a batch."""
+  takes_rng = "rng" in inspect.signature(infer_step).parameters
+
+  def step(params, batch, rng, numbers, known):
+    """Returns numbers, the step's result, and the new state."""
+    # The program returns the numbers too, because devices may return rows in another
+    # order.
+    batch = batch if known is None else {**batch, KNOWN: known}
+    result = infer_step(params, batch, rng) if takes_rng else infer_step(params, batch)
+    if known is not None:
+      predictions, aux = result
+      aux = dict(aux)
+      known = aux.pop(KNOWN)
+      result = (predictions, aux)
+    return numbers, result, known
+
+  return step
+
+
+def _joined(numbered, columns, keep_aux_as_numpy):
+  """Returns the predictions, and auxiliary values if any, in the examples' order."""
+  order = np.argsort([number for number, _ in numbered])
+  numbered = [numbered[place] for place in order]
+  if not (columns and jax.tree.leaves(columns[0])):
+    return numbered
+  aux = jax.tree.map(lambda *parts: np.concatenate(parts)[order], *columns)
+  return numbered, aux if keep_aux_as_numpy else jax.tree.map(plain, aux)
+
+
+def _batches(ds, layout):
+  """Yields this process's rows of each batch.
+
+  Copies of the first example, with the number -1, fill up the last batch.
+  """
+  rows = ds.as_numpy_iterator()
+  filler = None
+  while batch := list(itertools.islice(rows, layout.batch_size)):
+    filler = filler or (np.int64(-1), batch[0][1])
+    batch += [filler] * (layout.batch_size - len(batch))
+    process_rows = batch[layout.shard_id :: layout.num_shards]
+    yield jax.tree.map(lambda *values: np.stack(values), *process_rows)
+
+
+def plain(value):
+  """Converts a value for json: arrays become lists, and bytes become text."""
+  if isinstance(value, bytes):
+    return value.decode("utf-8")
+  if isinstance(value, np.ndarray | jax.Array):
+    value = np.asarray(value)
+    # json can't write ml_dtypes' scalars (bfloat16).
+    value = value.astype(np.float32) if value.dtype == jax.numpy.bfloat16 else value
+    return value.tolist()
+  if isinstance(value, np.generic):
+    return value.item()
+  return value
+
+
 def log_model_info(log_file: str | None, full_train_state, partitioner) -> None:
   """Logs every parameter's size, shape and partitioning, also to `log_file`."""
   if jax.process_index() != 0:
     return
-  arrays = _flat(full_train_state)
-  logical_axes = _flat(partitioner.get_logical_axes(full_train_state))
-  mesh_axes = _flat(partitioner.get_mesh_axes(full_train_state))
+  arrays, logical_axes, mesh_axes = (
+    flax.traverse_util.flatten_dict(state.state_dict(), sep="/")
+    for state in (
+      full_train_state,
+      partitioner.get_logical_axes(full_train_state),
+      partitioner.get_mesh_axes(full_train_state),
+    )
+  )
   lines = {
     name: _variable_line(name, array, logical_axes.get(name), mesh_axes.get(name))
     for name, array in arrays.items()
@@ -309,21 +403,12 @@ def log_model_info(log_file: str | None, full_train_state, partitioner) -> None:
   params = sorted(name for name in arrays if name.startswith("target/"))
   others = sorted(set(arrays) - set(params))
   total = sum(arrays[name].size for name in params)
-  text = "\n".join(
-    [
-      *(lines[name] for name in params),
-      f"Total number of parameters: {total}",
-      "",
-      *(lines[name] for name in others),
-    ]
-  )
+  summary = [f"Total number of parameters: {total}", ""]
+  parts = [*(lines[x] for x in params), *summary, *(lines[x] for x in others)]
+  text = "\n".join(parts)
   if log_file is not None:
     epath.Path(log_file).write_text(text + "\n")
   logging.info("%s", text)
-
-
-def _flat(state: train_state.InferenceState) -> dict[str, Any]:
-  return flax.traverse_util.flatten_dict(state.state_dict(), sep="/")
 
 
 def _variable_line(name, array, logical_axes, spec) -> str:

@@ -18,7 +18,7 @@ from tests.damage import flip_a_bit, halve
 from tests.real_data import path as data_path
 
 if IS_RUNTIME:
-  from t5x import checkpoint_memory
+  from t5x import checkpoint_arrays
 
 FORMATS = ("t5x", "orbax")
 BIG = "target.decoder.layers_0.mlp.wi.kernel"
@@ -281,6 +281,6 @@ MIB = 2**20
 @runtime_only
 def test_groups_are_full_largest_first_and_at_least_a_64th():
   sizes = {"a": 1 * MIB, "b": 40 * MIB, "c": 20 * MIB, "d": 11 * MIB, "e": 12 * MIB}
-  assert checkpoint_memory.groups(sizes) == [["b"], ["c", "e"], ["d", "a"]]
+  assert checkpoint_arrays.groups(sizes) == [["b"], ["c", "e"], ["d", "a"]]
   many = {str(i): 64 * MIB for i in range(128)}  # 8 GiB in total: 128 MiB at once.
-  assert {len(group) for group in checkpoint_memory.groups(many)} == {2}
+  assert {len(group) for group in checkpoint_arrays.groups(many)} == {2}

@@ -6,7 +6,6 @@ Upstream T5X lacks these checks (docs/t5x_commands.md).
 import concurrent.futures
 import contextlib
 import errno
-import hashlib
 import io
 import json
 import os
@@ -33,13 +32,13 @@ from tests.contract.conftest import (
   run,
   writer,
 )
-from tests.damage import files_of_at_most, flip_a_bit, halve
+from tests.damage import files_of_at_most, halve
 
 if not IS_RUNTIME:
   pytest.skip("upstream T5X lacks these checks", allow_module_level=True)
 
-from t5x import inference_chunks
-from t5x.inference_safety import only_job
+from t5x import inference_files
+from t5x.inference_files import only_job
 
 pytestmark = pytest.mark.slow
 
@@ -75,14 +74,12 @@ def chunk_files(output, chunk=0):
 # ---- Damage ----
 
 
-def test_a_marker_records_size_digest_and_settings_of_a_chunk(killed):
+def test_a_marker_records_size_and_settings_of_a_chunk(killed):
   chunk, marker = chunk_files(killed)
-  content = chunk.read_bytes()
-  sha256 = hashlib.sha256(content).hexdigest()
   recorded = json.loads(marker.read_text())
   assert recorded.pop("settings")["split"] == "test"
   assert recorded.pop("examples") == 4
-  assert recorded == {"bytes": len(content), "sha256": sha256}
+  assert recorded == {"bytes": chunk.stat().st_size}
   assert not any(path.exists() for path in chunk_files(killed, 1))
 
 
@@ -94,7 +91,7 @@ def test_a_damaged_chunk_is_named_and_decoded_again_after_deletion(
   killed, checkpoint, expected
 ):
   chunk, marker = chunk_files(killed)
-  for damage, file in ((halve, chunk), (flip_a_bit, chunk), (garble, marker)):
+  for damage, file in ((halve, chunk), (garble, marker)):
     content = file.read_bytes()
     damage(file)
     before = contents(killed)
@@ -186,7 +183,7 @@ def test_modes_and_shards_run_side_by_side(checkpoint, expected, tmp_path):
 HOLDER = """
 import sys
 from etils import epath
-from t5x.inference_safety import only_job
+from t5x.inference_files import only_job
 with only_job(epath.Path(sys.argv[1]), "results"):
   print("held", flush=True)
   sys.stdin.read()
@@ -234,7 +231,7 @@ def test_chunks_of_a_different_configuration_are_not_continued(
   killed, checkpoint, monkeypatch
 ):
   config = "SEED = 1\nINFER_OUTPUT_DIR = 'elsewhere'\n"
-  monkeypatch.setattr(inference_chunks.gin, "config_str", lambda **_: config)
+  monkeypatch.setattr(inference_files.gin, "config_str", lambda **_: config)
   before = contents(killed)
   says = r"examples per chunk was 4, is 6; SEED was None, is 1\. Delete"
   with pytest.raises(ValueError, match=says):
@@ -245,7 +242,7 @@ def test_chunks_of_a_different_configuration_are_not_continued(
 def test_the_configuration_has_gin_s_bindings():
   long = {"inputs": list(range(100)), "targets": "a = b\n"}
   gin.parse_config(f"GAMMA = 3\nTASK = {long}\nINFER_OUTPUT_DIR = 'x'\n")
-  assert inference_chunks.configuration() == {"GAMMA": "3", "TASK": str(long)}
+  assert inference_files.configuration() == {"GAMMA": "3", "TASK": str(long)}
 
 
 # ---- File systems that refuse writes, with the kernel's errors ----
@@ -360,7 +357,7 @@ def test_a_merge_that_loses_a_line_leaves_all_chunks(checkpoint, expected, tmp_p
 
 def test_shards_of_any_number_have_folders_of_their_own(tmp_path):
   folders = {
-    inference_chunks.ChunkFiles(
+    inference_files.ChunkFiles(
       str(tmp_path), "task", f"predict.jsonl-{shard:05}-of-300000", {}
     ).directory.name
     for shard in (0, 100_000, 200_000)

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 if hasattr(t5x, "PROVIDER"):
-  from t5x.inference_chunks import ChunkFiles
+  from t5x.inference_files import ChunkFiles
 else:
   ChunkFiles = None
 

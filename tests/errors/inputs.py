@@ -129,11 +129,11 @@ def unusual_vocabulary(pair, here):
 
 def unfinished(pair, here):
   """Writes a chunk of the task, as left by a run with a different split."""
-  from t5x import inference_chunks  # Upstream T5X has no such module.
+  from t5x import inference_files  # Upstream T5X has no such module.
 
   suffix = "predict_with_aux.jsonl-00000-of-00001"
   name = f"errors_{here.name}"
-  files = inference_chunks.ChunkFiles(
+  files = inference_files.ChunkFiles(
     str(here / "out"), name, suffix, {"split": "another"}
   )
   files.write(0, 1, lambda path: pathlib.Path(path).write_text("{}\n"))
