@@ -14,8 +14,8 @@ import t5x
 from t5x import gin_utils
 from t5x import infer as t5x_infer
 
+from lab.link import process
 from specdec_t5x.checkpoints.parameters import T5XParameters
-from specdec_t5x.contrib.link import process
 from specdec_t5x.core.describe import describe
 from tests import commands, ways
 from tests.e2e import runs
