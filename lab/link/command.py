@@ -13,7 +13,7 @@ from benchmarks.measure import PLAIN, Run, Setting, Way, measure
 from benchmarks.study import Study
 from benchmarks.table import Column, Table, listed, render
 from benchmarks.timed import Program
-from specdec_t5x.contrib.link import process
+from lab.link import process
 from specdec_t5x.contrib.link.client import Remote
 from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.contrib.sparse import SparseDraft

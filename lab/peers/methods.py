@@ -12,10 +12,10 @@ from benchmarks.measure import Way
 from benchmarks.study import Study
 from benchmarks.table import Table, declared, listed
 from lab import trees
+from lab.link import process
 from lab.peers import PACKAGES as PEERS
 from lab.peers import programs
 from specdec_t5x.build import headed
-from specdec_t5x.contrib.link import process
 from specdec_t5x.contrib.link.client import Remote
 from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.drafters.pruned import Pruned

@@ -29,19 +29,14 @@ from specdec_t5x.drafters.draft_model import (
 
 @dataclasses.dataclass(frozen=True)
 class SparseDraft(ChainDrafter):
-  """Samples gamma tokens one by one from truncated and rounded distributions.
+  """Samples gamma tokens one by one from truncated and rounded distributions."""
 
-  Attributes:
-    network: the drafting network, over the target's vocabulary.
-    gamma: the number of tokens of a draft.
-    top_k: the number of kept tokens of a distribution; 0 keeps all.
-    top_p: the kept part of the kept tokens' mass.
-  """
-
-  network: Any
-  gamma: int | None = gamma_knob()
+  network: Any  # The drafting network, over the target's vocabulary.
+  gamma: int | None = gamma_knob()  # The number of tokens of a draft.
   # `Truncation` checks these values.
+  # The number of kept tokens of a distribution; 0 keeps all.
   top_k: int = knob(32, None, "kept tokens of a distribution", "DRAFT_TOPK")
+  # The kept part of the kept tokens' mass.
   top_p: float = knob(1.0, None, "kept part of the mass", "DRAFT_TOPP")
 
   def __post_init__(self):

@@ -32,15 +32,12 @@ SUM_BELOW = 2**24
 
 @dataclasses.dataclass(frozen=True)
 class Truncation:
-  """The truncation of a draft's distribution.
+  """The truncation of a draft's distribution."""
 
-  Attributes:
-    top_k: the number of likeliest tokens to keep; of equally likely tokens the lower
-      ids come first; 0 keeps all.
-    top_p: the part of the kept tokens' mass to keep, with the fewest likeliest tokens.
-  """
-
+  # The number of likeliest tokens to keep; of equally likely tokens the lower ids
+  # come first; 0 keeps all.
   top_k: int = 32
+  # The part of the kept tokens' mass to keep, with the fewest likeliest tokens.
   top_p: float = 1.0
 
   def __post_init__(self):
@@ -82,15 +79,11 @@ class Truncation:
 
 @flax.struct.dataclass
 class SparseProbs:
-  """q(x) = weight of x / sum of weights.
+  """q(x) = weight of x / sum of weights."""
 
-  Attributes:
-    tokens: the kept tokens, ascending.
-    weights: from 0 to `LARGEST`, with a sum below `SUM_BELOW`; all 0 if there is no
-      distribution.
-  """
-
-  tokens: Int[Array, "*batch K"]
+  tokens: Int[Array, "*batch K"]  # The kept tokens, ascending.
+  # From 0 to `LARGEST`, with a sum below `SUM_BELOW`; all 0 if there is no
+  # distribution.
   weights: Int[Array, "*batch K"]
 
   @property

@@ -15,27 +15,23 @@ class DecoderCache:
 
   Slots at and beyond a row's `index` are stale. A stale slot is not read before the
   next write to the slot, so a rollback only lowers the index.
-
-  Attributes:
-    index: number of committed entries of each row, and the slot of the next write.
-    keys: self-attention keys, per layer.
-    values: self-attention values, per layer.
-    cross_keys: keys of the encoded input, per layer, computed once; empty in a
-      decoder-only network.
-    cross_values: values of the encoded input, per layer.
-    encoder_mask: positions of the encoded input that are tokens.
-    scratch: memory of our kernel between steps (`draft_step`). The kernel uses the
-      array as a whole; the axis of rows serves code that repeats or selects rows. In a
-      cache with rows to be copied into another cache the shape is [B, 0], so the copy
-      leaves the other cache's memory alone.
   """
 
+  # Number of committed entries of each row, and the slot of the next write.
   index: Int[Array, "B"]
-  keys: tuple[Float[Array, "B H S K"], ...]
-  values: tuple[Float[Array, "B H S K"], ...]
+  keys: tuple[Float[Array, "B H S K"], ...]  # Self-attention keys, per layer.
+  values: tuple[Float[Array, "B H S K"], ...]  # Self-attention values, per layer.
+  # Keys of the encoded input, per layer, computed once; empty in a decoder-only
+  # network.
   cross_keys: tuple[Float[Array, "B H E K"], ...] = ()
+  # Values of the encoded input, per layer.
   cross_values: tuple[Float[Array, "B H E K"], ...] = ()
+  # Positions of the encoded input that are tokens.
   encoder_mask: Bool[Array, "B E"] | None = None
+  # Memory of our kernel between steps (`draft_step`). The kernel uses the array as
+  # a whole; the axis of rows serves code that repeats or selects rows. In a cache
+  # with rows to be copied into another cache the shape is [B, 0], so the copy
+  # leaves the other cache's memory alone.
   scratch: UInt32[Array, "B _"] | None = None
 
   @property

@@ -30,18 +30,13 @@ SHARDINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class Reach:
-  """The window and the rotary positions of a layer.
+  """The window and the rotary positions of a layer."""
 
-  Attributes:
-    window: exclusive limits of the distance to visible tokens before and behind a
-      token; None makes all tokens visible.
-    theta: base of the wavelengths.
-    factor: divisor of positions.
-  """
-
+  # Exclusive limits of the distance to visible tokens before and behind a token;
+  # None makes all tokens visible.
   window: tuple[int, int] | None
-  theta: float
-  factor: float = 1.0
+  theta: float  # Base of the wavelengths.
+  factor: float = 1.0  # Divisor of positions.
 
 
 # Integer fields that may be 0. All other integer fields are at least 1.
@@ -50,46 +45,36 @@ _MAY_BE_0 = ("num_encoder_layers", "hot", "start_token")
 
 @dataclasses.dataclass(frozen=True)
 class NetworkConfig:
-  """The sizes and settings of the blocks of all networks, under T5X's field names.
+  """The sizes and settings of the blocks of all networks, under T5X's field names."""
 
-  Attributes:
-    vocab_size: rows of the embedding, padding rows included.
-    dtype: dtype of the activations. Parameters keep the restored dtype.
-    emb_dim: width of the residual stream (D).
-    num_heads: attention heads (H).
-    head_dim: width of a head.
-    mlp_dim: width of the feed-forward layer.
-    mlp_activations: one name per input projection. The activated projections are
-      multiplied.
-    dropout_rate: rate of dropout, if dropout is enabled.
-    logits_via_embedding: whether the embedding is also the output projection.
-    float32_attention_logits: whether attention scores are float32 at any `dtype`.
-    sharding: one of `SHARDINGS`: the partitioner's rules that apply.
-    products: kernels of products with few rows. 'native' uses our kernels, 'xla' uses
-      XLA. 'auto' uses our kernels if they are available and, on a GPU, faster
-      (`native.cuda.choice`).
-    weights: one of `WEIGHTS`. 'int8' is the network of rounded weights (`rounded`),
-      which differs from the checkpoint's network.
-    head: one of `HEADS`. 'full' computes all logits of a target exactly. 'certified'
-      computes exactly only logits that may be the largest, and needs a decode that uses
-      only the argmax (`certified`). 'auto' is 'certified' if possible and faster.
-    hot: number of tokens in the projection of a trimmed draft (`hot`); 0 is all.
-  """
-
-  vocab_size: int
+  vocab_size: int  # Rows of the embedding, padding rows included.
+  # Dtype of the activations. Parameters keep the restored dtype.
   dtype: str = "float32"
-  emb_dim: int = 512
-  num_heads: int = 8
-  head_dim: int = 64
-  mlp_dim: int = 2048
+  emb_dim: int = 512  # Width of the residual stream (D).
+  num_heads: int = 8  # Attention heads (H).
+  head_dim: int = 64  # Width of a head.
+  mlp_dim: int = 2048  # Width of the feed-forward layer.
+  # One name per input projection. The activated projections are multiplied.
   mlp_activations: Sequence[str] = ("relu",)
-  dropout_rate: float = 0.1
+  dropout_rate: float = 0.1  # Rate of dropout, if dropout is enabled.
+  # Whether the embedding is also the output projection.
   logits_via_embedding: bool = False
+  # Whether attention scores are float32 at any `dtype`.
   float32_attention_logits: bool = False
-  sharding: str = "full"
+  sharding: str = "full"  # One of `SHARDINGS`: the partitioner's rules that apply.
+  # Kernels of products with few rows. 'native' uses our kernels, 'xla' uses XLA.
+  # 'auto' uses our kernels if they are available and, on a GPU, faster
+  # (`native.cuda.choice`).
   products: str = "auto"
+  # One of `WEIGHTS`. 'int8' is the network of rounded weights (`rounded`), which
+  # differs from the checkpoint's network.
   weights: str = "float32"
+  # One of `HEADS`. 'full' computes all logits of a target exactly. 'certified'
+  # computes exactly only logits that may be the largest, and needs a decode that
+  # uses only the argmax (`certified`). 'auto' is 'certified' if possible and
+  # faster.
   head: str = "auto"
+  # Number of tokens in the projection of a trimmed draft (`hot`); 0 is all.
   hot: int = 0
 
   # Properties of T5. `gemma` overrides them.
@@ -180,19 +165,15 @@ class T5Config(NetworkConfig):
 
   T5 1.0 is `mlp_activations=("relu",), logits_via_embedding=True`; T5 1.1 is
   `mlp_activations=("gelu", "linear"), logits_via_embedding=False`.
-
-  Attributes:
-    num_encoder_layers: encoder blocks. A draft that uses the target's encoder has 0.
-    num_decoder_layers: decoder blocks.
-    relpos_per_layer: whether each layer has a separate relative position bias, as in
-      uMT5. Otherwise all layers of a stack share a bias.
-    start_token: first token that the decoder reads.
   """
 
+  # Encoder blocks. A draft that uses the target's encoder has 0.
   num_encoder_layers: int = 6
-  num_decoder_layers: int = 6
+  num_decoder_layers: int = 6  # Decoder blocks.
+  # Whether each layer has a separate relative position bias, as in uMT5. Otherwise
+  # all layers of a stack share a bias.
   relpos_per_layer: bool = False
-  start_token: int = 0
+  start_token: int = 0  # First token that the decoder reads.
 
   @property
   def encoder_side(self) -> "T5Config":
@@ -202,13 +183,9 @@ class T5Config(NetworkConfig):
 
 @dataclasses.dataclass(frozen=True)
 class GptConfig(NetworkConfig):
-  """The shape of a decoder-only network, as of T5X's `examples/decoder_only`.
+  """The shape of a decoder-only network, as of T5X's `examples/decoder_only`."""
 
-  Attributes:
-    num_layers: decoder blocks.
-  """
-
-  num_layers: int = 6
+  num_layers: int = 6  # Decoder blocks.
 
   @property
   def num_decoder_layers(self) -> int:

@@ -174,7 +174,7 @@ class Decoder(nn.Module):
     cross = self._by_layer(cross)
     for layer, bias, inputs in zip(self.layers, biases, cross, strict=True):
       x, _ = layer(
-        x, _identity, bias, inputs, cross_bias, deterministic, positions=positions
+        x, lambda new: new, bias, inputs, cross_bias, deterministic, positions=positions
       )
       streams.append(x)
     x = self.dropout(self.decoder_norm(x), deterministic=deterministic)
@@ -347,16 +347,23 @@ class CachedNetwork(nn.Module):
       values=tuple(values[layer] for layer in layers),
     )
 
+  def extend_collection(self, cache: DecoderCache, tokens, lengths=None):
+    """Returns logits of tokens after a cache, and puts the cache in the collection.
+
+    The collection's index becomes `lengths`, by default the index after the tokens.
+    """
+    logits, _, cache = self.extend(cache, tokens)
+    if lengths is None:
+      lengths = self.get_variable("cache", "cache_index") + tokens.shape[1]
+    self._put_cache(cache, lengths)
+    return logits
+
   def _put_cache(self, cache, index):
     # T5X does not expand the leaf named cache_index when a batch is expanded to beams.
     self.put_variable("cache", "cache_index", index)
     for name, arrays in (("keys", cache.keys), ("values", cache.values)):
       by_layer = {f"layers_{i}": array for i, array in enumerate(arrays)}
       self.put_variable("cache", name, by_layer)
-
-
-def _identity(x):
-  return x
 
 
 def _beside(streams, features, taps):

@@ -30,42 +30,31 @@ class GemmaConfig(T5Config):
 
   Sizes are the decoder's. With an `attention_cap`, XLA computes attention for any
   `products`, because our kernel has no cap.
-
-  Attributes:
-    num_kv_heads: heads of keys and values; num_heads / num_kv_heads query heads share a
-      head.
-    query_scalar: square of the divisor of scores.
-    layer_types: types of the first layers, 'sliding' or 'full'. Further layers repeat
-      the sequence.
-    window: tokens that a sliding layer of the decoder sees.
-    theta: base of the rotary wavelengths in sliding layers.
-    full_theta: base of the rotary wavelengths in full layers.
-    full_factor: divisor of positions in full layers.
-    attention_cap: soft cap of scores, by a tanh; 0 is no cap.
-    logits_cap: soft cap of logits, by a tanh; 0 is no cap.
-    merged: whether the network is a T5Gemma 2. A decoder layer of T5Gemma 2 attends to
-      decoder positions and to the input in one softmax, with one set of matrices and
-      with normalised queries and keys. The encoder uses the decoder's embedding.
-    start_token: first token that the decoder reads.
-    encoder: sizes of the encoder; None for the decoder's sizes. The number of layers is
-      `num_encoder_layers` in both cases.
   """
 
   mlp_activations: Sequence[str] = ("gelu", "linear")
   dropout_rate: float = 0.0
   logits_via_embedding: bool = True
   float32_attention_logits: bool = True
+  # Heads of keys and values; num_heads / num_kv_heads query heads share a head.
   num_kv_heads: int = 1
-  query_scalar: int = 256
+  query_scalar: int = 256  # Square of the divisor of scores.
+  # Types of the first layers, 'sliding' or 'full'. Further layers repeat the
+  # sequence.
   layer_types: Sequence[str] = LAYER_TYPES
-  window: int = 4096
-  theta: float = 10_000.0
-  full_theta: float = 10_000.0
-  full_factor: float = 1.0
-  attention_cap: float = 0.0
-  logits_cap: float = 0.0
+  window: int = 4096  # Tokens that a sliding layer of the decoder sees.
+  theta: float = 10_000.0  # Base of the rotary wavelengths in sliding layers.
+  full_theta: float = 10_000.0  # Base of the rotary wavelengths in full layers.
+  full_factor: float = 1.0  # Divisor of positions in full layers.
+  attention_cap: float = 0.0  # Soft cap of scores, by a tanh; 0 is no cap.
+  logits_cap: float = 0.0  # Soft cap of logits, by a tanh; 0 is no cap.
+  # Whether the network is a T5Gemma 2. A decoder layer of T5Gemma 2 attends to
+  # decoder positions and to the input in one softmax, with one set of matrices and
+  # with normalised queries and keys. The encoder uses the decoder's embedding.
   merged: bool = True
-  start_token: int = 2
+  start_token: int = 2  # First token that the decoder reads.
+  # Sizes of the encoder; None for the decoder's sizes. The number of layers is
+  # `num_encoder_layers` in both cases.
   encoder: "GemmaConfig | None" = None
 
   is_gemma: ClassVar[bool] = True

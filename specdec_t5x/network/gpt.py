@@ -91,10 +91,11 @@ class GptTransformer(CachedNetwork):
         "the prompt, too. Set inputs_bidirectional_attention=False."
       )
     rows, length = decoder_input_tokens.shape
-    if decode and self.has_variable("cache", "cache_index"):
-      return self._extend_collection(decoder_input_tokens, None)
-    if prefill:
-      return self._extend_collection(decoder_input_tokens, prefill_lengths)
+    has_collection = decode and self.has_variable("cache", "cache_index")
+    if has_collection or prefill:
+      lengths = None if has_collection else prefill_lengths
+      cache = self._read_cache(rows)
+      return self.extend_collection(cache, decoder_input_tokens, lengths)
     if decode:
       self._put_cache(self.empty_cache(rows, length), jnp.zeros((), jnp.int32))
     return self.logits(
@@ -130,11 +131,3 @@ class GptTransformer(CachedNetwork):
       deterministic=not enable_dropout,
       taps=taps,
     )
-
-  def _extend_collection(self, tokens, lengths):
-    cache = self._read_cache(tokens.shape[0])
-    logits, _, cache = self.extend(cache, tokens)
-    if lengths is None:
-      lengths = self.get_variable("cache", "cache_index") + tokens.shape[1]
-    self._put_cache(cache, lengths)
-    return logits

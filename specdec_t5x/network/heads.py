@@ -41,41 +41,26 @@ KINDS = Lazy(
 
 @dataclasses.dataclass(frozen=True)
 class HeadsConfig:
-  """The shape of heads of any kind.
+  """The shape of heads of any kind."""
 
-  Attributes:
-    kind: one of `KINDS`.
-    count: the most tokens of a draft: heads, or positions of 'parallel', or steps that
-      the training of 'eagle' unrolls.
-    emb_dim: feature width of the target (D).
-    layers: residual blocks of a head of 'medusa'.
-    hidden_dim: hidden width of a head of 'blockwise'.
-    num_heads: attention heads of the target and of the layer of 'parallel' or 'eagle'.
-      The fields up to `cross_attention` are for the same two kinds.
-    head_dim: width of an attention head of the target and of the layer.
-    mlp_dim: width of the layer's feed-forward block.
-    mlp_activations: as in `NetworkConfig`.
-    cross_attention: whether the layer attends to the target's input.
-    dtype: dtype of the activations.
-    products: as in `NetworkConfig`.
-    vocab_size: vocabulary size of the target, used with hot tokens.
-    hot: number of tokens that trimmed heads can draft (`hot`); 0 is all.
-  """
-
-  kind: str
+  kind: str  # One of `KINDS`.
+  # The most tokens of a draft: heads, or positions of 'parallel', or steps that the
+  # training of 'eagle' unrolls.
   count: int
-  emb_dim: int
-  layers: int = 1
-  hidden_dim: int = 128
+  emb_dim: int  # Feature width of the target (D).
+  layers: int = 1  # Residual blocks of a head of 'medusa'.
+  hidden_dim: int = 128  # Hidden width of a head of 'blockwise'.
+  # Attention heads of the target and of the layer of 'parallel' or 'eagle'. The
+  # fields up to `cross_attention` are for the same two kinds.
   num_heads: int = 1
-  head_dim: int = 1
-  mlp_dim: int = 1
-  mlp_activations: Sequence[str] = ("gelu", "linear")
-  cross_attention: bool = True
-  dtype: str = "float32"
-  products: str = "auto"
-  vocab_size: int = 0
-  hot: int = 0
+  head_dim: int = 1  # Width of an attention head of the target and of the layer.
+  mlp_dim: int = 1  # Width of the layer's feed-forward block.
+  mlp_activations: Sequence[str] = ("gelu", "linear")  # As in `NetworkConfig`.
+  cross_attention: bool = True  # Whether the layer attends to the target's input.
+  dtype: str = "float32"  # Dtype of the activations.
+  products: str = "auto"  # As in `NetworkConfig`.
+  vocab_size: int = 0  # Vocabulary size of the target, used with hot tokens.
+  hot: int = 0  # Number of tokens that trimmed heads can draft (`hot`); 0 is all.
 
   def __post_init__(self):
     # gin passes a list, which would make the configuration unhashable.
@@ -145,14 +130,10 @@ class HeadsConfig:
 
 
 class FeatureDrafter(nn.Module):
-  """The base class of all heads.
+  """The base class of all heads."""
 
-  Attributes:
-    config: shape of the heads.
-    taps: number of depths of the target with features that the heads read.
-  """
-
-  config: HeadsConfig
+  config: HeadsConfig  # Shape of the heads.
+  # Number of depths of the target with features that the heads read.
   taps: ClassVar[int] = 1
 
   @nn.compact

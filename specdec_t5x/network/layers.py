@@ -58,23 +58,16 @@ def parameter(
 
 
 class Dense(nn.Module):
-  """A linear map without bias.
+  """A linear map without bias."""
 
-  Attributes:
-    features: output width.
-    axes: logical names of the kernel's two dimensions.
-    kernel_init: initialiser of the [in, features] kernel.
-    dtype: dtype of the product.
-    products: one of `products.PRODUCTS`.
-  """
-
-  features: int
-  axes: tuple[str | None, str | None]
+  features: int  # Output width.
+  axes: tuple[str | None, str | None]  # Logical names of the kernel's two dimensions.
+  # Initialiser of the [in, features] kernel.
   kernel_init: Callable = nn.initializers.variance_scaling(
     1.0, "fan_in", "truncated_normal"
   )
-  dtype: str = "float32"
-  products: str = "auto"
+  dtype: str = "float32"  # Dtype of the product.
+  products: str = "auto"  # One of `products.PRODUCTS`.
 
   def __call__(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
     return project(x, self)[0]

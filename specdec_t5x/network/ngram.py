@@ -36,19 +36,12 @@ _WHOLE = ("stack", "length")
 
 @dataclasses.dataclass(frozen=True)
 class NgramConfig:
-  """The shape of a table, and the longest n-gram in use.
+  """The shape of a table, and the longest n-gram in use."""
 
-  Attributes:
-    vocab_size: vocabulary size of the target, padding rows included.
-    contexts: numbers of contexts of 1 token, of 2 tokens, and so on.
-    width: successors that a context keeps (W).
-    order: length of the longest n-gram in use: 1 for unigrams, 2 for bigrams.
-  """
-
-  vocab_size: int
-  contexts: tuple[int, ...]
-  width: int
-  order: int
+  vocab_size: int  # Vocabulary size of the target, padding rows included.
+  contexts: tuple[int, ...]  # Numbers of contexts of 1 token, of 2 tokens, and so on.
+  width: int  # Successors that a context keeps (W).
+  order: int  # Length of the longest n-gram in use: 1 for unigrams, 2 for bigrams.
 
   def __post_init__(self):
     longest = len(self.contexts) + 1
@@ -61,15 +54,10 @@ class NgramConfig:
 
 @flax.struct.dataclass
 class TokenCache:
-  """The tokens of each row, which form the contexts of n-grams.
+  """The tokens of each row, which form the contexts of n-grams."""
 
-  Attributes:
-    index: number of committed tokens of each row.
-    tokens: committed tokens, then stale tokens from `index` on.
-  """
-
-  index: Int[Array, "B"]
-  tokens: Int[Array, "B S"]
+  index: Int[Array, "B"]  # Number of committed tokens of each row.
+  tokens: Int[Array, "B S"]  # Committed tokens, then stale tokens from `index` on.
 
   def at(self, index: Int[Array, "B"]) -> "TokenCache":
     """Returns the cache rolled back (or committed) to `index` tokens per row."""
@@ -84,15 +72,10 @@ class TokenCache:
 
 
 class Contexts(nn.Module):
-  """The contexts of one length, and the likeliest successors of each context.
+  """The contexts of one length, and the likeliest successors of each context."""
 
-  Attributes:
-    count: number of contexts (C).
-    width: successors that a context keeps (W).
-  """
-
-  count: int
-  width: int
+  count: int  # Number of contexts (C).
+  width: int  # Successors that a context keeps (W).
 
   def setup(self):
 

@@ -52,22 +52,17 @@ _PANEL, _STEP = 16, 8
 
 @dataclasses.dataclass(frozen=True)
 class Rounding:
-  """The settings of rounding.
+  """The settings of rounding."""
 
-  Attributes:
-    bits: bits of a code, 8 or 4.
-    group: number of inputs that share a scale in each column; 0 is all.
-    whole: names of sublayers that are not rounded, for example 'mlp_5', 'logits' and
-      'input'.
-    packed: whether codes have the layout of our kernels for CPUs, not XLA's.
-    paired: whether codes of 4 bits have the layout of our kernel for GPUs, two columns
-      per byte, in matrices that the kernel supports.
-  """
-
-  bits: int = 8
-  group: int = 0
+  bits: int = 8  # Bits of a code, 8 or 4.
+  group: int = 0  # Number of inputs that share a scale in each column; 0 is all.
+  # Names of sublayers that are not rounded, for example 'mlp_5', 'logits' and
+  # 'input'.
   whole: Sequence[str] = ()
+  # Whether codes have the layout of our kernels for CPUs, not XLA's.
   packed: bool = False
+  # Whether codes of 4 bits have the layout of our kernel for GPUs, two columns per
+  # byte, in matrices that the kernel supports.
   paired: bool = False
 
   def __post_init__(self):
@@ -201,12 +196,18 @@ def multiply(
   """
   # Our kernels take any number of rows, because XLA has to reorder packed codes first.
   native = x.size > 0 and products.are_native(choice, 1, str(x.dtype))
-  arrays = [kernel[part] for kernel in kernels for part in ("codes", "scales")]
-  if _are_few(choice, x, arrays):
-    return _few_multiply(x, *arrays)
-  if native and arrays[0].ndim > 2:
-    return _native_multiply(x, *arrays)
-  return _xla_multiply(x, *arrays)
+  matrices = [{part: k[part] for part in ("codes", "scales")} for k in kernels]
+  rows = x.size // max(x.shape[-1], 1)
+  is_few = 0 < rows <= few.MOST_ROWS and len(matrices) <= few.MOST_MATRICES
+  # The choice is the same for any number of rows, so that plain and speculative
+  # decoding multiply in the same way.
+  if (choice != "xla" and x.dtype == jnp.bfloat16 and is_few) and all(
+    gpu_choice.is_used(_few_key(matrix)) for matrix in matrices
+  ):
+    return _few_multiply(x, *matrices)
+  if native and matrices[0]["codes"].ndim > 2:
+    return _native_multiply(x, *matrices)
+  return _xla_multiply(x, *matrices)
 
 
 def _name(path: Sequence[str], params: Collection[Sequence[str]]) -> str | None:
@@ -255,17 +256,17 @@ def contests(
     is_head = LOGITS in path or set(_PROJECTION) <= set(path)
     if path[-1] != "codes" or is_head or of_gpu.problem():
       continue
-    scales = flat[*path[:-1], "scales"]
-    key = _few_key(codes, scales)
+    matrix = {"codes": codes, "scales": flat[*path[:-1], "scales"]}
+    key = _few_key(matrix)
     if key and key not in keys:
       keys.add(key)
-      yield key, _contest(codes, scales)
+      yield key, _contest(matrix)
 
 
-def _contest(codes: Array, scales: Array) -> gpu_choice.Contest:
+def _contest(matrix: Matrix) -> gpu_choice.Contest:
   """Returns the contest of a matrix's products of 1 to 8 rows."""
-  inputs, columns = len(codes), scales.shape[1]
-  bits = 8 if codes.dtype == jnp.int8 else 4
+  inputs, columns = len(matrix["codes"]), matrix["scales"].shape[1]
+  bits = 8 if matrix["codes"].dtype == jnp.int8 else 4
   shape = gpu_choice.CALLS, few.MOST_ROWS, inputs
   blocks = np.random.default_rng(0).normal(size=shape)
 
@@ -273,18 +274,18 @@ def _contest(codes: Array, scales: Array) -> gpu_choice.Contest:
     x = jnp.asarray(blocks, jnp.bfloat16).astype(dtype)
 
     @jax.jit
-    def multiply_all(x, *arrays):
+    def multiply_all(x, matrix):
       def all_widths(x):
         products = []
         for rows in range(1, few.MOST_ROWS + 1):
-          products += multiply(x[:rows], *arrays)
+          products += multiply(x[:rows], matrix)
           # Without the barrier, XLA merges all products into one.
           x, products = jax.lax.optimization_barrier((x, products))
         return jnp.concatenate(products)
 
       return jax.lax.map(all_widths, x)
 
-    return functools.partial(multiply_all, x, codes, scales)
+    return functools.partial(multiply_all, x, matrix)
 
   return gpu_choice.Contest(
     f"Products of 1 to {few.MOST_ROWS} rows by {inputs} x {columns} in {bits} bits",
@@ -294,31 +295,19 @@ def _contest(codes: Array, scales: Array) -> gpu_choice.Contest:
   )
 
 
-def _are_few(choice: str, x: Array, arrays: Sequence[Array]) -> bool:
-  """Returns whether our kernel for GPUs multiplies these rows."""
-  rows = x.size // max(x.shape[-1], 1)
-  is_few = 0 < rows <= few.MOST_ROWS and len(arrays) <= 2 * few.MOST_MATRICES
-  if choice == "xla" or x.dtype != jnp.bfloat16 or not is_few:
-    return False
-  # The choice is the same for any number of rows, so that plain and speculative
-  # decoding multiply in the same way.
-  keys = [_few_key(*arrays[i : i + 2]) for i in range(0, len(arrays), 2)]
-  return all(map(gpu_choice.is_used, keys))
-
-
-def _few_key(codes: Array, scales: Array) -> tuple[Any, ...] | None:
+def _few_key(matrix: Matrix) -> tuple[Any, ...] | None:
   """Returns the key of a choice; None for a matrix that the kernel can't multiply."""
-  groups, columns = scales.shape
+  codes = matrix["codes"]
+  groups, columns = matrix["scales"].shape
   is_divided = codes.ndim != 2 or groups > 1 or len(codes) % 16 or columns % 16
   if is_divided or codes.dtype not in (jnp.int8, jnp.uint8):
     return None
   return "few", len(codes), columns, codes.dtype.name
 
 
-def _few_multiply(x, *arrays):
-  pairs = zip(arrays[::2], arrays[1::2], strict=True)
-  matrices = [few.FewWeights(codes, scales[0]) for codes, scales in pairs]
-  results = few.multiply(x.reshape(-1, x.shape[-1]), *matrices)
+def _few_multiply(x, *matrices):
+  weights = [few.FewWeights(m["codes"], m["scales"][0]) for m in matrices]
+  results = few.multiply(x.reshape(-1, x.shape[-1]), *weights)
   return tuple(y.reshape(*x.shape[:-1], y.shape[-1]) for y in results)
 
 
@@ -373,9 +362,8 @@ def unpacked(codes: Array, columns: int) -> Int8[Array, "_ O"]:
   return codes.reshape(-1, panels * _PANEL)[:, :columns]
 
 
-def _xla_multiply(x, *arrays):
-  pairs = zip(arrays[::2], arrays[1::2], strict=True)
-  return tuple(_xla_product(x, codes, scales) for codes, scales in pairs)
+def _xla_multiply(x, *matrices):
+  return tuple(_xla_product(x, m["codes"], m["scales"]) for m in matrices)
 
 
 def _xla_product(x, codes, scales):
@@ -399,10 +387,9 @@ def _xla_product(x, codes, scales):
 
 
 @functools.partial(platforms.choose_kernel_on_cpu, otherwise=_xla_multiply)
-def _native_multiply(x, *arrays):
-  batch = x.shape[:-1]
-  results = [
-    jax.ShapeDtypeStruct((*batch, scales.shape[1]), x.dtype) for scales in arrays[1::2]
-  ]
+def _native_multiply(x, *matrices):
+  columns = [matrix["scales"].shape[1] for matrix in matrices]
+  results = [jax.ShapeDtypeStruct((*x.shape[:-1], n), x.dtype) for n in columns]
   call = jax.ffi.ffi_call("specdec_rounded", results, vmap_method="sequential")
+  arrays = [matrix[part] for matrix in matrices for part in ("codes", "scales")]
   return tuple(call(x, *arrays))

@@ -156,7 +156,9 @@ class Transformer(CachedNetwork):
     """
     del decoder_positions, max_decode_length  # The mask and the cache imply them.
     if decode and self.has_variable("cache", "cache_index"):
-      return self._decode_one(encoded, encoder_input_tokens, decoder_input_tokens)
+      cache = self._read_cache(decoder_input_tokens.shape[0])
+      cache = self._with_input(cache, encoded, encoder_input_tokens)
+      return self.extend_collection(cache, decoder_input_tokens)
     if decode:
       num_slots = decoder_input_tokens.shape[1]
       cache = self.start(encoded, encoder_input_tokens, num_slots)
@@ -249,14 +251,6 @@ class Transformer(CachedNetwork):
       enable_dropout,
       decode,
     )
-
-  def _decode_one(self, encoded, encoder_input_tokens, tokens):
-    cache = self._with_input(
-      self._read_cache(tokens.shape[0]), encoded, encoder_input_tokens
-    )
-    logits, _, cache = self.extend(cache, tokens)
-    self._put_cache(cache, self.get_variable("cache", "cache_index") + 1)
-    return logits
 
 
 def check_encoder(config: T5Config) -> None:

@@ -35,27 +35,17 @@ FEATURES = ("encoder_input_tokens", *DECODER_FEATURES, "encoder_segment_ids")
 class TaskData:
   """The examples of a run, with their lengths and the batch size.
 
-  Attributes:
-    task: name of a registered seqio task or mixture.
-    feature_lengths: numbers of tokens per packed row, for 'inputs' and 'targets';
-      longer examples are truncated. Without 'inputs' the examples are for a
-      decoder-only network: inputs and targets form one text, and every token of the
-      text has a loss.
-    batch_size: number of rows per batch; a row holds several examples if they fit.
-    seed: seed of the order of examples.
-    split: the split for training.
-    validation_split: the split for validation loss and metrics.
-    shuffle_buffer: number of examples in the shuffle buffer, for sources that do not
-      shuffle (the user's own files shuffle).
+  Feature lengths are numbers of tokens per packed row, for 'inputs' and 'targets';
+  longer examples are truncated. Without 'inputs' the examples are for a decoder-only
+  network: inputs and targets form one text, and every token of the text has a loss.
   """
 
-  task: str
+  task: str  # The name of a registered seqio task or mixture.
   feature_lengths: Mapping[str, int]
-  batch_size: int
-  seed: int = 0
+  batch_size: int  # Rows per batch; a row holds several examples if they fit.
+  seed: int = 0  # Of the order of examples.
   split: str = "train"
-  validation_split: str = "validation"
-  shuffle_buffer: int = 16384
+  validation_split: str = "validation"  # For validation loss and metrics.
 
   def __post_init__(self):
     lengths = self.feature_lengths
@@ -66,11 +56,8 @@ class TaskData:
         f"'targets' only, got {dict(lengths)}. For a decoder-only network give only "
         "'targets', the length of whole texts."
       )
-    for name in ("batch_size", "shuffle_buffer"):
-      if getattr(self, name) < 1:
-        raise ValueError(
-          f"{name.upper()} must be at least 1, got {getattr(self, name)}."
-        )
+    if self.batch_size < 1:
+      raise ValueError(f"BATCH_SIZE must be at least 1, got {self.batch_size}.")
     if self.seed < 0:
       raise ValueError(f"SEED must be at least 0, got {self.seed}.")
 
@@ -128,7 +115,7 @@ def train_batches(
   first_row = start.row
   for epoch in itertools.count(start.epoch):
     row_count = first_row
-    for row in _rows(data, epoch, first_row):
+    for row in epoch_rows(data, epoch, first_row):
       batch.append(row)
       row_count += 1
       if len(batch) == data.batch_size:
@@ -153,7 +140,8 @@ def validation_batches(data: TaskData, limit: int) -> Iterator[Batch]:
     yield _stack([*rows, *[empty] * (data.batch_size - len(rows))])
 
 
-def _rows(data: TaskData, epoch: int, first: int) -> Iterator[Row]:
+def epoch_rows(data: TaskData, epoch: int, first: int = 0) -> Iterator[Row]:
+  """Yields an epoch's packed rows from the row `first` on."""
   seed = int(np.random.SeedSequence([data.seed, epoch]).generate_state(1)[0] >> 1)
   return reading.rows(_packed(data, data.split, seed).skip(first))
 
@@ -166,7 +154,8 @@ def _packed(data: TaskData, split: str, seed: int | None) -> tf.data.Dataset:
     split,
     use_cached=False,
     shuffle=seed is not None,
-    shuffle_buffer_size=data.shuffle_buffer,
+    # For sources that do not shuffle; the user's own files do.
+    shuffle_buffer_size=16384,
     seed=seed,
     num_epochs=1,
   )

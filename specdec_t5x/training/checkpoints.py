@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -35,14 +35,6 @@ class Position(NamedTuple):
 START = Position()
 
 
-class ParameterStore(Protocol):
-  """Writes and reads parameters in <directory>/checkpoint_<step>."""
-
-  def save(self, step: int, params: Any) -> None: ...
-
-  def restore(self, step: int) -> Any: ...
-
-
 class Checkpoints:
   """The checkpoints of one run.
 
@@ -51,11 +43,12 @@ class Checkpoints:
 
   Args:
     directory: the run's directory.
-    parameters: writes and reads the parameters.
+    parameters: writes and reads <directory>/checkpoint_<step>, as
+      `checkpoints.parameters.T5XParameters` does.
     keep: number of the latest steps to keep; 0 keeps all.
   """
 
-  def __init__(self, directory: str, parameters: ParameterStore, keep: int = 0):
+  def __init__(self, directory: str, parameters: Any, keep: int = 0):
     if keep < 0:
       raise ValueError(
         f"KEEP must be at least 0, got {keep}. 0 keeps every checkpoint."

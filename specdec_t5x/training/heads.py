@@ -1,4 +1,4 @@
-"""Losses of heads, which predict the target's distributions from target features.
+"""Drafts that read a target's features: the networks, initial parameters and losses.
 
 Shapes: B batch, L length, D width, V vocabulary, H heads.
 """
@@ -6,27 +6,69 @@ Shapes: B batch, L length, D width, V vocabulary, H heads.
 import dataclasses
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
-from specdec_t5x.core.knobs import is_finite
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
+from specdec_t5x.core.knobs import is_finite, is_whole
+from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.decoder import same_segment
 from specdec_t5x.network.functional import (
   Network,
   embed_fn,
   lacks_encoder,
   logits_fn,
+  network_for,
 )
-from specdec_t5x.network.heads import FeatureDrafter
+from specdec_t5x.network.heads import LAYERS, FeatureDrafter, HeadsConfig
 from specdec_t5x.network.inputs import input_mask
 from specdec_t5x.network.parallel import LayerDrafter
 from specdec_t5x.training import losses
 from specdec_t5x.training.objectives import Batch, Judged, Objective, Params, forward
 
 D_PACE = "d_pace"
+
+
+def new_heads(
+  target_path: str, kind: str, count: int, layers: int, **knobs: Any
+) -> Network:
+  """Returns a network that drafts from a target's features, with the target's sizes.
+
+  Args:
+    target_path: path of the target's checkpoint.
+    kind: one of `network.heads.KINDS`, or 'shared_encoder'.
+    count: number of heads, or of drafted positions.
+    layers: number of a head's layers; for a draft on the target's encoder, number of
+      decoder layers.
+    **knobs: further fields of `network.heads.HeadsConfig`, for heads only.
+
+  Raises:
+    ValueError: if there is no target at `target_path`, or a knob is out of range.
+  """
+  target = Checkpoint.open(target_path).settings()
+  if kind != "shared_encoder":
+    settings = {} if kind in LAYERS else {"layers": layers, **knobs}
+    return network_for(HeadsConfig.of(target, count, kind, **settings))
+  if getattr(target, "is_gemma", False):
+    raise ValueError(
+      "A draft on the target's encoder needs a T5 as target, got a T5Gemma: shapes do "
+      "not determine a T5Gemma's settings. Train 'medusa' heads, or distil a draft "
+      "model."
+    )
+  most = target.num_decoder_layers if isinstance(target, T5Config) else 0
+  if not is_whole(layers, 1) or layers > most:
+    raise ValueError(
+      f"HEAD_LAYERS must be a whole number from 1 to {most} with 'shared_encoder', the "
+      f"target's decoder layers (0 if the target has no encoder), got {layers!r}."
+    )
+  config = dataclasses.replace(
+    target, dropout_rate=0.0, num_encoder_layers=0, num_decoder_layers=layers
+  )
+  return network_for(config)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,16 +79,12 @@ class HeadDistillation(Objective):
   tokens ahead, under teacher forcing. Medusa uses these weights of heads. The argument
   `frozen` holds the target's parameters. A head's loss at a position is 0 unless the
   head's token is of the same example.
-
-  Attributes:
-    target: the network whose features the heads read.
-    decay: weight of a head relative to the head before; 'd_pace' means `losses.d_pace`.
-    loss: a name in `losses.DISTILLATION_LOSSES`.
   """
 
-  target: Network
+  target: Network  # The network whose features the heads read.
+  # Weight of a head relative to the head before; 'd_pace' means `losses.d_pace`.
   decay: float | str = 0.8
-  loss: str = "forward_kl"
+  loss: str = "forward_kl"  # A name in `losses.DISTILLATION_LOSSES`.
 
   def __post_init__(self):
     is_share = is_finite(self.decay) and 0 < self.decay <= 1

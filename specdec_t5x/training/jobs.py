@@ -80,9 +80,13 @@ def train(
   """
   _check_mode(network, mode, target_checkpoint, loop.metric_period)
   target = None if mode == "supervised" else api.load_model(target_checkpoint)
-  objective = supervised
-  if target is not None:
-    objective = _objective(network, mode, distill_loss, head_decay, target.network)
+  objective: Objective = supervised
+  if mode == "distill_tokens" or (target is not None and lacks_encoder(network)):
+    check_same_vocabulary(target.network, network)
+    objective = TokenDistillation(target.network, distill_loss)
+  elif target is not None:
+    check_width(target.network, network)
+    objective = HeadDistillation(target.network, head_decay, distill_loss)
   decode = None
   if loop.metric_period:
     end_ids = end_ids_of(batches.target_vocabulary(data.task))
@@ -126,7 +130,7 @@ def train_heads(
   can be resumed.
 
   Args:
-    kinds: one or several kinds of `new_heads.new_heads`.
+    kinds: one or several kinds of `heads.new_heads`.
     make: returns the network of a kind.
     train_network: `train`, as a function of network and output_dir.
     output_dir: folder for one folder per kind, named by the kind.
@@ -363,12 +367,3 @@ def _check_mode(network, mode, target_checkpoint, metric_period) -> None:
       "METRIC_PERIOD must be 0 with MODE = 'heads', got "
       f"{metric_period}: heads decode nothing without a target. Set METRIC_PERIOD = 0."
     )
-
-
-def _objective(network, mode, distill_loss, head_decay, target: Network) -> Objective:
-  """Returns the objective of a network that learns from a target."""
-  if mode == "distill_tokens" or lacks_encoder(network):
-    check_same_vocabulary(target, network)
-    return TokenDistillation(target, distill_loss)
-  check_width(target, network)
-  return HeadDistillation(target, head_decay, distill_loss)

@@ -82,15 +82,11 @@ class Supervised(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class TokenDistillation(Objective):
-  """A distance to a frozen target's distribution at every token, under teacher forcing.
+  """A distance to a frozen target's distribution at each token, by teacher forcing."""
 
-  Attributes:
-    target: the network with the target's distribution and the parameters `frozen`.
-    loss: a name in `losses.DISTILLATION_LOSSES`.
-  """
-
+  # The network with the target's distribution and the parameters `frozen`.
   target: Network
-  loss: str = "forward_kl"
+  loss: str = "forward_kl"  # A name in `losses.DISTILLATION_LOSSES`.
 
   def __post_init__(self):
     losses.get_distillation_loss(self.loss)

@@ -15,27 +15,19 @@ class Schedule:
 
   In step t = 1, 2, ..., with warm-up W and last step S, the rate is `peak` times
 
-    t / W                                                    while t < W, then
-    1                                                        constant,
-    sqrt(max(W, 1) / t)                                      inverse_sqrt,
-    f + (1 - f) (1 + cos(pi min(1, (t - W) / (S - W)))) / 2  cosine.
+    t / W                                      while t < W, then
+    1                                          constant,
+    sqrt(max(W, 1) / t)                        inverse_sqrt,
+    (1 + cos(pi min(1, (t - W) / (S - W)))) / 2  cosine.
 
   T5 pre-training uses inverse_sqrt with W = 10,000 and peak 0.01 (without warm-up:
   constant up to W). T5 fine-tuning uses constant 0.001. Both use Adafactor.
-
-  Attributes:
-    kind: one of `SCHEDULES`.
-    peak: the maximal rate.
-    warmup_steps: W; 0 starts at the peak.
-    decay_steps: S, for cosine only.
-    final_fraction: f, for cosine only.
   """
 
-  kind: str = "inverse_sqrt"
-  peak: float = 0.01
-  warmup_steps: int = 1000
-  decay_steps: int | None = None
-  final_fraction: float = 0.0
+  kind: str = "inverse_sqrt"  # One of `SCHEDULES`.
+  peak: float = 0.01  # The maximal rate.
+  warmup_steps: int = 1000  # W; 0 starts at the peak.
+  decay_steps: int | None = None  # S, for cosine only.
 
   def __post_init__(self):
     if self.kind not in SCHEDULES:
@@ -47,11 +39,6 @@ class Schedule:
       )
     if self.warmup_steps < 0:
       raise ValueError(f"WARMUP_STEPS must be at least 0, got {self.warmup_steps}.")
-    if not 0.0 <= self.final_fraction <= 1.0:
-      raise ValueError(
-        f"final_fraction must be between 0 and 1, got {self.final_fraction}. "
-        "final_fraction is the final learning rate relative to LEARNING_RATE."
-      )
     if self.kind != "cosine":
       # Other schedules do not depend on the last step, so a longer run is the same run.
       object.__setattr__(self, "decay_steps", None)
@@ -73,8 +60,7 @@ class Schedule:
     if self.kind == "inverse_sqrt":
       return jnp.sqrt(max(self.warmup_steps, 1) / step)
     progress = (step - self.warmup_steps) / (self.decay_steps - self.warmup_steps)
-    wave = 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip(progress, 0.0, 1.0)))
-    return self.final_fraction + (1.0 - self.final_fraction) * wave
+    return 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip(progress, 0.0, 1.0)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,31 +70,21 @@ class Optimizer:
   Adafactor (Shazeer and Stern, 2018) is optax's, with T5's settings as defaults: the
   second moment is factored if both dimensions are at least 128, and decays by beta_t =
   1 - t^-0.8; updates are clipped to an RMS of 1 and multiplied by the parameter's RMS,
-  of at least 1e-3; there is no momentum.
-
-  Attributes:
-    schedule: the learning-rate schedule.
-    name: one of `OPTIMIZERS`.
-    weight_decay: AdamW's decoupled weight decay; T5's Adafactor has no weight decay.
-    max_grad_norm: maximal global norm of AdamW's gradients; larger gradients are scaled
-      down.
+  of at least 1e-3; there is no momentum. AdamW's gradients are scaled down to a global
+  norm of at most 1.
   """
 
   schedule: Schedule
-  name: str = "adafactor"
-  weight_decay: float = 0.0
-  max_grad_norm: float = 1.0
+  name: str = "adafactor"  # One of `OPTIMIZERS`.
+  weight_decay: float = 0.0  # AdamW's decoupled weight decay.
 
   def __post_init__(self):
     if self.name not in OPTIMIZERS:
       raise ValueError(
         f"Unknown OPTIMIZER {self.name!r}; expected one of {OPTIMIZERS}."
       )
-    if self.weight_decay < 0 or self.max_grad_norm <= 0:
-      raise ValueError(
-        "Expected weight_decay >= 0 and max_grad_norm > 0, got "
-        f"{self.weight_decay} and {self.max_grad_norm}."
-      )
+    if self.weight_decay < 0:
+      raise ValueError(f"WEIGHT_DECAY must be at least 0, got {self.weight_decay}.")
     if self.name == "adafactor" and self.weight_decay:
       raise ValueError(
         f"weight_decay must be 0.0 except for adamw, got {self.weight_decay}: T5's "
@@ -120,6 +96,6 @@ class Optimizer:
     if self.name == "adafactor":
       return optax.adafactor(self.schedule)
     return optax.chain(
-      optax.clip_by_global_norm(self.max_grad_norm),
+      optax.clip_by_global_norm(1.0),
       optax.adamw(self.schedule, weight_decay=self.weight_decay),
     )

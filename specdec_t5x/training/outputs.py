@@ -5,6 +5,7 @@ Shapes: R rows, E encoder length, T output length.
 
 import itertools
 import json
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,10 +13,10 @@ from typing import Any
 import numpy as np
 import seqio
 from etils import epath
+from tqdm import tqdm
 
 from specdec_t5x.data import reading
 from specdec_t5x.training.batches import TaskData, get_task, target_vocabulary
-from specdec_t5x.training.progress import Progress
 
 # Maps (params, inputs [R, E], number of the batch) to tokens [R, T], zero-padded.
 DecodeFn = Callable[[Any, np.ndarray, int], np.ndarray]
@@ -118,10 +119,11 @@ def write_decoded(
   partial = final.with_name(f"{final.name}.{mark:08x}.partial")
   old_lines, first = _kept(partial, data.batch_size)
   counts = {"written": len(old_lines), "unfinished": first - len(old_lines)}
-  with partial.open("w") as file, Progress(total, first, unit="example") as progress:
+  progress = progress_bar(total, first, "example")
+  with partial.open("w") as file, progress:
     file.writelines(old_lines)
     for number, (example, tokens) in enumerate(outputs(first), first + 1):
-      progress.after(number)
+      progress.update()
       is_end = np.isin(tokens, end_ids)
       if not is_end.any():
         counts["unfinished"] += 1
@@ -154,3 +156,9 @@ def _kept(partial: epath.Path, batch_size: int) -> tuple[list[str], int]:
 def to_text(vocabulary: seqio.Vocabulary, tokens: np.ndarray) -> str:
   """Returns the text of tokens, up to the first EOS."""
   return vocabulary.decode([int(token) for token in tokens])
+
+
+def progress_bar(total: int | None, first: int, unit: str) -> tqdm:
+  """Returns a progress bar, which a file of logs gets every 15 seconds."""
+  seconds = 0.1 if sys.stderr.isatty() else 15.0
+  return tqdm(total=total, initial=first, unit=unit, mininterval=seconds)

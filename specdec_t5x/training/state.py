@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -117,29 +116,23 @@ def make_eval_step(network: Network, objective: Objective) -> EvalFn:
   return jax.jit(evaluate)
 
 
-class Placement:
-  """Data parallelism over this machine's devices: splits batches, copies the rest."""
+def shardings(batch_size: int) -> tuple[NamedSharding, NamedSharding]:
+  """Returns the shardings of batches, split over devices, and of arrays on all devices.
 
-  def __init__(self, batch_size: int):
-    devices = jax.devices()
-    if jax.process_count() > 1:
-      raise ValueError(
-        f"Training runs in one process, got {jax.process_count()}. Start the command "
-        "on one host, or train with upstream T5X (checkpoints have the same format)."
-      )
-    if batch_size % len(devices):
-      raise ValueError(
-        f"BATCH_SIZE must be divisible by the number of devices ({len(devices)}), got "
-        f"{batch_size}. Change BATCH_SIZE."
-      )
-    mesh = Mesh(np.array(devices), ("data",))
-    self._batch = NamedSharding(mesh, PartitionSpec("data"))
-    self._copied = NamedSharding(mesh, PartitionSpec())
-
-  def batch(self, batch: Batch) -> Batch:
-    """Splits a batch's rows evenly over the devices."""
-    return jax.device_put(batch, self._batch)
-
-  def copied(self, tree: Any) -> Any:
-    """Copies each array to each device."""
-    return jax.device_put(tree, self._copied)
+  Raises:
+    ValueError: if there are several processes, or the devices can't share a batch.
+  """
+  devices = jax.devices()
+  if jax.process_count() > 1:
+    raise ValueError(
+      f"Training runs in one process, got {jax.process_count()}. Start the command "
+      "on one host, or train with upstream T5X (checkpoints have the same format)."
+    )
+  if batch_size % len(devices):
+    raise ValueError(
+      f"BATCH_SIZE must be divisible by the number of devices ({len(devices)}), got "
+      f"{batch_size}. Change BATCH_SIZE."
+    )
+  mesh = Mesh(np.array(devices), ("data",))
+  split = NamedSharding(mesh, PartitionSpec("data"))
+  return split, NamedSharding(mesh, PartitionSpec())

@@ -1,11 +1,13 @@
 """The training loop: steps, periodic measurements and periodic checkpoints."""
 
 import dataclasses
+import json
 import os
 import time
 from collections.abc import Mapping
 
 import jax
+from etils import epath
 
 from specdec_t5x import console
 from specdec_t5x.network.functional import Network, is_decoder_only
@@ -16,8 +18,9 @@ from specdec_t5x.training.checkpoints import START, Checkpoints
 from specdec_t5x.training.objectives import Objective, Params
 from specdec_t5x.training.optimizers import Optimizer
 from specdec_t5x.training.outputs import DecodeFn
-from specdec_t5x.training.progress import MetricsLog, Progress
 from specdec_t5x.training.state import TrainState
+
+METRICS = "metrics.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,24 +28,15 @@ class Loop:
   """The number of steps, and the periods of measurements and checkpoints.
 
   All periods are numbers of steps. A period of 0 means never.
-
-  Attributes:
-    steps: number of steps of the whole run, including the steps before a resume.
-    log_period: period of lines of training loss.
-    validation_period: period of measurements of the validation loss.
-    validation_batches: number of packed batches for the validation loss.
-    metric_period: period of greedy decodes for BLEU or ROUGE.
-    metric_examples: number of validation examples to decode.
-    checkpoint_period: period of checkpoints; the last step always has a checkpoint.
   """
 
-  steps: int
-  log_period: int = 100
-  validation_period: int = 1000
-  validation_batches: int = 16
-  metric_period: int = 0
-  metric_examples: int = 256
-  checkpoint_period: int = 1000
+  steps: int  # Of the whole run, including the steps before a resume.
+  log_period: int = 100  # Of lines of training loss.
+  validation_period: int = 1000  # Of measurements of the validation loss.
+  validation_batches: int = 16  # Packed batches of a measurement.
+  metric_period: int = 0  # Of greedy decodes for BLEU or ROUGE.
+  metric_examples: int = 256  # Validation examples to decode.
+  checkpoint_period: int = 1000  # The last step always has a checkpoint.
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
@@ -57,28 +51,16 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-  """A network in training, with the objective, the optimizer and the data.
-
-  Attributes:
-    network: the network to train.
-    objective: the loss to minimise.
-    optimizer: the optimizer.
-    data: the examples.
-    loop: the number of steps, and the periods.
-    seed: seed of dropout.
-    frozen: parameters that the objective reads, such as a distillation target's.
-    decode: greedy decoding with the network, for metrics; None if `loop.metric_period`
-      is 0.
-  """
+  """A network in training, with the objective, the optimizer and the data."""
 
   network: Network
   objective: Objective
   optimizer: Optimizer
   data: TaskData
   loop: Loop
-  seed: int = 0
-  frozen: Params = None
-  decode: DecodeFn | None = None
+  seed: int = 0  # Of dropout.
+  frozen: Params = None  # Read by the objective, such as a distillation target's.
+  decode: DecodeFn | None = None  # Greedy decoding, for metrics.
 
   def check(self) -> None:
     """Raises a ValueError if task, splits and network are incompatible."""
@@ -123,8 +105,9 @@ class Trainer:
     Raises:
       state.DivergedError: if the loss or the gradient is not finite.
     """
-    place = state_lib.Placement(self.data.batch_size)
-    state = place.copied(state_lib.initial_state(params, self.optimizer))
+    split, copied = state_lib.shardings(self.data.batch_size)
+    first_state = state_lib.initial_state(params, self.optimizer)
+    state = jax.device_put(first_state, copied)
     position = START
     if (restored := checkpoints.restore(state)) is not None:
       state, position = restored
@@ -132,7 +115,7 @@ class Trainer:
     first = int(state.step)
     log = MetricsLog(directory, first)
     take_step = state_lib.make_train_step(self.network, self.objective, self.seed)
-    frozen = place.copied(self.frozen)
+    frozen = jax.device_put(self.frozen, copied)
     source = batches.train_batches(self.data, position)
     measured = {}
     last_logged = None
@@ -143,12 +126,12 @@ class Trainer:
       f"{loop.steps}: batch size {self.data.batch_size}, on "
       f"{jax.devices()[0].platform}."
     )
-    with Progress(loop.steps, first) as progress:
+    with outputs.progress_bar(loop.steps, first, "step") as progress:
       for step in range(first + 1, loop.steps + 1):
         batch, position = next(source)
-        state, numbers = take_step(state, place.batch(batch), frozen)
+        state, numbers = take_step(state, jax.device_put(batch, split), frozen)
         if step == first + 1:
-          progress.show(state_lib.finite(numbers, step))
+          state_lib.finite(numbers, step)
           console.stage("Compiled the training step.")
         if self._is_due(loop.log_period, step):
           values = state_lib.finite(numbers, step)
@@ -159,11 +142,11 @@ class Trainer:
             values["steps_per_second"] = (step - last_step) / seconds
           last_logged = (step, now)
           log.write(step, values)
-          progress.show(values)
+          progress.set_postfix(loss=f"{values['loss']:.4f}", refresh=False)
           measured |= values
         measurements = []
         if self._is_due(loop.validation_period, step):
-          measurements.append(self._validated(state.params, place, frozen))
+          measurements.append(self._validated(state.params, split, frozen))
         if self._is_due(loop.metric_period, step):
           measurements.append(self._decoded_metrics(state.params))
         for values in measurements:
@@ -173,7 +156,7 @@ class Trainer:
         if self._is_due(loop.checkpoint_period, step) or step == loop.steps:
           state_lib.finite(numbers, step)
           checkpoints.save(state, position)
-        progress.after(step)
+        progress.update()
     console.stage(f"Trained to step {loop.steps}: {_said(measured)}.")
     console.say(f"Checkpoint: {os.path.join(directory, f'checkpoint_{loop.steps}')}")
     return state
@@ -181,13 +164,13 @@ class Trainer:
   def _is_due(self, period: int, step: int) -> bool:
     return bool(period) and (step % period == 0 or step == self.loop.steps)
 
-  def _validated(self, params, place, frozen) -> dict[str, float]:
+  def _validated(self, params, split, frozen) -> dict[str, float]:
     """Computes the mean loss and the accuracy on the validation split."""
     data = self.data
     evaluate = state_lib.make_eval_step(self.network, self.objective)
     total = dict.fromkeys(("loss", "correct", "tokens"), 0.0)
     for batch in batches.validation_batches(data, self.loop.validation_batches):
-      sums = evaluate(params, place.batch(batch), frozen)
+      sums = evaluate(params, jax.device_put(batch, split), frozen)
       total = {name: total[name] + float(sums[name]) for name in total}
     if not total["tokens"]:
       raise ValueError(
@@ -205,6 +188,32 @@ class Trainer:
     examples = self.loop.metric_examples
     decoded = outputs.decode_split(data, self.decode, params, examples)
     return outputs.text_metrics(data.task, decoded)
+
+
+class MetricsLog:
+  """Appends measurements to <directory>/metrics.jsonl, one JSON object per line.
+
+  Args:
+    directory: the run's directory.
+    step: step at which the run resumes; lines of later steps are removed.
+  """
+
+  def __init__(self, directory: str, step: int):
+    self._path = epath.Path(directory) / METRICS
+    if not self._path.exists():
+      return
+    # A killed run may have written only a part of the last line.
+    lines = [x for x in self._path.read_text().splitlines() if x.endswith("}")]
+    old_lines = [line for line in lines if json.loads(line)["step"] <= step]
+    partial = self._path.with_name(f"{METRICS}.partial")
+    partial.write_text("".join(f"{line}\n" for line in old_lines))
+    partial.replace(self._path)
+
+  def write(self, step: int, values: Mapping[str, float]) -> None:
+    """Appends {"step": step, **values}."""
+    # epath's open() can't append in buckets, and the log is a local file anyway.
+    with self._path.open("a") as file:
+      file.write(json.dumps({"step": step, **values}) + "\n")
 
 
 def _said(values: Mapping[str, float]) -> str:

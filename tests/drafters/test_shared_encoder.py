@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x.build import Model
-from specdec_t5x.contrib.link.drafting import Drafting
+from specdec_t5x.contrib.link.server import Drafting
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.cascade import Cascade

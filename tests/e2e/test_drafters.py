@@ -14,7 +14,7 @@ import t5x
 from t5x import gin_utils
 from t5x import infer as t5x_infer
 
-from specdec_t5x.contrib.link import process
+from lab.link import process
 from specdec_t5x.core.describe import describe
 from specdec_t5x.t5x_bridge.restore import T5XParameters
 from tests import commands, ways

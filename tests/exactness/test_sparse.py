@@ -44,6 +44,6 @@ def test_a_link_keeps_the_distribution():
 
 def test_a_link_keeps_the_distribution_if_the_remote_drew_from_another_distribution():
   """The local side redraws tokens from the distributions that the remote sent."""
-  target, draft, rule, *_ = linked(Answers(Liar(SMALL_DRAFT), 2**30).answer)
+  target, draft, rule, *_ = linked(Answers(Liar(SMALL_DRAFT)).answer)
   assert_the_loop_is_exact((target, draft, rule, chain(1), 3), Sampling())
   assert draft.remote.counts()["lost"] == 0

@@ -33,8 +33,8 @@ def rows(*shape):
 
 def decide(matrix):
   """Chooses the kernel for the shape of a matrix."""
-  key = rounded._few_key(matrix["codes"], matrix["scales"])
-  return choice.decide(key, rounded._contest(*matrix.values()), "here")
+  key = rounded._few_key(matrix)
+  return choice.decide(key, rounded._contest(matrix), "here")
 
 
 def is_called(x, *matrices):
@@ -80,7 +80,7 @@ def test_packed_columns_give_the_same_products(shape):
 )
 def test_unsupported_matrices_have_no_key(shape, bits, group):
   matrix = kernels.matrix(kernels.normal(3, *shape), bits, group, paired=True)
-  assert rounded._few_key(matrix["codes"], matrix["scales"]) is None
+  assert rounded._few_key(matrix) is None
 
 
 def test_several_matrices_use_the_kernel_if_every_matrix_does(gpu):

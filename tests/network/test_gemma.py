@@ -20,7 +20,7 @@ from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.t5x_bridge.restore import T5XParameters
-from specdec_t5x.training.new_heads import new_heads
+from specdec_t5x.training.heads import new_heads
 from tests import networks
 from tests.network import kinds
 from tests.network.kinds import GEMMA_1, GEMMA_2, INPUTS, random_tokens

@@ -65,7 +65,7 @@ def test_an_epoch_has_every_example_once_in_an_order_by_the_seed(few, straight):
     examples(row for row, position in straight if position.epoch == epoch)
     for epoch in (0, 1)
   )
-  other = examples(batches._rows(dataclasses.replace(few, seed=4), 0, 0))
+  other = examples(batches.epoch_rows(dataclasses.replace(few, seed=4), 0))
   task = batches.get_task(few.task)
   raw = task.get_dataset(None, "few", shuffle=False).as_numpy_iterator()
   expected = sorted(tuple(example["targets"].tolist()) for example in raw)

@@ -13,8 +13,7 @@ from specdec_t5x.network.functional import logits_fn, network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.training import heads as training
 from specdec_t5x.training import jobs, losses
-from specdec_t5x.training.heads import ahead
-from specdec_t5x.training.new_heads import new_heads
+from specdec_t5x.training.heads import ahead, new_heads
 from specdec_t5x.training.objectives import forward
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop

@@ -16,10 +16,10 @@ from specdec_t5x.training.optimizers import Optimizer, Schedule
       Schedule("inverse_sqrt", peak=0.1, warmup_steps=4),
       {1: 0.025, 2: 0.05, 3: 0.075, 4: 0.1, 16: 0.05, 400: 0.01},
     ),
-    # The cosine ends at the final fraction.
+    # The cosine ends at 0.
     (
-      Schedule("cosine", 2.0, warmup_steps=10, decay_steps=110, final_fraction=0.1),
-      {5: 1.0, 10: 2.0, 60: 1.1, 110: 0.2, 500: 0.2},
+      Schedule("cosine", 2.0, warmup_steps=10, decay_steps=110),
+      {5: 1.0, 10: 2.0, 60: 1.0, 110: 0.0, 500: 0.0},
     ),
     (Schedule("constant", peak=0.5, warmup_steps=0), {1: 0.5, 2: 0.5, 1000: 0.5}),
   ],

@@ -12,8 +12,7 @@ import pytest
 from specdec_t5x.data import reading
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.training import batches, jobs
-from specdec_t5x.training.heads import begun
-from specdec_t5x.training.new_heads import new_heads
+from specdec_t5x.training.heads import begun, new_heads
 from specdec_t5x.training.objectives import TokenDistillation
 from tests.training.conftest import NETWORK, params_of, saved
 from tests.training.test_heads import batch

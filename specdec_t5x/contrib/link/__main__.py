@@ -3,15 +3,13 @@ r"""`python -m specdec_t5x.contrib.link`: drafts for a target in another process
   python -m specdec_t5x.contrib.link --draft DIR --address localhost:50051
 
 DIR is a draft model's checkpoint, in T5X's format or Orbax's, or a table of n-grams.
-Whoever reaches the address can have drafts, so listen at localhost, and reach other
-machines through a tunnel. Rows take no more than --cache-gib of caches, all clients'
-together, and twice the largest batch's while it drafts; a batch that is too large by
-itself is refused. The target's side is configs/contrib/link.gin, or
-`drafters.link.Link(link.client.Remote(address))`. It ends with Ctrl+C.
+The process serves one target at a time. Whoever reaches the address can have drafts, so
+listen at localhost, and reach other machines through a tunnel. The target's side is
+configs/contrib/link.gin, or `contrib.link.drafter.Link(contrib.link.client.Remote(
+address))`. Ctrl+C ends the process.
 """
 
 import argparse
-import math
 import sys
 from collections.abc import Sequence
 
@@ -19,7 +17,6 @@ from specdec_t5x import console
 from specdec_t5x.quiet import import_quietly
 
 DEFAULT_ADDRESS = "localhost:50051"
-DEFAULT_CACHE_GIB = 4.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,18 +38,14 @@ def main(argv: Sequence[str] | None = None) -> int:
   about = "host:port, or unix:path (%(default)s); port 0 takes a free port"
   add("--address", default=DEFAULT_ADDRESS, help=about)
   add("--dtype", default="float32", help="dtype of the draft (%(default)s)")
-  about = "maximum size of the caches in GiB (%(default)g)"
-  add("--cache-gib", type=float, default=DEFAULT_CACHE_GIB, help=about)
   args = parser.parse_args(argv)
   import_quietly("tensorflow")
   from specdec_t5x.api import load_model
-  from specdec_t5x.contrib.link.drafting import Drafting
-  from specdec_t5x.contrib.link.server import serve
+  from specdec_t5x.contrib.link.server import Drafting, serve
 
   try:
-    most_bytes = _bytes(args.cache_gib)
     drafting = Drafting.of(load_model(args.draft, args.dtype))
-    server, port = serve(drafting, args.address, most_bytes)
+    server, port = serve(drafting, args.address)
   except ValueError as error:
     console.say(f"error: {error}")
     return 1
@@ -65,12 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   except KeyboardInterrupt:
     server.stop(grace=1)
   return 0
-
-
-def _bytes(gib: float) -> int:
-  if not 0 < gib < math.inf:
-    raise ValueError(f"--cache-gib must be a number above 0, got {gib}.")
-  return int(gib * 2**30)
 
 
 if __name__ == "__main__":

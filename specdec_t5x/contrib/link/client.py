@@ -13,7 +13,6 @@ from absl import logging
 
 from specdec_t5x.contrib.link import wire
 from specdec_t5x.contrib.link.drafter import Setup
-from specdec_t5x.contrib.link.server import METHOD, OPTIONS, SERVICE
 from specdec_t5x.contrib.link.wire import Ask, Drafts
 from specdec_t5x.core.knobs import is_finite
 
@@ -27,21 +26,12 @@ _ABOUT_SECONDS = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class Remote:
-  """A draft in another process, for `drafter.Link`.
+  """A draft in another process, for `drafter.Link`."""
 
-  Attributes:
-    address: the address of `python -m specdec_t5x.contrib.link`: host:port, or
-      unix:path.
-    mbits: the bandwidth of an emulated link, in Mbit/s per direction; 0 for no limit.
-    delay_ms: the delay of the emulated link, in milliseconds per direction.
-    timeout_ms: the longest time of an answer in milliseconds, without the emulated
-      link's time.
-  """
-
-  address: str
-  mbits: float = 0.0
-  delay_ms: float = 0.0
-  timeout_ms: float = 2000.0
+  address: str  # Of `python -m specdec_t5x.contrib.link`: host:port, or unix:path.
+  mbits: float = 0.0  # Bandwidth of an emulated link, per direction; 0 for no limit.
+  delay_ms: float = 0.0  # Delay of the emulated link, per direction.
+  timeout_ms: float = 2000.0  # Longest time of an answer, without the emulated link's.
 
   def __post_init__(self):
     for name in ("mbits", "delay_ms", "timeout_ms"):
@@ -64,7 +54,7 @@ class Remote:
 
   @property
   def asker(self) -> "Asker":
-    """The asker, shared by equal settings. The asker's sessions outlive programs."""
+    """The asker, shared by equal settings. The asker's session outlives programs."""
     return _asker(self)
 
   def counts(self) -> Mapping[str, int]:
@@ -89,7 +79,7 @@ class Lost(Exception):
 
 
 class Asker:
-  """Asks the draft at one address, and counts.
+  """Asks the draft at one address, in one session, and counts.
 
   Args:
     remote: the address and the emulated link.
@@ -102,9 +92,10 @@ class Asker:
     self.counts = Counts()
     self._remote = remote
     self._call = call or _over_grpc(remote.address)
-    # The random number of each session, and the inputs that the draft's process has.
-    self._numbers: dict[Setup, int] = {}
-    self._sources: dict[Setup, np.ndarray] = {}
+    self._number = random.getrandbits(32)  # The session's number.
+    # The setup and the inputs that the draft's process has; None if unknown.
+    self._setup: Setup | None = None
+    self._source: np.ndarray | None = None
     self._wait = 0.0
     self._not_before = 0.0
     self._vocab_size: Any = None  # The draft's vocab_size, after the first `check`.
@@ -114,7 +105,8 @@ class Asker:
     address = self._remote.address
     if self._vocab_size is None:
       try:
-        status, others = self._about(None)
+        reply = self._call(wire.message(0, None), _ABOUT_SECONDS)
+        _, status, others = wire.parts_of(reply)
       except (Lost, ValueError) as error:
         raise ValueError(
           f"No draft answers at {address} ({error}). Start the draft with `python -m "
@@ -133,27 +125,6 @@ class Asker:
         "of the target's vocabulary."
       )
 
-  def check_batch(self, setup: Setup) -> None:
-    """Raises a ValueError if the draft's process refuses so large a session.
-
-    A draft that does not answer raises no error, as the draft may come back.
-    """
-    try:
-      status, _ = self._about(dataclasses.astuple(setup))
-    except (Lost, ValueError) as error:
-      return self._lose(error)
-    if status != wire.OK:
-      raise ValueError(
-        f"The draft at {self._remote.address} refuses the batch: {status} Lower "
-        "BATCH_SIZE, or start `python -m specdec_t5x.contrib.link` with a larger "
-        "--cache-gib."
-      )
-
-  def _about(self, setup):
-    reply = self._call(wire.message(0, setup), _ABOUT_SECONDS)
-    _, status, others = wire.parts_of(reply)
-    return status, others
-
   def ask(self, setup: Setup, *arrays: Any) -> tuple[np.ndarray, ...]:
     """Returns a draft of every row.
 
@@ -171,8 +142,12 @@ class Asker:
       self.counts.skipped += 1
     else:
       try:
-        drafts = self._asked(setup, source, sequences, lengths, ended, uniforms)
-        self._found()
+        # A callback's arrays may be invalid after the callback.
+        ask = Ask(~ended, lengths, sequences, uniforms, source.copy())
+        drafts = self._asked(setup, ask)
+        if self._wait:
+          logging.warning("The draft at %s is back.", self._remote.address)
+        self._wait = 0.0
         return drafts.tokens, drafts.kept, drafts.weights, ~ended
       except (Lost, ValueError) as error:
         self._lose(error)
@@ -180,43 +155,46 @@ class Asker:
     kept = np.zeros((*tokens.shape, setup.kept), np.int32)
     return tokens, kept, kept, np.zeros(setup.rows, bool)
 
-  def _asked(self, setup, source, sequences, lengths, ended, uniforms) -> Drafts:
-    source = source.copy()  # A callback's arrays may be invalid after the callback.
-    is_known = np.array_equal(self._sources.get(setup), source)
-    ask = Ask(~ended, lengths, sequences, uniforms, None if is_known else source)
+  def _asked(self, setup: Setup, ask: Ask) -> Drafts:
+    """Returns the drafts of a request, with the inputs only if they are new."""
+    source = ask.source
+    if setup != self._setup:
+      self._setup = None
+    elif np.array_equal(source, self._source):
+      ask = dataclasses.replace(ask, source=None)
     status, parts = self._exchanged(setup, ask)
-    if status == wire.NO_SESSION and is_known:
-      # The draft's process was restarted.
-      del self._sources[setup]
+    if status == wire.NO_SESSION and ask.source is None:
+      # The draft's process was restarted, or serves another target.
+      self._setup = None
       ask = dataclasses.replace(ask, source=source)
       status, parts = self._exchanged(setup, ask)
     if status != wire.OK:
       raise Lost(f"the answer is {status!r:.200}")
     drafts = Drafts.unpacked(parts, setup, ask.live)
-    self._sources[setup] = source
+    self._setup = setup
+    self._source = source
     self.counts.requests += 1
     self.counts.tokens += int(ask.live.sum()) * setup.gamma
     return drafts
 
   def _exchanged(self, setup: Setup, ask: Ask) -> tuple[Any, list[Any]]:
     """Returns the status and the other parts of the reply to a request."""
-    number = self._numbers.setdefault(setup, random.getrandbits(32))
-    opening = None if ask.source is None else dataclasses.astuple(setup)
-    is_open = setup in self._sources
-    seconds = self._remote.timeout_ms / 1e3 if is_open else _OPENING_SECONDS
-    request = wire.message(number, opening, *ask.packed(setup))
-    reply_number, status, parts = wire.parts_of(self._sent(request, seconds))
-    if reply_number != number:
-      raise Lost(f"the answer is for session {reply_number}, not {number}")
-    return status, parts
-
-  def _sent(self, request: bytes, seconds: float) -> bytes:
+    opening = None
+    if ask.source is not None:
+      opening = dataclasses.astuple(setup)
+      self._source = None  # Unknown until the reply comes.
+    request = wire.message(self._number, opening, *ask.packed(setup))
     self.counts.bits_sent += 8 * len(request)
     self._travel(request)
+    is_open = self._setup is not None
+    seconds = self._remote.timeout_ms / 1e3 if is_open else _OPENING_SECONDS
     reply = self._call(request, seconds)
     self._travel(reply)
     self.counts.bits_received += 8 * len(reply)
-    return reply
+    number, status, parts = wire.parts_of(reply)
+    if number != self._number:
+      raise Lost(f"the answer is for session {number}, not {self._number}")
+    return status, parts
 
   def _travel(self, message: bytes) -> None:
     """Waits for the time of a message on the emulated link."""
@@ -239,11 +217,6 @@ class Asker:
     self._wait = min(max(2 * self._wait, _FIRST_WAIT), _LONGEST_WAIT)
     self._not_before = time.monotonic() + self._wait
 
-  def _found(self) -> None:
-    if self._wait:
-      logging.warning("The draft at %s is back.", self._remote.address)
-    self._wait = 0.0
-
 
 _asker = functools.cache(Asker)
 
@@ -252,8 +225,8 @@ def _over_grpc(address: str) -> Callable[[bytes, float], bytes]:
   """Returns a function that sends bytes and waits for bytes."""
   # Reconnects to a restarted process within a second.
   reconnect = ("grpc.max_reconnect_backoff_ms", 1000)
-  channel = grpc.insecure_channel(address, options=(*OPTIONS, reconnect))
-  send = channel.unary_unary(f"/{SERVICE}/{METHOD}")
+  channel = grpc.insecure_channel(address, options=(*wire.OPTIONS, reconnect))
+  send = channel.unary_unary(f"/{wire.SERVICE}/{wire.METHOD}")
 
   def call(request: bytes, seconds: float) -> bytes:
     try:

@@ -29,25 +29,15 @@ _MOST_NUMBERS = 2**24  # The largest size of an array in a message.
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-  """The settings of a session, on which both sides agree.
+  """The settings of a session, on which both sides agree."""
 
-  Attributes:
-    gamma: the number of tokens of a draft.
-    truncation: the truncation of the draft's distributions.
-    sampling: the adjustment of the distributions before the truncation.
-    vocab_size: the vocabulary size of target and draft.
-    rows: B, the number of rows.
-    inputs: E, the length of the inputs.
-    slots: S, the length of the sequence buffer.
-  """
-
-  gamma: int
-  truncation: Truncation
-  sampling: Sampling
-  vocab_size: int
-  rows: int
-  inputs: int
-  slots: int
+  gamma: int  # The number of tokens of a draft.
+  truncation: Truncation  # Of the draft's distributions.
+  sampling: Sampling  # The adjustment of the distributions before the truncation.
+  vocab_size: int  # Of target and draft.
+  rows: int  # B, the number of rows.
+  inputs: int  # E, the length of the inputs.
+  slots: int  # S, the length of the sequence buffer.
 
   def __post_init__(self):
     sizes = self.rows, self.slots, self.gamma, self.inputs + 1
@@ -103,18 +93,14 @@ class Link(ChainDrafter):
   token that differs. Each kept token is therefore drawn from a received distribution,
   for any arithmetic of the other side. Whether a token is kept depends only on the
   earlier tokens.
-
-  Attributes:
-    remote: a `client.Remote`, or another object with the same methods; hashable, and
-      equal for equal settings.
-    gamma: the most tokens of a draft.
-    top_k: the number of tokens of a distribution that are sent; 0 sends all.
-    top_p: the kept part of these tokens' mass; the message keeps the same size.
   """
 
+  # A `client.Remote`, or another object with the same methods; hashable, and equal
+  # for equal settings.
   remote: Any
-  gamma: int | None = gamma_knob()
-  top_k: int = 32
+  gamma: int | None = gamma_knob()  # The most tokens of a draft.
+  top_k: int = 32  # The number of tokens of a distribution that are sent; 0 sends all.
+  # The kept part of these tokens' mass; the message keeps the same size.
   top_p: float = 1.0
 
   traits = Traits(stops=Stops.BY_ITSELF, resumes=True)
@@ -129,7 +115,7 @@ class Link(ChainDrafter):
     self.remote.asker.check(vocab_size)
     if batch is not None:
       sizes = batch.rows, batch.input_length, batch.slots
-      self.remote.asker.check_batch(self._setup(batch.sampling, vocab_size, *sizes))
+      self._setup(batch.sampling, vocab_size, *sizes)  # Raises an error if too large.
 
   def start(self, context, caches, source) -> Int[Array, "B E"]:
     """Returns the encoder's input."""
@@ -149,8 +135,6 @@ class Link(ChainDrafter):
       inputs,
       state.sequences.shape[1],
     )
-    # The check runs when the program is traced, not in the middle of decoding.
-    self.remote.asker.check_batch(setup)
     uniforms = uniforms[..., uniforms.shape[-1] - setup.draws :]
     tokens, distribution, has_draft = self._asked(setup, state, uniforms)
     if not setup.kept:

@@ -20,6 +20,13 @@ from specdec_t5x.contrib.link.drafter import Setup
 from specdec_t5x.contrib.truncation import SUM_BELOW
 from specdec_t5x.core.knobs import is_whole
 
+# The gRPC method of the draft's process, and the options of both sides.
+SERVICE = "specdec_t5x.Link"
+METHOD = "answer"
+OPTIONS = (
+  ("grpc.max_send_message_length", 2**28),
+  ("grpc.max_receive_message_length", 2**28),
+)
 # The first part of every message.
 MAGIC = "SDL"
 # Statuses of a reply. Any other status is the reason why there is no draft.
@@ -33,21 +40,15 @@ _UNIFORM = "<f4"
 
 @dataclasses.dataclass(frozen=True)
 class Ask:
-  """A request for drafts.
+  """A request for drafts."""
 
-  Attributes:
-    live: whether each row needs a draft.
-    lengths: the number of known tokens of each row.
-    sequences: the tokens of each row.
-    uniforms: the uniforms of each token.
-    source: the encoder's inputs; None if the session has them.
-  """
-
-  live: np.ndarray  # [B] bool
-  lengths: np.ndarray  # [B]
-  sequences: np.ndarray  # [B, S]
-  uniforms: np.ndarray  # [B, G, L] float32
-  source: np.ndarray | None  # [B, E]
+  live: np.ndarray  # [B] bool: whether each row needs a draft.
+  lengths: np.ndarray  # [B]: the number of known tokens.
+  sequences: np.ndarray  # [B, S]: the tokens.
+  uniforms: np.ndarray  # [B, G, L] float32: the uniforms of each token.
+  source: (
+    np.ndarray | None
+  )  # [B, E]: the encoder's inputs; None if the session has them.
 
   def packed(self, setup: Setup) -> list[bytes | None]:
     """Returns the parts of a message: the live rows and the inputs of all rows."""
@@ -73,8 +74,7 @@ class Ask:
       ValueError: if the parts are no request of this setup.
     """
     live, lengths, sequences, uniforms, source = parts
-    live = _array(live, (setup.rows,), "u1")
-    live = live.astype(bool)
+    live = _array(live, (setup.rows,), "u1").astype(bool)
     rows = int(live.sum())
     lengths = _array(lengths, (rows,), _LENGTH)
     if (lengths < 1).any() or (lengths > setup.slots).any():
@@ -96,17 +96,11 @@ class Ask:
 
 @dataclasses.dataclass(frozen=True)
 class Drafts:
-  """The draft's answer.
+  """The draft's answer."""
 
-  Attributes:
-    tokens: the drawn tokens.
-    kept: the tokens of each drawn token's distribution, ascending.
-    weights: the weights of the kept tokens.
-  """
-
-  tokens: np.ndarray  # [B, G]
-  kept: np.ndarray  # [B, G, K]
-  weights: np.ndarray  # [B, G, K]
+  tokens: np.ndarray  # [B, G]: the drawn tokens.
+  kept: np.ndarray  # [B, G, K]: the tokens of each token's distribution, ascending.
+  weights: np.ndarray  # [B, G, K]: the weights of the kept tokens.
 
   def packed(self, setup: Setup, live: np.ndarray) -> list[bytes]:
     """Returns the parts of a message, without `kept` if all tokens are kept."""

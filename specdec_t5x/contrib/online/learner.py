@@ -38,19 +38,13 @@ _OPTIMIZER = Optimizer(Schedule("constant", 1e-3, 0), "adamw")
 
 @dataclasses.dataclass(frozen=True)
 class Requests:
-  """Served requests, and the target's distributions at rejected positions.
+  """Served requests, and the target's distributions at rejected positions."""
 
-  Attributes:
-    inputs: the encoder's inputs, zero-padded.
-    tokens: the outputs, zero-padded after EOS.
-    kept_tokens: the tokens of `rejections.Rejections`.
-    kept_probs: the probabilities of `rejections.Rejections`; zeros at places without a
-      rejection.
-  """
-
-  inputs: Int[np.ndarray, "R E"]
-  tokens: Int[np.ndarray, "R T"]
-  kept_tokens: Int[np.ndarray, "R T K"]
+  inputs: Int[np.ndarray, "R E"]  # The encoder's inputs, zero-padded.
+  tokens: Int[np.ndarray, "R T"]  # The outputs, zero-padded after EOS.
+  kept_tokens: Int[np.ndarray, "R T K"]  # The tokens of `rejections.Rejections`.
+  # The probabilities of `rejections.Rejections`; zeros at places without a
+  # rejection.
   kept_probs: Float[np.ndarray, "R T K"]
 
   def batches(self, size: int) -> Iterator[Batch]:
@@ -59,9 +53,11 @@ class Requests:
     Zero rows without weight fill up the last batch.
     """
     for first in range(0, len(self.inputs), size):
-      rows = {
-        name: _filled(x[first : first + size], size) for name, x in vars(self).items()
-      }
+      rows = {}
+      for name, array in vars(self).items():
+        part = array[first : first + size]
+        padding = [(0, size - len(part))] + [(0, 0)] * (part.ndim - 1)
+        rows[name] = np.pad(part, padding)
       tokens = rows["tokens"]
       kept_probs = rows["kept_probs"]
       yield {
@@ -76,10 +72,6 @@ class Requests:
       }
 
 
-def _filled(rows, size):
-  return np.pad(rows, [(0, size - len(rows))] + [(0, 0)] * (rows.ndim - 1))
-
-
 @dataclasses.dataclass(frozen=True)
 class RejectionDistillation(Objective):
   """A distance between target's and draft's distributions at rejected positions.
@@ -91,12 +83,9 @@ class RejectionDistillation(Objective):
 
   This distance is at most the distance between the full distributions, and 0 only if q
   agrees with p on the K tokens.
-
-  Attributes:
-    loss: a name in `losses.DISTILLATION_LOSSES`.
   """
 
-  loss: str = "forward_kl"
+  loss: str = "forward_kl"  # A name in `losses.DISTILLATION_LOSSES`.
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
     """Computes the loss at every place; the batch's weights select rejected places."""
@@ -130,19 +119,14 @@ def lumped(
 
 @dataclasses.dataclass(frozen=True)
 class Online:
-  """The settings of online learning.
+  """The settings of online learning."""
 
-  Attributes:
-    interval: number of requests per optimizer step.
-    kept: number of tokens to keep of the target's distribution at a rejected position.
-    loss: a name in `losses.DISTILLATION_LOSSES`; the paper uses forward_kl.
-    optimizer: the draft's optimizer.
-  """
-
-  interval: int = 16
+  interval: int = 16  # Number of requests per optimizer step.
+  # Number of tokens to keep of the target's distribution at a rejected position.
   kept: int = 32
+  # A name in `losses.DISTILLATION_LOSSES`; the paper uses forward_kl.
   loss: str = "forward_kl"
-  optimizer: Optimizer = _OPTIMIZER
+  optimizer: Optimizer = _OPTIMIZER  # The draft's optimizer.
 
   def __post_init__(self):
     losses.get_distillation_loss(self.loss)
@@ -185,11 +169,15 @@ class Learner:
       network, RejectionDistillation(online.loss), 0
     )
     self._saved = 0  # The last saved or restored step.
+    checksum = 0
+    for leaf in jax.tree.leaves(state.params):
+      contents = np.ascontiguousarray(np.asarray(leaf, np.float32))
+      checksum = zlib.crc32(contents, checksum)
     # These settings and the requests determine the draft after each step.
     self._origin = {
       "network": dataclasses.asdict(network.config),
       "online": dataclasses.asdict(online),
-      "checksum_of_the_first_parameters": _crc(state.params),
+      "checksum_of_the_first_parameters": checksum,
     }
 
   @property
@@ -281,17 +269,11 @@ class Learner:
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-  """A learning draft's saved parameters, with the record of learned chunks.
+  """A learning draft's saved parameters, with the record of learned chunks."""
 
-  Attributes:
-    directory: as for `Learner.save`.
-    network: the draft.
-    chunks: the chunks behind the next saved parameters.
-  """
-
-  directory: str
-  network: Network
-  chunks: Sequence[learned.Chunk] = ()
+  directory: str  # As for `Learner.save`.
+  network: Network  # The draft.
+  chunks: Sequence[learned.Chunk] = ()  # The chunks behind the next saved parameters.
 
   @property
   def checkpoints(self) -> Checkpoints:
@@ -333,14 +315,6 @@ class Saved:
         "value that the draft has not learned from."
       )
     return chunks
-
-
-def _crc(params: Params) -> int:
-  """Returns a checksum of all parameters."""
-  total = 0
-  for leaf in jax.tree.leaves(params):
-    total = zlib.crc32(np.ascontiguousarray(np.asarray(leaf, np.float32)), total)
-  return total
 
 
 def check_learns(network: Any) -> None:

@@ -97,6 +97,7 @@ class Course:
       suffix = f"{shard.index:05}-of-{shard.num_shards:05}"
       place = place.with_name(f"{place.name}-{suffix}")
     self._directory = str(place)
+    self._saved = online_lib.Saved(self._directory, self._network)
     # A relative path stays valid if both directories are moved together.
     self._results = os.path.relpath(output_dir, self._directory)
     self._learner: Learner | None = None
@@ -119,11 +120,10 @@ class Course:
         "equal random numbers, and a draft must not serve a task after learning from "
         "another task. Run the tasks one by one, with a different SEED for every task."
       )
-    saved = online_lib.Saved(self._directory, self._network)
-    steps = saved.checkpoints.steps()
+    steps = self._saved.checkpoints.steps()
     if steps and not self._counts(steps[-1]):
       steps.pop()
-    chunks = saved.learned_from(steps[-1]) if steps else ()
+    chunks = self._saved.learned_from(steps[-1]) if steps else ()
     self._refuse([x for x in draws.among(chunks) if not self._is_written(x)])
 
   def begun(self, params: Any, learned_from: Sequence[learned.Chunk]) -> Learner:
@@ -182,7 +182,7 @@ class Course:
     If this run was killed before T5X's marker, T5X decodes the chunk again, with the
     draft before the step. Chunks of other runs always count.
     """
-    chunks = online_lib.Saved(self._directory, self._network).learned_from(step)
+    chunks = self._saved.learned_from(step)
     is_ours = chunks and chunks[-1].results == self._results
     return not is_ours or self._is_written(chunks[-1])
 

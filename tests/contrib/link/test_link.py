@@ -180,13 +180,6 @@ def test_top_k_beyond_the_vocabulary_keeps_every_token():
     assert setup == Setup(3, Truncation(7), Sampling(0.7, 7), 7, 1, 2, 3)
 
 
-# ---- Limits. ----
-
-
-def setup_of(rows, inputs=0):
-  return Setup(3, Truncation(4), GREEDY, DRAFT.vocab_size, rows, inputs, 40)
-
-
 def asked(number, setup, opens):
   """Returns a request with ended rows only; opens a session if `opens`."""
   lengths = np.zeros(setup.rows, int)
@@ -198,47 +191,38 @@ def asked(number, setup, opens):
   )
 
 
-def status(reply):
-  return wire.parts_of(reply)[1]
+def test_a_draft_has_one_session_and_refuses_other_requests():
+  answers = Answers(drafting_of(DRAFT))
+  setup = Setup(3, Truncation(4), GREEDY, DRAFT.vocab_size, 2, 0, 40)
 
+  def status(request):
+    return wire.parts_of(answers.answer(request))[1]
 
-def test_a_draft_refuses_sessions_larger_than_its_limit():
-  drafting = drafting_of(DRAFT)
-  small = setup_of(2)
-  large = setup_of(3)
-  # A slot takes a token of 4 bytes. A row also takes an index.
-  assert drafting.size(small) * 3 == drafting.size(large) * 2
-  answers = Answers(drafting, drafting.size(small))
-
-  def about(setup):
-    return answers.answer(wire.message(0, dataclasses.astuple(setup)))
-
-  for reply in (answers.answer(asked(1, large, True)), about(large)):
-    says = f"at most {drafting.size(small)} bytes of caches, but 3 rows of 0 input tok"
-    assert says in status(reply)
-    assert f"take {drafting.size(large)} bytes." in status(reply)
-  for reply in (answers.answer(asked(1, small, True)), about(small)):
-    assert status(reply) == wire.OK
+  requests = [(1, True), (1, False), (2, True), (1, False), (2, False)]
+  found = [status(asked(number, setup, opens)) for number, opens in requests]
+  assert found == [wire.OK, wire.OK, wire.OK, wire.NO_SESSION, wire.OK]
+  foreign = dataclasses.replace(setup, vocab_size=5)
+  assert status(asked(2, foreign, True)) == "the draft's vocabulary has 7 tokens."
+  assert status(asked(2, setup, False)) == wire.OK
   for request in (b"\0", b"SL\0\0\0\0\0"):
-    assert "Expected a message of a link" in status(answers.answer(request))
+    assert "Expected a message of a link" in status(request)
 
 
-def test_the_least_recently_used_session_makes_room():
-  drafting = drafting_of(DRAFT)
-  setup = setup_of(2)
-  answers = Answers(drafting, 2 * drafting.size(setup))
-  # Reopening a session takes no further bytes.
-  for number in (1, 2, 2, 1, 3):
-    assert status(answers.answer(asked(number, setup, True))) == wire.OK
-  replies = [status(answers.answer(asked(x, setup, False))) for x in (1, 2, 3)]
-  assert replies == [wire.OK, wire.NO_SESSION, wire.OK]
+def test_two_targets_take_turns_at_a_draft(here):
+  """Each target opens its session again, and no draft is lost."""
+  answer = honest(DRAFT)
+  others = asker_of(answer)
+  setup = Setup(3, Truncation(4), GREEDY, DRAFT.vocab_size, 1, 2, 9)
+  arrays = (np.ones((1, 2)), np.ones((1, 9)), np.ones(1), np.zeros(1, bool))
 
+  def in_turns(request):
+    others.ask(setup, *arrays, np.zeros((1, 3, 0)))
+    return answer(request)
 
-def test_a_draft_that_is_lost_before_decoding_may_return():
-  """See test_processes.py for a draft that refuses the batch."""
-  lost = client.Asker(Remote("there"), lambda *request: never(request))
-  lost.check_batch(setup_of(2))
-  assert lost.counts.lost == 1
+  found, counts = linked(in_turns)
+  np.testing.assert_array_equal(found.tokens, here[GREEDY].tokens)
+  assert counts["lost"] == others.counts.lost == 0
+  assert counts["requests"] > 2
 
 
 def test_a_run_without_an_answering_draft_does_not_begin():
