@@ -44,7 +44,7 @@ class Checkpoints:
   Args:
     directory: the run's directory.
     parameters: writes and reads <directory>/checkpoint_<step>, as
-      `checkpoints.parameters.T5XParameters` does.
+      `t5x_bridge.restore.T5XParameters` does.
     keep: number of the latest steps to keep; 0 keeps all.
   """
 
