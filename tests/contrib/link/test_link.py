@@ -213,7 +213,7 @@ def test_two_targets_take_turns_at_a_draft(here):
   answer = honest(DRAFT)
   others = asker_of(answer)
   setup = Setup(3, Truncation(4), GREEDY, DRAFT.vocab_size, 1, 2, 9)
-  arrays = (np.ones((1, 2)), np.ones((1, 9)), np.ones(1), np.zeros(1, bool))
+  arrays = (np.ones((1, 2)), np.ones((1, 9)), np.ones(1, int), np.zeros(1, bool))
 
   def in_turns(request):
     others.ask(setup, *arrays, np.zeros((1, 3, 0)))
