@@ -20,14 +20,14 @@ from specdec_t5x.demo import embedded
 class Echo(Drafter):
   """Drafts the tokens that followed the last token at an earlier place."""
 
-  gamma: int = 2  # The draft length.
+  gamma: int | None = None  # The draft length; None is 2.
 
   traits = Traits(independent=False)  # Tokens are certain, not drawn.
 
   @property
   def tree(self):
     """Returns a chain of gamma tokens."""
-    return tree.chain(self.gamma)
+    return tree.chain(self.gamma or 2)
 
   def propose(self, context, state, uniforms):
     """Copies the tokens after the latest earlier place of the last token."""
@@ -35,10 +35,10 @@ class Echo(Drafter):
     is_it = state.sequences == state.last_tokens()[:, None]
     is_it &= places < state.lengths[:, None] - 1
     found = jnp.where(is_it, places, -1).max(axis=1)
-    ahead = found[:, None] + 1 + jnp.arange(self.gamma)
+    ahead = found[:, None] + 1 + jnp.arange(self.depth)
     tokens = jnp.take_along_axis(state.sequences, ahead, axis=1)
     # A new token has no draft, and drafts end at the last known token.
-    num_valid = jnp.minimum(state.lengths - 1 - found, self.gamma)
+    num_valid = jnp.minimum(state.lengths - 1 - found, self.depth)
     return Proposal.chain(tokens, None, num_valid * (found >= 0)), None
 
 

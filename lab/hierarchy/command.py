@@ -80,7 +80,7 @@ def stands(study: Study, decode: Decode, gamma: int) -> Float[np.ndarray, "G"]:
 
   @jax.jit
   def run(*arguments):
-    decoded = generate.generate(*decode.start(*arguments), observe=Standing(gamma))
+    decoded = generate(*decode.start(*arguments), observe=Standing(gamma))
     return decoded.observed.sum(axis=0)
 
   counts = sum(np.asarray(run(*decode.given(text))) for text in study.inputs)

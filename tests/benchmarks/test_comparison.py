@@ -56,6 +56,7 @@ def test_every_rule_of_a_shape_has_a_column(pair, tmp_path, capsys, monkeypatch)
   assert "| T |" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("steady_parts")
 def test_every_domain_has_every_way_with_needs_and_costs(pair, tmp_path):
   (tmp_path / "others.txt").write_text("a red house\nthe old dog sees\n")
   flags = ["--draft=copy", f"--also=others={tmp_path / 'others.txt'}", *SHORT[2:]]

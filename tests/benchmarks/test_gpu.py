@@ -54,7 +54,7 @@ def test_a_row_has_the_times_of_an_iteration_s_parts(tmp_path, monkeypatch, caps
     # 10 - 8 s is the time of a draft of two tokens.
     parts = [row[n] for n in ("plain", "width", "draft_step", "block", "rest", "c")]
     assert parts == pytest.approx([4000, 3, 1000, 4000, 2000, 0.25])
-    assert abs(row["came"] - row["alpha"]) < 0.1  # The positions are few.
+    assert abs(row["came"] - row["alpha"]) < 0.2  # The positions are few.
     assert row["theorem"] == theory.walltime_improvement(row["came"], 2, row["c"])
     # Calls: 1 + 12 tokens of 4 s over 1 + 4 iterations of 8 s.
     assert row["speed"]["median"] == pytest.approx(49 / 33)

@@ -279,6 +279,7 @@ def test_unsupported_settings_are_refused():
 
 def test_heads_by_name_are_a_chain():
   heads, parallel = (heads_of(kind, tiny.TARGET) for kind in ("medusa", "parallel"))
-  assert get_drafter("heads", heads) == HeadDraft(heads, chain(3))
+  assert get_drafter("heads", heads) == HeadDraft(heads)
+  assert HeadDraft(heads).tree == chain(3)
   assert get_drafter("heads", heads, gamma=2) == HeadDraft(heads, chain(2))
   assert get_drafter("heads", parallel).tree == chain(3)

@@ -79,7 +79,6 @@ def brute_force(target, skip, sampling, block):
 
   @jax.jit
   def decoded(params):
-    params = {"target": params}
     outputs = decoder.decode({"target": params}, texts, keys, sampling, ROOM, 1).tokens
     plain, state = networks.prepare(
       decoder, {"target": params}, texts, keys, GREEDY, ROOM, 1

@@ -5,6 +5,7 @@ import pytest
 from benchmarks import jobs
 from benchmarks.table import tables
 from lab.peers import CTRANSLATE2, HUGGING_FACE, UPSTREAM, importable, methods, programs
+from tests.benchmarks.conftest import steady_parts as steady_parts
 from tests.lab.conftest import ran
 
 pytestmark = pytest.mark.slow
@@ -20,6 +21,7 @@ def test_installed_peers_are_found(pair):
   assert (programs.UPSTREAM in found) == importable(UPSTREAM)
 
 
+@pytest.mark.usefixtures("steady_parts")
 def test_heads_draft_trees_and_a_draft_runs_in_another_process(
   pair, heads, tmp_path, monkeypatch
 ):
