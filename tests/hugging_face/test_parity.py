@@ -231,8 +231,8 @@ GENERATIONS = {
   "another start": {"decoder_start_token_id": 5, "eos_token_id": [12, 3]},
   "another padding": {"pad_token_id": 6, "decoder_start_token_id": 6},
 }
-# Id 0 is a normal token in inputs.
-INPUTS = [[5, 9, 7, 1], [0, 8, 0, 0, 31, 1], [6, 6, 4, 0], [44]]
+# Ids of padding are normal tokens within an input.
+INPUTS = [[5, 9, 7, 1], [8, 0, 0, 31, 1], [4, 6, 6, 4], [44]]
 
 
 @pytest.mark.parametrize("how", GENERATIONS)
