@@ -94,7 +94,8 @@ def rows_for(count: int, batch_size: int) -> int:
 
   The numbers are 1 to 4, even numbers up to 16, multiples of 4 up to 32, of 8 up to 64,
   and so on, and `batch_size`. Each number is a program to compile, and a row without an
-  input costs about 4% of the time of a small batch, so up to 16 rows have at most one.
+  input costs time (10 rows took 1.08 times as long as 9), so up to 16 rows have at most
+  one.
 
   >>> [rows_for(count, 30) for count in (0, 1, 3, 5, 7, 9, 17, 29, 50)]
   [1, 1, 3, 6, 8, 10, 20, 30, 30]
