@@ -88,9 +88,16 @@ def _alphas(setup: Setup, args: argparse.Namespace) -> list[float]:
 def _setups(args: argparse.Namespace) -> Iterator[Setup]:
   """Yields the pairs, the most informative pairs first."""
   first, *batches = args.batches
-  names = (*args.drafts, *args.rounded)
-  given = args.target, names[0], first, args.temperatures[0], args.gamma, args.dtype
-  base = Setup(*given, args.input_length, args.output_length)
+  base = Setup(
+    target=args.target,
+    draft=(*args.drafts, *args.rounded)[0],
+    batch=first,
+    temperature=args.temperatures[0],
+    gamma=args.gamma,
+    dtype=args.dtype,
+    input_length=args.input_length,
+    max_length=args.output_length,
+  )
   for temperature, draft in itertools.product(args.temperatures, args.drafts):
     yield dataclasses.replace(base, temperature=temperature, draft=draft)
   for batch, draft in itertools.product(batches, args.drafts):

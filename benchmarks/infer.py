@@ -63,8 +63,7 @@ def _row(args: argparse.Namespace, temperature: float, batch: int) -> dict[str, 
       flags = [f"--gin_file={file}" for file in files] + settings
       if name == "spec":
         flags += [f"--gin.{binding}" for binding in args.gin]
-      job = functools.partial(run, flags, f"{folder}/{name}")
-      programs[name] = lambda _, job=job: job()
+      programs[name] = functools.partial(_numbered, flags, f"{folder}/{name}")
     timed = alternate(programs, range(args.runs))
   plain, ours = timed.values()
   processors = [[run[1] for run in each.results] for each in (plain, ours)]
@@ -82,6 +81,12 @@ def _row(args: argparse.Namespace, temperature: float, batch: int) -> dict[str, 
     "tokens_per_call": sum(count["tokens"] for count in counts) / calls,
     "equal": "sampled" if temperature else f"{same} of {len(pairs)}",
   }
+
+
+def _numbered(flags: Sequence[str], folder: str, number: int):
+  """Returns the result of `run`, a program of runs by number."""
+  del number
+  return run(flags, folder)
 
 
 def _processor_seconds() -> float:

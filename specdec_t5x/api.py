@@ -436,11 +436,11 @@ def compiled(
   tuned: dict[tuple[int, int], Decoder] = {}
 
   def run(params, inputs, keys, is_wanted=None, **known):
-    shape = keys.shape[0], inputs.shape[1]
-    if shape not in tuned:
-      job = tuning.Job(decoder, *shape, sampling, max_length)
-      tuned[shape] = tuning.tuned(job, params)
-    return decode(tuned[shape], params, inputs, keys, is_wanted, **known)
+    rows, length = keys.shape[0], inputs.shape[1]
+    if (rows, length) not in tuned:
+      job = tuning.Job(decoder, rows, length, sampling, max_length)
+      tuned[rows, length] = tuning.tuned(job, params)
+    return decode(tuned[rows, length], params, inputs, keys, is_wanted, **known)
 
   return run
 

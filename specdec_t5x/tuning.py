@@ -294,8 +294,7 @@ def _programs(job: Job) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
   def started(arguments, decoder):
     params, inputs, keys = arguments
-    settings = job.sampling, job.max_length, _NEVER
-    ctx = decoder.context(params, len(keys), *settings)
+    ctx = decoder.context(params, len(keys), job.sampling, job.max_length, _NEVER)
     return ctx, functools.partial(decoder.encode, ctx, inputs, keys)
 
   @jax.jit

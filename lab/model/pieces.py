@@ -244,10 +244,14 @@ def _arguments(piece, decoder, weights):
     derived = decoder.derive(GREEDY).items()
     params |= {name: derive(params["target"]) for name, derive in derived}
     keys = row_keys(jax.random.key(0), piece.batch)
-    arguments = params, _inputs(piece), keys
+    inputs = _inputs(piece)
+
     # A list, because a state can't be built from shapes alone.
-    state = jax.jit(lambda *args: jax.tree.leaves(prepare(*args)[1]))(*arguments)
-    return jnp.int32(1), state, *arguments
+    @jax.jit
+    def leaves(params, inputs, keys):
+      return jax.tree.leaves(prepare(params, inputs, keys)[1])
+
+    return jnp.int32(1), leaves(params, inputs, keys), params, inputs, keys
 
   return make
 

@@ -119,8 +119,9 @@ def queued(
   places = jnp.arange(rows).reshape(-1, per_input)[order].ravel()
   inputs, keys = request.inputs[order], request.keys[places]
   chunk = -(-slots // per_input)
-  first = inputs[:chunk], keys[: chunk * per_input]
-  state = jax.tree.map(lambda x: x[:slots], _blank(encode, *first, True))
+  first_inputs, first_keys = inputs[:chunk], keys[: chunk * per_input]
+  blank = _blank(encode, first_inputs, first_keys, has_room=True)
+  state = jax.tree.map(lambda x: x[:slots], blank)
   observed = jax.tree.map(
     lambda x: jnp.zeros((rows, *x.shape[1:]), x.dtype), state.observed
   )
@@ -132,7 +133,7 @@ def queued(
     count=request.is_wanted.sum() * per_input,
     next=jnp.int32(0),
     read=jnp.int32(0),
-    starts=_blank(encode, *first, False),
+    starts=_blank(encode, first_inputs, first_keys, has_room=False),
     holds=jnp.full(slots, rows),
     done=Decoded(tokens, jnp.zeros(rows), no_info(rows), observed),
     encode=encode,

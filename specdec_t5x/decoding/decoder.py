@@ -230,7 +230,6 @@ class Decoder:
     if is_wanted is None:
       is_wanted = jnp.ones(len(inputs), bool)
     request = batching.Request(inputs, keys, is_wanted, policy_state)
-    settings = sampling, max_length, eos_id
 
     def run(request, ctx, state, queue=None):
       rows = state.lengths.shape[0]
@@ -240,13 +239,13 @@ class Decoder:
 
     def decode_part(request, slots):
       count = -(-slots // request.per_input) * request.per_input
-      ctx = self.context(params, count, *settings)
+      ctx = self.context(params, count, sampling, max_length, eos_id)
       encode = functools.partial(self.encode, ctx)
       return run(request, ctx, *batching.queued(encode, request, slots, max_length))
 
     if 0 < self.slots < keys.shape[0]:
       return batching.by_shard(decode_part, request, self.slots)
-    ctx = self.context(params, keys.shape[0], *settings)
+    ctx = self.context(params, keys.shape[0], sampling, max_length, eos_id)
     state = self.encode(ctx, inputs, keys)
     is_filler = ~jnp.repeat(is_wanted, request.per_input)
     return run(request, ctx, state.replace(ended=state.ended | is_filler))

@@ -114,8 +114,10 @@ class Link(ChainDrafter):
     vocab_size = target.config.vocab_size
     self.remote.asker.check(vocab_size)
     if batch is not None:
-      sizes = batch.rows, batch.input_length, batch.slots
-      self._setup(batch.sampling, vocab_size, *sizes)  # Raises an error if too large.
+      # Raises an error if the batch is too large.
+      self._setup(
+        batch.sampling, vocab_size, batch.rows, batch.input_length, batch.slots
+      )
 
   def start(self, context, caches, source) -> Int[Array, "B E"]:
     """Returns the encoder's input."""
