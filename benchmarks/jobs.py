@@ -146,7 +146,8 @@ def _published(task, args, cut) -> Tokens:
   """Reads a test set through the seqio task and TFDS."""
   import seqio
 
-  from specdec_t5x.data import reading, tasks, vocabularies
+  from specdec_t5x.data import tasks, vocabularies
+  from specdec_t5x.training.batches import rows_of
 
   if args.tfds_data_dir:
     seqio.set_tfds_data_dir_override(args.tfds_data_dir)
@@ -164,5 +165,5 @@ def _published(task, args, cut) -> Tokens:
       "Give --tfds-data-dir, a directory with the dataset, prepared by TFDS."
     ) from error
   dataset = dataset.take(args.num_inputs or -1)
-  ids = [example["inputs"].tolist() for example in reading.rows(dataset)]
+  ids = [example["inputs"].tolist() for example in rows_of(dataset)]
   return ids, vocabulary.eos_id

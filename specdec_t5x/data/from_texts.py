@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from collections.abc import Callable, Mapping
 
 from etils import epy
@@ -21,10 +21,10 @@ def register(
   name: str,
   origins: Mapping[str, tuple],
   read: Callable[[tuple], Columns],
-  preprocessors: tuple[Callable, ...],
+  step: Callable | None,
   vocabulary: seqio.Vocabulary | None,
   metric: str | None = None,
-  inputs_end: bool = True,
+  tokens: tuple[Callable, ...] = (),
 ) -> str:
   """Reads every split once to check and count the texts, then registers the task.
 
@@ -33,10 +33,10 @@ def register(
     origins: split -> argument of `read`, comparable and printable.
     read: returns the columns of a split, with equal lengths; each new dataset calls
       `read` again, so that the process does not keep the texts in memory.
-    preprocessors: as in `registry.TaskSpec`.
+    step: as in `registry.TaskSpec`.
     vocabulary: the vocabulary; None means T5's.
     metric: a key of `registry.METRICS`, or None.
-    inputs_end: whether inputs have an EOS.
+    tokens: as in `registry.TaskSpec`.
 
   Returns:
     `name`.
@@ -53,69 +53,77 @@ def register(
   if vocabulary is None:
     vocabulary = vocabularies.t5_vocabulary()
   sizes = {split: _height(read(origin)) for split, origin in origins.items()}
-
-  def rows(split: str, part: slice) -> Columns:
-    columns = read(origins[split])
-    size = _height(columns)
-    if size != sizes[split]:
-      raise ValueError(
-        f"{origins[split]} had {sizes[split]} examples when task {name!r} was "
-        f"registered and has {size} now. Do not change files of a registered task."
-      )
-    return {column: texts[part] for column, texts in columns.items()}
-
-  def columns_of(split: str) -> Columns:
-    parts = [rows(name, part) for name, part in parts_of(split, sizes)]
-    return {key: [x for part in parts for x in part[key]] for key in parts[0]}
-
-  def count(split: str) -> int:
-    return sum(len(range(sizes[name])[part]) for name, part in parts_of(split, sizes))
-
+  texts = Texts(name, origins, read, sizes)
   # The spec contains the sizes, because a file that has grown is another task.
   origin = tuple((split, *origins[split], sizes[split]) for split in sorted(origins))
-  return registry.register(
-    name,
-    registry.TaskSpec(origin, preprocessors, vocabulary, metric, inputs_end),
-    functools.partial(_sliced_source, columns_of, count, sizes),
-    registry.Texts(tuple(sizes), count, columns_of),
-  )
+  spec = registry.TaskSpec(origin, step, vocabulary, metric, tokens)
+  return registry.register(name, spec, texts.source, texts)
 
 
-def _sliced_source(
-  columns_of: Callable[[str], Columns],
-  count: Callable[[str], int],
-  sizes: Mapping[str, int],
-) -> seqio.FunctionDataSource:
-  """Returns a source of splits and of parts of splits, such as 'test[:100]'."""
+@dataclasses.dataclass(frozen=True)
+class Texts:
+  """The texts of a task. Splits may be parts, such as 'test[:100]'."""
 
-  def dataset_fn(
-    split: str, shuffle_files: bool = False, seed: int | None = None
-  ) -> tf.data.Dataset:
-    columns = columns_of(split)
-    # T5X saves the iterator's position in a tf.train.Checkpoint. A Python generator
-    # does not support this, but tensors do.
-    dataset = tf.data.Dataset.from_tensor_slices(columns)
-    return dataset.shuffle(_height(columns), seed=seed) if shuffle_files else dataset
+  name: str
+  origins: Mapping[str, tuple]
+  read: Callable[[tuple], Columns]
+  sizes: Mapping[str, int]
 
-  class SlicedSource(seqio.FunctionDataSource):
-    """A source that also counts the examples of parts."""
+  def count(self, split: str) -> int:
+    """Returns the number of examples."""
+    parts = _parts_of(split, self.sizes)
+    return sum(len(range(self.sizes[name])[part]) for name, part in parts)
 
-    has_parts = True
+  def columns(self, split: str) -> Columns:
+    """Reads the raw texts.
 
-    def num_input_examples(self, split: str) -> int:
-      return count(split)
+    Raises:
+      ValueError: if a file has another size than at the registration.
+    """
+    columns = {}
+    for name, part in _parts_of(split, self.sizes):
+      origin = self.origins[name]
+      whole = self.read(origin)
+      if _height(whole) != self.sizes[name]:
+        raise ValueError(
+          f"{origin} had {self.sizes[name]} examples when task {self.name!r} was "
+          f"registered and has {_height(whole)} now. Do not change files of a "
+          "registered task."
+        )
+      for key, texts in whole.items():
+        columns.setdefault(key, []).extend(texts[part])
+    return columns
 
-    def get_dataset(self, split, shuffle=True, seed=None, shard_info=None, **words):
-      if shuffle and (shard_info is None or shard_info.num_shards == 1):
-        # seqio would warn that shuffling can't resume after a restart. Here the seed
-        # determines the order, because the whole dataset is shuffled.
-        return dataset_fn(split, shuffle_files=True, seed=seed)
-      return super().get_dataset(split, shuffle, seed, shard_info, **words)
+  def source(self) -> seqio.FunctionDataSource:
+    """Returns seqio's source of the texts, which also counts the examples of parts."""
+    texts = self
 
-  return SlicedSource(dataset_fn, tuple(sizes), sizes)
+    def dataset_fn(
+      split: str, shuffle_files: bool = False, seed: int | None = None
+    ) -> tf.data.Dataset:
+      columns = texts.columns(split)
+      # T5X saves the iterator's position in a tf.train.Checkpoint. A Python generator
+      # does not support this, but tensors do.
+      dataset = tf.data.Dataset.from_tensor_slices(columns)
+      return dataset.shuffle(_height(columns), seed=seed) if shuffle_files else dataset
+
+    class Source(seqio.FunctionDataSource):
+      has_parts = True
+
+      def num_input_examples(self, split: str) -> int:
+        return texts.count(split)
+
+      def get_dataset(self, split, shuffle=True, seed=None, shard_info=None, **words):
+        if shuffle and (shard_info is None or shard_info.num_shards == 1):
+          # seqio would warn that shuffling can't resume after a restart. Here the seed
+          # determines the order, because the whole dataset is shuffled.
+          return dataset_fn(split, shuffle_files=True, seed=seed)
+        return super().get_dataset(split, shuffle, seed, shard_info, **words)
+
+    return Source(dataset_fn, tuple(self.sizes), self.sizes)
 
 
-def parts_of(split: str, sizes: Mapping[str, int]) -> list[tuple[str, slice]]:
+def _parts_of(split: str, sizes: Mapping[str, int]) -> list[tuple[str, slice]]:
   """Returns the names and slices of splits in TFDS's notation.
 
   Args:

@@ -10,6 +10,7 @@ continuation and are omitted. With prompt_words = 0, only empty texts are omitte
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping
 
@@ -50,11 +51,11 @@ def lm1b(
   return registry.register_tfds(
     base,
     LM1B_TFDS,
-    (SplitTexts(prompt_words), *TOKENS),
+    SplitTexts(prompt_words),
     vocabulary,
     name,
     metric=_METRIC,
-    inputs_end=False,
+    tokens=_TOKENS,
   )
 
 
@@ -83,8 +84,6 @@ def language_modeling_from_files(
     if not isinstance(path, str) or not path:
       raise ValueError(f"files[{split!r}] must be the path of a text, got {path!r}.")
   split_texts = SplitTexts(prompt_words)
-  # gin registers a task several times, but the user sees a warning only once.
-  warned = set(files.values()) if name in seqio.TaskRegistry.names() else set()
 
   def columns(origin: tuple[str, str]) -> registry.Columns:
     _, path = origin
@@ -98,23 +97,26 @@ def language_modeling_from_files(
         f"{len(texts)} texts of {path} are shorter. Lower prompt_words, or give longer "
         "lines."
       )
-    if len(kept) < len(texts) and path not in warned:
-      logging.warning(
+    if len(kept) < len(texts):
+      _warn_once(
         f"{len(texts) - len(kept)} of the {len(texts)} texts of {path} have no more "
         f"than {prompt_words} words and are left out."
       )
-    warned.add(path)
     return {"text": kept}
 
   return from_texts.register(
     name,
     {split: ("texts", path) for split, path in files.items()},
     columns,
-    (split_texts, *TOKENS),
+    split_texts,
     vocabulary,
     _METRIC,
-    inputs_end=False,
+    _TOKENS,
   )
+
+
+# gin registers a task several times, but the user sees a warning only once.
+_warn_once = functools.cache(logging.warning)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +160,7 @@ class SplitTexts:
     return kept.map(split, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def tokenize_as_one(
+def _tokenize_as_one(
   dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]
 ) -> tf.data.Dataset:
   """Splits the tokens of the whole text at the end of the prompt.
@@ -191,7 +193,7 @@ def tokenize_as_one(
   return dataset.map(tokenize, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def keep_end_of_prompt(
+def _keep_end_of_prompt(
   dataset: tf.data.Dataset, sequence_length: Mapping[str, int] | None
 ) -> tf.data.Dataset:
   """Truncates a long prompt at the start, because targets continue the prompt's end."""
@@ -206,10 +208,10 @@ def keep_end_of_prompt(
 
 
 # Steps to the tokens of prompt and continuation, with EOS after the continuation.
-TOKENS = (
-  tokenize_as_one,
+_TOKENS = (
+  _tokenize_as_one,
   seqio.CacheDatasetPlaceholder(),
-  keep_end_of_prompt,
+  _keep_end_of_prompt,
   # EOS comes before trimming, because a truncated text does not end at the cut.
   seqio.preprocessors.append_eos,
 )

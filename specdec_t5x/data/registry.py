@@ -12,7 +12,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etils import epy
 
@@ -20,6 +20,9 @@ from specdec_t5x.data import metrics, vocabularies
 from specdec_t5x.vocabularies.base import Vocabulary
 from specdec_t5x.vocabularies.frames import Frame, frame_of
 from specdec_t5x.vocabularies.sentencepieces import SentencePieceVocabulary
+
+if TYPE_CHECKING:
+  from specdec_t5x.data.from_texts import Texts
 
 with epy.lazy_imports():
   import seqio
@@ -34,60 +37,19 @@ METRICS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Tokenize:
-  """A placeholder for seqio's steps to tokens, with EOS after inputs and targets."""
-
-  def steps(self, frame: Frame | None = None) -> tuple[Any, ...]:
-    """Returns the steps.
-
-    Args:
-      frame: the tokens around inputs; None means only EOS after inputs.
-    """
-    return (
-      seqio.preprocessors.tokenize,
-      seqio.CacheDatasetPlaceholder(),
-      *(() if frame is None else (FrameInputs(frame),)),
-      seqio.preprocessors.append_eos_after_trim,
-    )
-
-
-TOKENS = (Tokenize(),)
-
-
-@dataclasses.dataclass(frozen=True)
-class FrameInputs:
-  """Adds a vocabulary's prefix and suffix to inputs, and truncates long inputs."""
-
-  frame: Frame
-  # Lengths of features, set by seqio; None truncates no input.
-  sequence_length: Mapping[str, int] | None = None
-
-  def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the dataset with framed inputs."""
-    prefix, suffix = (tf.constant(tokens, tf.int32) for tokens in self.frame)
-    around = sum(map(len, self.frame))
-    lengths = self.sequence_length
-    room = None if lengths is None else max(0, lengths["inputs"] - around)
-
-    def add(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-      inputs = tf.concat([prefix, example["inputs"][:room], suffix], axis=0)
-      return example | {"inputs": inputs}
-
-    return dataset.map(add, num_parallel_calls=tf.data.AUTOTUNE)
-
-
-@dataclasses.dataclass(frozen=True)
 class TaskSpec:
   """The specification of a task: equal specifications mean the same task."""
 
   # The source of the examples, comparable and printable.
   origin: tuple
-  # Steps from raw examples to tokens: functions of modules, or dataclasses, because
-  # dataclasses are comparable and printable.
-  preprocessors: tuple[Callable, ...]
+  # The step from raw examples to inputs and targets, a dataclass, because dataclasses
+  # are comparable and printable; None if raw examples have inputs and targets.
+  step: Callable | None
   vocabulary: seqio.Vocabulary
   metric: str | None = None  # A key of METRICS, or None without references.
-  inputs_end: bool = True  # Whether inputs have an EOS, like targets.
+  # The steps from texts to tokens if inputs have no EOS. By default, inputs and targets
+  # are separate texts, each with EOS.
+  tokens: tuple[Callable, ...] = ()
 
   def describe(self) -> str:
     """Returns the spec as text, without loading the vocabulary as str would."""
@@ -95,9 +57,8 @@ class TaskSpec:
     vocabulary = (
       f"{type(self.vocabulary).__name__}({file}, {self.vocabulary.extra_ids})"
     )
-    steps = [x for x in self.preprocessors if x not in TOKENS]
-    texts = [repr(x) for x in steps if dataclasses.is_dataclass(x)]
-    return ", ".join([f"{self.origin}", *texts, vocabulary, f"metric {self.metric}"])
+    step = [repr(self.step)] if self.step else []
+    return ", ".join([f"{self.origin}", *step, vocabulary, f"metric {self.metric}"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,13 +90,20 @@ class AddPrefix:
     return dataset.map(to_text, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-@dataclasses.dataclass(frozen=True)
-class Texts:
-  """A task's texts, for a reader without TensorFlow."""
+def _frame_inputs(
+  dataset: tf.data.Dataset, sequence_length: Mapping[str, int] | None, frame: Frame
+) -> tf.data.Dataset:
+  """Adds a vocabulary's prefix and suffix to inputs, and truncates long inputs."""
+  prefix, suffix = (tf.constant(tokens, tf.int32) for tokens in frame)
+  room = None
+  if sequence_length is not None:
+    room = max(0, sequence_length["inputs"] - sum(map(len, frame)))
 
-  splits: tuple[str, ...]
-  count: Callable[[str], int]  # From a split, or parts of splits, to their examples.
-  columns: Callable[[str], Columns]  # The raw texts of a split, or of parts.
+  def add(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    inputs = tf.concat([prefix, example["inputs"][:room], suffix], axis=0)
+    return example | {"inputs": inputs}
+
+  return dataset.map(add, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 # Specs and tasks by name; the task is None before registration with seqio.
@@ -167,37 +135,28 @@ def register(
     raise ValueError(
       f"The task's name must have letters, digits, '_', '.' and ':' only, got {name!r}."
     )
+  runtime = sys.modules.get("t5x.plain_tasks")
   if vocabularies.is_waiting_for_seqio():
     if name in _specs:
       _check_same(name, spec, _specs[name][0])
       return name
     _specs[name] = (spec, None)
-    runtime = sys.modules["t5x.plain_tasks"]
     runtime.defer(name, functools.partial(_add, name, spec, make_source))
   else:
     _add(name, spec, make_source)
-  _register_plainly(name, spec, texts)
+  if runtime and texts and isinstance(spec.step, AddPrefix):
+    frame = functools.partial(frame_of, spec.vocabulary)
+    features = {
+      "inputs": runtime.PlainFeature(spec.vocabulary, frame=frame),
+      "targets": runtime.PlainFeature(spec.vocabulary, _has_end(spec.vocabulary)),
+    }
+
+    def pairs(split):
+      return spec.step.pairs(texts.columns(split))
+
+    splits = tuple(texts.sizes)
+    runtime.register(runtime.PlainTask(name, features, splits, texts.count, pairs))
   return name
-
-
-def _register_plainly(name: str, spec: TaskSpec, texts: Texts | None) -> None:
-  """Registers the task with `t5x_runtime`, if the runtime can read such a task."""
-  runtime = sys.modules.get("t5x.plain_tasks")
-  kinds = [type(step) for step in spec.preprocessors]
-  if runtime is None or texts is None or kinds != [AddPrefix, Tokenize]:
-    return
-  prefix = spec.preprocessors[0]
-  features = {
-    "inputs": runtime.PlainFeature(
-      spec.vocabulary, frame=functools.partial(_input_frame, spec)
-    ),
-    "targets": runtime.PlainFeature(spec.vocabulary, _has_end(spec.vocabulary)),
-  }
-
-  def pairs(split):
-    return prefix.pairs(texts.columns(split))
-
-  runtime.register(runtime.PlainTask(name, features, texts.splits, texts.count, pairs))
 
 
 def _has_end(vocabulary: Any) -> bool:
@@ -214,12 +173,6 @@ def _is_file(vocabulary: Any) -> bool:
   return is_file or not isinstance(vocabulary, Vocabulary)
 
 
-def _input_frame(spec: TaskSpec) -> Frame:
-  """Returns the prefix and the suffix of inputs."""
-  prefix, suffix = frame_of(spec.vocabulary)
-  return prefix, suffix if spec.inputs_end else ()
-
-
 def _file_of(vocabulary: Any) -> str:
   """Returns the file or folder of a vocabulary; '' for seqio's bytes."""
   file = getattr(vocabulary, "sentencepiece_model_file", None)
@@ -229,9 +182,7 @@ def _file_of(vocabulary: Any) -> str:
 def _check_same(name: str, spec: TaskSpec, old_spec: TaskSpec | None) -> None:
   """Raises a ValueError if another task has the name."""
   if old_spec != spec:
-    old_task = "a task of another package"
-    if old_spec:
-      old_task = old_spec.describe()
+    old_task = old_spec.describe() if old_spec else "a task of another package"
     raise ValueError(
       f"A task named {name!r} is already registered with other arguments.\nRegistered: "
       f"{old_task}\nAsked for:  {spec.describe()}\nChoose another name."
@@ -251,20 +202,28 @@ def _add(
     _check_same(name, spec, old_spec)
     return
   vocabulary = spec.vocabulary
-  # Inputs may have a prefix, or a suffix other than EOS.
-  has_frame = not _is_file(vocabulary) and (
-    frame_of(vocabulary) != ((), (vocabulary.eos_id,))
-  )
-  frame = _input_frame(spec) if has_frame else None
-  preprocessors = []
-  for step in spec.preprocessors:
-    preprocessors += step.steps(frame) if isinstance(step, Tokenize) else [step]
+  tokens = spec.tokens
+  inputs_end = False
+  if not tokens:
+    # Inputs may have a prefix, or a suffix other than EOS.
+    inputs_end = _is_file(vocabulary) or frame_of(vocabulary) == (
+      ((), (vocabulary.eos_id,))
+    )
+    frame = []
+    if not inputs_end:
+      frame.append(functools.partial(_frame_inputs, frame=frame_of(vocabulary)))
+    tokens = (
+      seqio.preprocessors.tokenize,
+      seqio.CacheDatasetPlaceholder(),
+      *frame,
+      seqio.preprocessors.append_eos_after_trim,
+    )
   task = seqio.TaskRegistry.add(
     name,
     source=make_source(),
-    preprocessors=preprocessors,
+    preprocessors=[*([spec.step] if spec.step else []), *tokens],
     output_features={
-      "inputs": seqio.Feature(vocabulary, add_eos=spec.inputs_end and not has_frame),
+      "inputs": seqio.Feature(vocabulary, add_eos=inputs_end),
       "targets": seqio.Feature(vocabulary, add_eos=_has_end(vocabulary)),
     },
     metric_fns=[METRICS[spec.metric]] if spec.metric else [],
@@ -275,29 +234,28 @@ def _add(
 def register_tfds(
   base: str,
   dataset: str,
-  preprocessors: tuple[Callable, ...],
+  step: Callable,
   vocabulary: seqio.Vocabulary | None,
   name: str | None,
   *,
   metric: str,
-  inputs_end: bool = True,
+  tokens: tuple[Callable, ...] = (),
 ) -> str:
   """Registers a task of TFDS's `dataset`, and returns the task's name.
 
   Args:
     base: the name of the task with T5's vocabulary.
     dataset: TFDS's name of the dataset.
-    preprocessors: as in `TaskSpec`.
+    step: as in `TaskSpec`.
     vocabulary: the vocabulary; None means T5's.
     name: the task's name; None means `name_with_vocabulary`.
     metric: as in `TaskSpec`.
-    inputs_end: as in `TaskSpec`.
+    tokens: as in `TaskSpec`.
   """
   if vocabulary is None:
     vocabulary = vocabularies.t5_vocabulary()
   name = name or name_with_vocabulary(base, vocabulary)
-  origin = ("tfds", dataset)
-  spec = TaskSpec(origin, preprocessors, vocabulary, metric, inputs_end)
+  spec = TaskSpec(("tfds", dataset), step, vocabulary, metric, tokens)
   return register(name, spec, lambda: seqio.TfdsDataSource(dataset))
 
 
@@ -312,12 +270,12 @@ def name_with_vocabulary(base: str, vocabulary: seqio.Vocabulary) -> str:
   """
   if vocabulary == vocabularies.t5_vocabulary():
     return base
+  kind = type(vocabulary).__name__
   kinds = ("SentencePieceVocabulary", "ByteVocabulary")
-  if not isinstance(vocabulary, Vocabulary) and type(vocabulary).__name__ not in kinds:
+  if not isinstance(vocabulary, Vocabulary) and kind not in kinds:
     raise ValueError(
-      f"No task name can be derived from a {type(vocabulary).__name__}. Expected a "
+      f"No task name can be derived from a {kind}. Expected a "
       "SentencePieceVocabulary or ByteVocabulary; otherwise pass `name`."
     )
-  file = _file_of(vocabulary)
-  identity = f"{type(vocabulary).__name__}|{file}|{vocabulary.extra_ids}"
+  identity = f"{kind}|{_file_of(vocabulary)}|{vocabulary.extra_ids}"
   return f"{base}_v{hashlib.sha256(identity.encode()).hexdigest()[:8]}"

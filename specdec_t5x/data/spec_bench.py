@@ -52,7 +52,7 @@ def from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> str:
   groups = {group for _, group, _ in _read(file)}
   origins = {"test": ("spec_bench", file, None)}
   origins |= {group: ("spec_bench", file, group) for group in sorted(groups)}
-  return from_texts.register(name, origins, _columns, registry.TOKENS, vocabulary)
+  return from_texts.register(name, origins, _columns, None, vocabulary)
 
 
 def _columns(origin: tuple[str, str, str | None]) -> registry.Columns:

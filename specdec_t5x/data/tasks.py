@@ -243,8 +243,8 @@ def _from_pairs(
   def columns(origin: tuple) -> registry.Columns:
     return dict(zip(fields, read(origin), strict=True))
 
-  steps = (registry.AddPrefix(fields, prefix), *registry.TOKENS)
-  return from_texts.register(name, origins, columns, steps, vocabulary, metric)
+  step = registry.AddPrefix(fields, prefix)
+  return from_texts.register(name, origins, columns, step, vocabulary, metric)
 
 
 def _from_tfds(
@@ -252,8 +252,8 @@ def _from_tfds(
 ) -> str:
   """Registers a task of `_OF_TFDS`, and returns the task's name."""
   dataset, fields, prefix, metric = _OF_TFDS[base]
-  steps = (registry.AddPrefix(fields, prefix), *registry.TOKENS)
-  return registry.register_tfds(base, dataset, steps, vocabulary, name, metric=metric)
+  step = registry.AddPrefix(fields, prefix)
+  return registry.register_tfds(base, dataset, step, vocabulary, name, metric=metric)
 
 
 for _task in _OF_TFDS:

@@ -12,16 +12,10 @@ import gzip
 import io
 import json
 import os
-import threading
 import zlib
 from collections.abc import Iterator, Sequence
 
 from specdec_t5x.vocabularies.reading import read_bytes
-
-# csv's default limit of 131,072 characters is shorter than some articles. The limit is
-# a global of the csv module, so a lock protects changes of the limit.
-_CSV_FIELD_LIMIT = 2**31 - 1
-_csv_lock = threading.Lock()
 
 
 def read_lines(path: str) -> list[str]:
@@ -35,7 +29,21 @@ def read_lines(path: str) -> list[str]:
   Raises:
     ValueError: if the file is missing or empty, or has NUL or bytes that are not UTF-8.
   """
-  data = _read_bytes(path).removeprefix(b"\xef\xbb\xbf")
+  try:
+    data = read_bytes(path)
+  except OSError as error:
+    raise ValueError(
+      f"{path} can't be read: {error}. Expected a text file; check the path."
+    ) from error
+  if path.endswith(".gz"):
+    try:
+      data = gzip.decompress(data)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+      raise ValueError(
+        f"{path} can't be decompressed: {error}. Expected a complete gzip file. Fetch "
+        "the file again, or remove .gz from the name of a plain text file."
+      ) from error
+  data = data.removeprefix(b"\xef\xbb\xbf")
   if not data.strip():
     raise ValueError(f"{path} is empty. Expected one text per line.")
   # str.splitlines would also break at U+0085 and U+2028 inside a text.
@@ -153,17 +161,14 @@ def _jsonl_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
 def _csv_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
   """Yields (number of the record's last line, record)."""
   reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-  with _csv_lock:
-    previous = csv.field_size_limit(_CSV_FIELD_LIMIT)
-    try:
-      rows = [(reader.line_num, row) for row in reader]
-    except csv.Error as error:
-      raise ValueError(
-        f"{path}, line {reader.line_num}: malformed CSV ({error}). Expected comma "
-        'separated fields, with doubled quotes inside fields ("").'
-      ) from error
-    finally:
-      csv.field_size_limit(previous)
+  csv.field_size_limit(2**31 - 1)  # The default is shorter than some articles.
+  try:
+    rows = [(reader.line_num, row) for row in reader]
+  except csv.Error as error:
+    raise ValueError(
+      f"{path}, line {reader.line_num}: malformed CSV ({error}). Expected comma "
+      'separated fields, with doubled quotes inside fields ("").'
+    ) from error
   if len(set(reader.fieldnames)) != len(reader.fieldnames):
     raise ValueError(
       f"{path}: the header {reader.fieldnames} names a field twice. Rename a field."
@@ -178,24 +183,6 @@ def _csv_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
         "line breaks."
       )
     yield number, row
-
-
-def _read_bytes(path: str) -> bytes:
-  try:
-    data = read_bytes(path)
-  except OSError as error:
-    raise ValueError(
-      f"{path} can't be read: {error}. Expected a text file; check the path."
-    ) from error
-  if not path.endswith(".gz"):
-    return data
-  try:
-    return gzip.decompress(data)
-  except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-    raise ValueError(
-      f"{path} can't be decompressed: {error}. Expected a complete gzip file. Fetch "
-      "the file again, or remove .gz from the name of a plain text file."
-    ) from error
 
 
 def _decode(path: str, number: int, line: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Vocabularies for gin files, and a check that T5X can use a vocabulary."""
+"""Vocabularies for gin files."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import os
 import sys
 
 from etils import epy
-from google.protobuf import message
 
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.vocabularies.base import Vocabulary
 from specdec_t5x.vocabularies.opening import open_vocabulary
-from specdec_t5x.vocabularies.reading import read_bytes
 from specdec_t5x.vocabularies.sentencepieces import (
   SentencePieceVocabulary,
   has_sentinels,
@@ -62,28 +60,12 @@ def sentencepiece_vocabulary(
       the model has no sentinels; for a folder, None takes the folder's number.
 
   Raises:
-    ValueError: as for `check_vocabulary`; or if the folder has no vocabulary.
+    ValueError: if the file is missing or unreachable, or is not a SentencePiece model;
+      if neither padding nor unknown has the id 0; if EOS has no id above 0; or if the
+      folder has no vocabulary.
   """
   if isinstance(path, str) and (os.path.isdir(path) or path.endswith(".json")):
     return open_vocabulary(path, extra_ids)
-  check_vocabulary(SentencePieceVocabulary(path, extra_ids))
-  return t5_vocabulary(path, 0 if has_sentinels(path) else extra_ids)
-
-
-def check_vocabulary(
-  vocabulary: SentencePieceVocabulary | seqio.SentencePieceVocabulary,
-) -> None:
-  """Raises a ValueError if the vocabulary can't be loaded or is not like T5's.
-
-  Args:
-    vocabulary: the vocabulary of a SentencePiece model.
-
-  Raises:
-    ValueError: if the file is missing or unreachable, or is not a SentencePiece model;
-      if neither padding nor unknown has the id 0; or if EOS has no id above 0.
-  """
-  path = vocabulary.sentencepiece_model_file
-  extra_ids = vocabulary.extra_ids
   if not isinstance(path, str) or not is_whole(extra_ids, 0):
     raise ValueError(
       "VOCABULARY_PATH must be the path of a SentencePiece model and "
@@ -91,17 +73,15 @@ def check_vocabulary(
       f"{extra_ids!r}."
     )
   try:
-    read_bytes(path)
+    # A model may have sentinels among the pieces, so no sentinels are added here.
+    tokenizer = SentencePieceVocabulary(path).tokenizer
   except OSError as error:
     raise ValueError(
       f"The vocabulary {path} can't be read: {error}. Expected a SentencePiece model "
       "(T5's own is sentencepiece.model or spiece.model); if buckets are out of reach, "
       "give the path of a local copy."
     ) from error
-  try:
-    # A model may have sentinels among the pieces, so no sentinels are added here.
-    tokenizer = SentencePieceVocabulary(path).tokenizer
-  except (message.DecodeError, RuntimeError) as error:
+  except RuntimeError as error:
     raise ValueError(
       f"{path} is not a SentencePiece model: {error}. Expected the .model file of "
       "SentencePiece training, not the .vocab text."
@@ -113,3 +93,4 @@ def check_vocabulary(
       "0 as padding or unknown, because 0 is the padding of rows. Train the vocabulary "
       "with --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1."
     )
+  return t5_vocabulary(path, 0 if has_sentinels(path) else extra_ids)

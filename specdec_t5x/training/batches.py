@@ -15,7 +15,6 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from specdec_t5x.data import reading
 from specdec_t5x.training.checkpoints import START, Position
 
 Row = dict[str, np.ndarray]
@@ -67,6 +66,17 @@ class TaskData:
     return "inputs" not in self.feature_lengths
 
 
+def rows_of(dataset: tf.data.Dataset) -> Iterator[Row]:
+  """Yields the examples of a dataset, without autotuning.
+
+  tf.data's autotuning has a thread that sleeps for longer and longer times. Deleting an
+  iterator may wait for this thread for seconds (TensorFlow 2.21).
+  """
+  options = tf.data.Options()
+  options.autotune.enabled = False
+  return dataset.with_options(options).as_numpy_iterator()
+
+
 def get_task(name: str) -> seqio.Task | seqio.Mixture:
   """Returns a registered task or mixture; raises a ValueError if there is none."""
   names = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
@@ -88,7 +98,7 @@ def targets_of(task: str, split: str) -> Iterator[np.ndarray]:
   """Yields the tokens of each target of a split, without truncation."""
   lengths = dict.fromkeys(get_task(task).output_features)
   dataset = get_task(task).get_dataset(lengths, split, use_cached=False, shuffle=False)
-  return (example["targets"] for example in reading.rows(dataset))
+  return (example["targets"] for example in rows_of(dataset))
 
 
 def check_splits(data: TaskData, splits: Sequence[str]) -> None:
@@ -131,7 +141,7 @@ def train_batches(
 
 def validation_batches(data: TaskData, limit: int) -> Iterator[Batch]:
   """Yields at most `limit` packed batches in order; zeros fill up the last batch."""
-  dataset = reading.rows(_packed(data, data.validation_split, None))
+  dataset = rows_of(_packed(data, data.validation_split, None))
   for _ in range(limit):
     rows = list(itertools.islice(dataset, data.batch_size))
     if not rows:
@@ -143,7 +153,7 @@ def validation_batches(data: TaskData, limit: int) -> Iterator[Batch]:
 def epoch_rows(data: TaskData, epoch: int, first: int = 0) -> Iterator[Row]:
   """Yields an epoch's packed rows from the row `first` on."""
   seed = int(np.random.SeedSequence([data.seed, epoch]).generate_state(1)[0] >> 1)
-  return reading.rows(_packed(data, data.split, seed).skip(first))
+  return rows_of(_packed(data, data.split, seed).skip(first))
 
 
 def _packed(data: TaskData, split: str, seed: int | None) -> tf.data.Dataset:

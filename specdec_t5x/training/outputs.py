@@ -15,8 +15,7 @@ import seqio
 from etils import epath
 from tqdm import tqdm
 
-from specdec_t5x.data import reading
-from specdec_t5x.training.batches import TaskData, get_task, target_vocabulary
+from specdec_t5x.training.batches import TaskData, get_task, rows_of, target_vocabulary
 
 # Maps (params, inputs [R, E], number of the batch) to tokens [R, T], zero-padded.
 DecodeFn = Callable[[Any, np.ndarray, int], np.ndarray]
@@ -45,7 +44,7 @@ def decode_split(
   dataset = get_task(data.task).get_dataset(
     {"inputs": length, "targets": None}, data.split, use_cached=False, shuffle=False
   )
-  examples = itertools.islice(reading.rows(dataset), first, limit)
+  examples = itertools.islice(rows_of(dataset), first, limit)
   for number in itertools.count(first // size):
     batch = list(itertools.islice(examples, size))
     if not batch:

@@ -41,10 +41,12 @@ def test_the_first_words_are_the_prompt(files):
   task = seqio.get_mixture_or_task("lm")
   assert task.num_input_examples("test") == 2
   assert task.metric_fns == [metrics.log_likelihood]
-
-
-def test_no_prompt(files):
-  rows = examples(register(files, 0))
+  # A cut text has no EOS, and a cut prompt keeps the last tokens.
+  rows = examples("lm", sequence_length={"inputs": 3, "targets": 2})
+  assert rows[0]["inputs"].tolist() == BYTES.encode(" bc")
+  assert rows[0]["targets"].tolist() == BYTES.encode("  ")
+  assert rows[1]["targets"].tolist() == BYTES.encode(" z")
+  rows = examples(register(files, 0, name="whole"))
   assert texts(rows) == [("", "a bc  def\tg"), ("", "lone"), ("", "x y z")]
   assert {example["inputs"].size for example in rows} == {0}
 
@@ -59,14 +61,6 @@ def test_skipped_texts_are_reported_once(files, caplog):
     ValueError, match="more than prompt_words=9 words, but the 5 texts"
   ):
     register(files, 9, name="too_short")
-
-
-def test_a_cut_text_has_no_eos_and_a_cut_prompt_keeps_the_last_tokens(files):
-  lengths = {"inputs": 3, "targets": 2}
-  rows = examples(register(files, 2), sequence_length=lengths)
-  assert rows[0]["inputs"].tolist() == BYTES.encode(" bc")
-  assert rows[0]["targets"].tolist() == BYTES.encode("  ")
-  assert rows[1]["targets"].tolist() == BYTES.encode(" z")
 
 
 def test_prefix_lm_features(files):
@@ -132,15 +126,6 @@ def test_real_text_with_t5s_vocabulary(write):
     assert joined.tolist() == [*vocabulary.encode(line), 1]
 
 
-def test_equal_arguments_give_the_same_task(files):
-  name = register(files, 2)
-  task = seqio.get_mixture_or_task(name)
-  register(files, 2)
-  assert seqio.get_mixture_or_task(name) is task
-  with pytest.raises(ValueError, match=r"prompt_words=2(.|\n)*prompt_words=1"):
-    register(files, 1)
-
-
 @pytest.mark.parametrize(
   ("file", "words", "message"),
   [
@@ -155,10 +140,11 @@ def test_bad_arguments_are_refused(file, words, message):
     register({"test": file}, words)
 
 
-def test_long_prompts(write):
+def test_long_prompts_and_other_arguments(write):
   words = [f"w{n}" for n in range(203)]
   files = {"test": write("long.txt", " ".join(words))}
-  ((prompt, continuation),) = texts(
-    examples(register(files, language_modeling.MAX_PROMPT_WORDS))
-  )
+  name = register(files, language_modeling.MAX_PROMPT_WORDS)
+  ((prompt, continuation),) = texts(examples(name))
   assert (prompt.split(), continuation.split()) == (words[:200], words[200:])
+  with pytest.raises(ValueError, match=r"prompt_words=200(.|\n)*prompt_words=1"):
+    register(files, 1)

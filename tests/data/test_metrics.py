@@ -51,20 +51,17 @@ def test_scores_match_hand_calculations(metric, targets, predictions, expected):
   assert scores.keys() == ({"bleu"} if metric == "bleu" else set(ROUGES))
 
 
-def test_bleu_with_swapped_references_is_near_zero():
-  assert metrics.bleu(REFERENCES, ["i j k l", "e f g h"])["bleu"] < 1
-
-
 @pytest.mark.parametrize("metric", [metrics.bleu, metrics.rouge])
-def test_no_references_is_an_error(metric):
-  with pytest.raises(ValueError, match="Every reference is empty"):
-    metric(["", ""], ["a", "b"])
-
-
-@pytest.mark.parametrize("metric", [metrics.bleu, metrics.rouge])
-@pytest.mark.parametrize(("targets", "predictions"), [(["a"], ["a", "b"]), ([], [])])
-def test_unequal_or_empty_lists_are_refused(metric, targets, predictions):
-  with pytest.raises(ValueError, match=f"{len(targets)} targets and"):
+@pytest.mark.parametrize(
+  ("targets", "predictions", "message"),
+  [
+    (["", ""], ["a", "b"], "Every reference is empty"),
+    (["a"], ["a", "b"], "1 targets and"),
+    ([], [], "0 targets and"),
+  ],
+)
+def test_unequal_or_empty_lists_are_refused(metric, targets, predictions, message):
+  with pytest.raises(ValueError, match=message):
     metric(targets, predictions)
 
 

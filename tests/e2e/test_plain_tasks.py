@@ -8,7 +8,7 @@ import pytest
 import seqio
 import t5x
 
-from specdec_t5x.data import from_texts, registry
+from specdec_t5x.data import tasks
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.vocabularies.opening import open_vocabulary
 from specdec_t5x.vocabularies.sentencepieces import SentencePieceVocabulary
@@ -76,14 +76,14 @@ def test_examples_and_features_equal_seqio_s(kind, length, model_file, tmp_path)
     FOLDERS[kind](tmp_path / "folder")
     vocabulary = open_vocabulary(tmp_path / "folder")
   lengths = LENGTHS | {"inputs": length}
-  columns = {"source": TEXTS, "target": TEXTS[::-1]}
-  steps = (registry.AddPrefix(("source", "target"), "go: "), *registry.TOKENS)
-  name = from_texts.register(
+  files = tmp_path / "x.en", tmp_path / "x.de"
+  for path, lines in zip(files, (TEXTS, TEXTS[::-1]), strict=True):
+    path.write_text("".join(f"{line}\n" for line in lines))
+  name = tasks.translation_from_files(
     f"plain_and_not_{list(FOLDERS).index(kind)}_{length}",
-    {"test": ("odd",)},
-    lambda _: columns,
-    steps,
-    vocabulary,
+    {"test": tuple(map(str, files))},
+    vocabulary=vocabulary,
+    prefix="go: ",
   )
   found = {}
   for reader in (inference_data.PlainExamples, inference_data.SeqioExamples):

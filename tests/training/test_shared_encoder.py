@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.data import reading
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.training import batches, jobs
 from specdec_t5x.training.heads import begun, new_heads
@@ -81,5 +80,5 @@ def test_the_configuration_uses_target_texts(target, bound, translations, monkey
   assert result.objective == TokenDistillation(TARGET, "negative_log_alpha")
   assert decoded == [("texts", target, x, 7) for x in ("train", "validation")]
   task = batches.get_task(result.data.task)
-  (example,) = reading.rows(task.get_dataset(None, "validation", shuffle=False))
+  (example,) = batches.rows_of(task.get_dataset(None, "validation", shuffle=False))
   assert example["targets_pretokenized"] == b"written for validation"
