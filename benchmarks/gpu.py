@@ -20,7 +20,7 @@ from benchmarks.oracle import Pair, Setup
 from benchmarks.paper import published
 from benchmarks.table import Table, render
 from benchmarks.timed import Costs, alternate, repeated, slopes
-from specdec_t5x.analysis import theory
+from specdec_t5x.core import theory
 from specdec_t5x.native.cuda import library
 from specdec_t5x.network.config import WEIGHTS
 

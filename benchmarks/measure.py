@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.timed import Costs, Program, Spread, Timed, alternate, median_ratio
-from specdec_t5x.analysis import theory
-from specdec_t5x.analysis.acceptance import Estimate, rate, ratio
+from specdec_t5x.core import theory
 from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.core.rules.token import Token
+from specdec_t5x.core.theory import Estimate, rate, ratio
 from specdec_t5x.core.types import Rule
 
 COUNTED = (

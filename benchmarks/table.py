@@ -12,7 +12,7 @@ from etils import epath
 
 from benchmarks.environment import environment
 from benchmarks.timed import Spread
-from specdec_t5x.analysis.acceptance import Estimate
+from specdec_t5x.core.theory import Estimate
 from specdec_t5x.tables import padded
 
 NOT_MEASURED = "not measured"

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from specdec_t5x.analysis.theory import Numbers, expected_tokens
+from specdec_t5x.core.theory import Numbers, expected_tokens
 from specdec_t5x.decoding import loop as verbs
 from specdec_t5x.decoding.contracts import decisions_of
 from specdec_t5x.decoding.loop import generate

@@ -9,7 +9,7 @@ core lazy names platforms quiet tables console promotion
 ways
 native network hugging_face programs
 decoding
-drafters policies vocabularies analysis prepared
+drafters policies vocabularies prepared
 data checkpoints tuning
 build groups arguments environment
 t5x_bridge api __init__

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.analysis.theory import expected_tokens, walltime_improvement
 from specdec_t5x.build import policy_for
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.theory import expected_tokens, walltime_improvement
 from specdec_t5x.decoding import loop as loop_module
 from specdec_t5x.decoding.contracts import Policy
 from specdec_t5x.decoding.decoder import Decoder

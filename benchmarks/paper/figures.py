@@ -15,7 +15,7 @@ from benchmarks.command import new_figure
 from benchmarks.measure import Measured, Setting
 from benchmarks.paper import published
 from benchmarks.table import Table, render
-from specdec_t5x.analysis import theory
+from specdec_t5x.core import theory
 
 _ALPHAS = np.linspace(0.0, 0.99, 100)
 _MOST = 30  # The largest gamma of figure 3.

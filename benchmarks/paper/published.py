@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from specdec_t5x.analysis import theory
+from specdec_t5x.core import theory
 
 _HALF_A_TENTH = 0.05  # Half a unit of the last digit that table 4 prints.
 

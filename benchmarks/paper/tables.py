@@ -10,7 +10,7 @@ from benchmarks.measure import Setting
 from benchmarks.paper import published
 from benchmarks.study import Draft
 from benchmarks.table import Table, declared, render
-from specdec_t5x.analysis import theory
+from specdec_t5x.core import theory
 
 # Half a unit of the last digit that table 1 prints.
 _HALF_A_HUNDREDTH = 0.005

@@ -9,8 +9,8 @@ are the time of a plain token. With s = 1 the formula is theorem 3.8 of Leviatha
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
-from specdec_t5x.analysis.theory import expected_tokens
 from specdec_t5x.core.knobs import is_finite
+from specdec_t5x.core.theory import expected_tokens
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from benchmarks.table import Table, declared, listed, render
 from lab.model.devices import Device
 from lab.model.pieces import Cost, Piece, words
 from lab.model.timed import Measured
-from specdec_t5x.analysis import theory
+from specdec_t5x.core import theory
 
 # The paper's names of its drafts.
 _NAMES = {"small": "T5-small", "base": "T5-base", "large": "T5-large"}

@@ -19,7 +19,7 @@ from benchmarks import environment
 from lab.pair import texts
 from lab.pair.recipe import Part
 from specdec_t5x import api
-from specdec_t5x.analysis.acceptance import ratio
+from specdec_t5x.core.theory import ratio
 from specdec_t5x.data import metrics
 from specdec_t5x.demo import embedded
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA

@@ -14,8 +14,8 @@ from etils import epath
 from t5x import infer
 
 from specdec_t5x import console, environment, tuning
-from specdec_t5x.analysis.acceptance import rate, ratio
 from specdec_t5x.core.describe import describe
+from specdec_t5x.core.theory import rate, ratio
 from specdec_t5x.data.spec_bench import CATEGORY
 from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.contracts import lengths_of

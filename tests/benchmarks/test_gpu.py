@@ -10,7 +10,7 @@ import pytest
 from benchmarks import gpu
 from benchmarks.environment import ROOT
 from benchmarks.timed import Timed
-from specdec_t5x.analysis import theory
+from specdec_t5x.core import theory
 from tests.benchmarks.conftest import ran
 
 pytestmark = pytest.mark.slow

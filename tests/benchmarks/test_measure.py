@@ -13,7 +13,7 @@ from benchmarks.environment import ROOT
 from benchmarks.measure import COUNTED, PLAIN, Measured, Run, Setting, Way, measure
 from benchmarks.study import Group
 from benchmarks.timed import Costs, alternate, median_ratio
-from specdec_t5x.analysis import theory
+from specdec_t5x.core import theory
 
 # An iteration drafts 4 tokens in 2 s and scores the block in 10 s. A token takes 5 s.
 COSTS = Costs(

@@ -4,7 +4,7 @@ import gin
 import pytest
 
 import specdec_t5x
-from specdec_t5x.analysis import theory
+from specdec_t5x.core import theory
 from specdec_t5x.data import metrics
 from specdec_t5x.demo import embedded
 from tests.real_data import ROOT

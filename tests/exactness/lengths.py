@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from specdec_t5x.analysis.theory import expected_tokens
+from specdec_t5x.core.theory import expected_tokens
 from specdec_t5x.core.tree import Tree
 from tests.exactness.enumeration import has_ended, iterate
 

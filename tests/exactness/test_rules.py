@@ -10,8 +10,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from specdec_t5x.analysis import theory
 from specdec_t5x.build import rule_for
+from specdec_t5x.core import theory
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES, get_rule, rule_at
 from specdec_t5x.core.rules.lenient import Lenient, LenientGreedy

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lab.layers.costs import LayerCosts, knapsack
-from specdec_t5x.analysis.theory import optimal_gamma, walltime_improvement
+from specdec_t5x.core.theory import optimal_gamma, walltime_improvement
 
 KINDS = {"self": 0.1, "cross": 0.05, "mlp": 0.2}
 

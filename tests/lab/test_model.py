@@ -11,7 +11,7 @@ from lab.model import command, tables
 from lab.model.devices import Device
 from lab.model.pieces import Cost, Piece
 from lab.model.timed import Measured
-from specdec_t5x.analysis import theory
+from specdec_t5x.core import theory
 from tests.lab.conftest import ran
 
 pytestmark = pytest.mark.slow

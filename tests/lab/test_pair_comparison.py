@@ -9,7 +9,7 @@ import sentencepiece
 from benchmarks.measure import Setting
 from benchmarks.study import Draft, Job, Study, load_draft, pad_inputs
 from lab.pair import comparison
-from specdec_t5x.analysis import theory
+from specdec_t5x.core import theory
 from tests.benchmarks.conftest import STEADY
 from tests.benchmarks.conftest import steady_parts as steady_parts
 from tests.t5x_bridge import tiny

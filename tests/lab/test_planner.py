@@ -7,7 +7,7 @@ import pytest
 
 from lab.hierarchy import planner
 from lab.hierarchy.planner import Measured
-from specdec_t5x.analysis.theory import acceptance, expected_tokens, optimal_gamma
+from specdec_t5x.core.theory import acceptance, expected_tokens, optimal_gamma
 from tests.lab.simulated import hierarchy_tokens
 
 GAMMA = 4

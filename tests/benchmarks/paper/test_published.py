@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.paper import published
-from specdec_t5x.analysis.theory import optimal_gamma, walltime_improvement
+from specdec_t5x.core.theory import optimal_gamma, walltime_improvement
 from tests.benchmarks.conftest import ran
 
 NUMBERS = published.numbers()

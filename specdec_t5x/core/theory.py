@@ -1,4 +1,4 @@
-"""Closed forms of the speedup of speculative decoding for a given acceptance rate.
+"""The speedup for a given acceptance rate, and estimates of the rate from counts.
 
 p is the target's distribution, q the draft's. All functions accept numbers or arrays,
 broadcast arrays, and compute in float64. The forms in alpha assume that acceptances are
@@ -6,21 +6,37 @@ independent and equally likely. docs/math.md derives all forms.
 
 Source: Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative
 Decoding", ICML 2023 (arXiv 2211.17192).
+
+`ratio` and `rate` estimate alpha from the counts of a run. Drafted tokens of one
+example share the example's difficulty, so intervals treat the example, not the token,
+as the unit. The estimate is alpha = sum_i a_i / sum_i n_i. The variance of the ratio
+estimator is
+
+  N / (N - 1) * sum_i (a_i - alpha n_i)^2 / (sum_i n_i)^2.
+
+Source: Cochran, Sampling Techniques, 1977, section 6.3. The interval of a rate is
+Wilson's, between 0 and 1, for the number of independent trials with the same variance.
 """
+
+import dataclasses
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
+# A number, or an array of numbers.
+Values = ArrayLike | float | int
 # The result of a function: a number for numbers, an array for arrays.
 Numbers = np.float64 | Float[np.ndarray, "..."]
 
 # float32 probabilities of a large vocabulary sum to 1 well within this tolerance.
 # Logits do not.
 _SUM_TOLERANCE = 1e-3
+# The two-sided 95% quantile of the normal distribution.
+_Z95 = 1.959964
 
 
-def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> Numbers:
+def expected_tokens(alpha: Values, gamma: Values) -> Numbers:
   """Returns the mean number of tokens per iteration.
 
   (1 - alpha^(gamma+1)) / (1 - alpha) = 1 + alpha + ... + alpha^gamma.
@@ -46,7 +62,7 @@ def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> Numbers:
   return np.where(certain, gamma + 1, numerator / np.where(certain, 1, 1 - alpha))[()]
 
 
-def walltime_improvement(alpha: ArrayLike, gamma: ArrayLike, c: ArrayLike) -> Numbers:
+def walltime_improvement(alpha: Values, gamma: Values, c: Values) -> Numbers:
   """Returns the speedup of a fixed gamma over plain decoding.
 
   (1 - alpha^(gamma+1)) / ((1 - alpha) (gamma c + 1)): tokens per iteration divided by
@@ -69,7 +85,7 @@ def walltime_improvement(alpha: ArrayLike, gamma: ArrayLike, c: ArrayLike) -> Nu
   return expected_tokens(alpha, gamma) / (gamma * c + 1)
 
 
-def operations_factor(alpha: ArrayLike, gamma: ArrayLike, c_hat: ArrayLike) -> Numbers:
+def operations_factor(alpha: Values, gamma: Values, c_hat: Values) -> Numbers:
   """Returns the ratio of arithmetic operations per token to plain decoding.
 
   (1 - alpha) (gamma c_hat + gamma + 1) / (1 - alpha^(gamma+1)).
@@ -92,7 +108,7 @@ def operations_factor(alpha: ArrayLike, gamma: ArrayLike, c_hat: ArrayLike) -> N
 
 
 def optimal_gamma(
-  alpha: ArrayLike, c: ArrayLike, *, max_gamma: int = 64
+  alpha: Values, c: Values, *, max_gamma: int = 64
 ) -> Int[np.ndarray, "..."] | np.int64:
   """Returns the gamma of the largest walltime improvement; 0 without an improvement.
 
@@ -126,7 +142,7 @@ def optimal_gamma(
   return np.where(alpha > c, gammas[np.argmax(factors, axis=-1)], 0)[()]
 
 
-def acceptance(p: ArrayLike, q: ArrayLike) -> Numbers:
+def acceptance(p: Values, q: Values) -> Numbers:
   """Returns beta = sum_x min(p(x), q(x)), the chance that a draft from q is accepted.
 
   (Section 3.2, theorem 3.5. alpha is the mean of beta over prefixes, corollary 3.6.)
@@ -146,7 +162,7 @@ def acceptance(p: ArrayLike, q: ArrayLike) -> Numbers:
   return np.minimum(p, q).sum(axis=-1)
 
 
-def divergence(p: ArrayLike, q: ArrayLike) -> Numbers:
+def divergence(p: Values, q: Values) -> Numbers:
   """Returns D_LK = sum_x |p(x) - (p(x) + q(x)) / 2|, the chance of a rejection.
 
   D_LK is the total variation distance, 1 - `acceptance(p, q)`. (Section 3.2, definition
@@ -168,9 +184,9 @@ def divergence(p: ArrayLike, q: ArrayLike) -> Numbers:
 
 
 def lenient_acceptance(
-  p: ArrayLike,
-  q: ArrayLike,
-  lenience: ArrayLike,
+  p: Values,
+  q: Values,
+  lenience: Values,
 ) -> Numbers:
   """Returns sum_x min(p(x) / l, q(x)), the acceptance with l q in place of q.
 
@@ -195,6 +211,74 @@ def lenient_acceptance(
   fix = "1 is exact; smaller values accept more."
   _require("lenience", lenience, valid, "above 0 and at most 1", fix)
   return np.minimum(p / lenience[..., None], q).sum(axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+  """A ratio and the 95% interval; None for numbers that the data do not determine."""
+
+  value: float | None
+  low: float | None
+  high: float | None
+
+
+def ratio(
+  numerator: ArrayLike,
+  denominator: ArrayLike,
+) -> Estimate:
+  """Estimates sum(numerator) / sum(denominator) over N examples.
+
+  Args:
+    numerator: numerator of each example, [N].
+    denominator: denominator of each example, at least 0, [N].
+
+  Returns:
+    The ratio (None if all denominators are 0) and the interval (None for fewer than two
+    examples).
+  """
+  numerator = np.asarray(numerator, np.float64)
+  denominator = np.asarray(denominator, np.float64)
+  total = denominator.sum()
+  if total == 0:
+    return Estimate(None, None, None)
+  value = numerator.sum() / total
+  count = numerator.size
+  if count < 2:
+    return Estimate(float(value), None, None)
+  squares = np.square(numerator - value * denominator).sum()
+  margin = _Z95 * np.sqrt(count / (count - 1) * squares) / total
+  return Estimate(float(value), float(value - margin), float(value + margin))
+
+
+def rate(
+  numerator: ArrayLike,
+  denominator: ArrayLike,
+) -> Estimate:
+  """Estimates an acceptance rate, a ratio between 0 and 1, over N examples.
+
+  Args:
+    numerator: accepted tokens, or the mass of acceptance, of each example, [N].
+    denominator: tested tokens of each example, at least the numerator, [N].
+
+  Returns:
+    As `ratio`, with Wilson's interval, which lies between 0 and 1.
+  """
+  estimate = ratio(numerator, denominator)
+  if estimate.low is None:
+    return estimate
+  value = min(max(estimate.value, 0.0), 1.0)  # A sum of masses has rounding errors.
+  deviation = (estimate.high - estimate.low) / 2 / _Z95
+  # A rate of 0 or 1 has no variance. Each example then counts as one trial.
+  trials = float(np.size(numerator))
+  if 0 < value < 1:
+    if deviation == 0:
+      return estimate
+    trials = value * (1 - value) / deviation**2
+  shrunk = 1 + _Z95**2 / trials
+  center = (value + _Z95**2 / 2 / trials) / shrunk
+  spread = value * (1 - value) / trials + (_Z95 / 2 / trials) ** 2
+  margin = _Z95 * spread**0.5 / shrunk
+  return Estimate(value, max(center - margin, 0.0), min(center + margin, 1.0))
 
 
 def _require(name, value, valid, expected, fix):
