@@ -8,6 +8,7 @@ import abc
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import os
 import pathlib
@@ -31,7 +32,7 @@ from specdec_t5x.checkpoints.checks import (
   is_float,
 )
 from specdec_t5x.hugging_face import lfs
-from specdec_t5x.hugging_face.folder import CONFIG, Folder, is_folder, lacking
+from specdec_t5x.hugging_face.folder import CONFIG, Folder, lacking
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network import config
 from specdec_t5x.network.functional import (
@@ -64,6 +65,8 @@ class Checkpoint(abc.ABC):
   t5x_reader: str | None = None
   # The step of the training.
   step: int = 0
+  # The generation settings of a Hugging Face folder; empty for other checkpoints.
+  generation = Generation()
 
   def __init__(self, path: str):
     self.path = str(path)
@@ -77,17 +80,16 @@ class Checkpoint(abc.ABC):
     Raises:
       ValueError: if there is no checkpoint, or a Hugging Face folder is not a T5's.
     """
-    if isinstance(path, str | os.PathLike):
-      path = os.path.expanduser(path)
-      if os.path.isdir(path):  # Parameters may be read after a change of directory.
-        path = str(pathlib.Path(path).absolute())
-    if is_folder(path):
-      return HuggingFace(path)
     if not isinstance(path, str | os.PathLike) or not str(path):
       raise ValueError(
         f"Expected the path of a checkpoint's folder, got {path!r}. Give a path, in "
         "quotes."
       )
+    path = os.path.expanduser(path)
+    if os.path.isdir(path):  # Parameters may be read after a change of directory.
+      path = str(pathlib.Path(path).absolute())
+    if (pathlib.Path(path) / CONFIG).is_file():
+      return HuggingFace(path)
     is_address = re.match("(https?|hf)://", path)
     if is_address or not epath.Path(path).is_dir():
       raise ValueError(
@@ -194,11 +196,6 @@ class Checkpoint(abc.ABC):
     """
     return network_config(self.shapes, dtype)
 
-  @property
-  def generation(self) -> Generation:
-    """The generation settings of a Hugging Face folder; empty for other checkpoints."""
-    return Generation()
-
   def network(self, dtype: str = "float32") -> Network:
     """Returns the network with the checkpoint's `settings`."""
     return network_for(self.settings(dtype))
@@ -292,12 +289,10 @@ class T5X(Checkpoint):
   @functools.cached_property
   def _leaves(self) -> Mapping[str, Any]:
     """The index's entry of each parameter: a small array, or the array's location."""
-
-    def is_location(_, leaf):
-      return isinstance(leaf, dict) and "driver" in leaf
-
     return flax.traverse_util.flatten_dict(
-      self._index["target"], sep="/", is_leaf=is_location
+      self._index["target"],
+      sep="/",
+      is_leaf=lambda _, leaf: isinstance(leaf, dict) and "driver" in leaf,
     )
 
   @property
@@ -461,19 +456,13 @@ class Orbax(Checkpoint):
     return {name: tuple(x.shape) for name, x in flat.items() if hasattr(x, "shape")}
 
   def _read_stored(self, names, dtype):
-    groups = [[]]
-    size = 0
-    for name in names:
-      size += math.prod(self._stored[name])
-      if groups[-1] and size > _GROUP:
-        groups.append([])
-        size = math.prod(self._stored[name])
-      groups[-1].append(name)
+    ends = itertools.accumulate(math.prod(self._stored[name]) for name in names)
+    groups = itertools.groupby(zip(names, ends, strict=True), lambda x: x[1] // _GROUP)
     # Orbax reads the arrays of a group concurrently.
-    for group in groups:
-      paths = ["/".join((*self._above, name)) for name in group]
-      arrays = self._read_paths(paths, dtype)
-      for name, path in zip(group, paths, strict=True):
+    for _, group in groups:
+      paths = {name: "/".join((*self._above, name)) for name, _ in group}
+      arrays = self._read_paths([*paths.values()], dtype)
+      for name, path in paths.items():
         yield name, arrays.pop(path)
 
   def _read_paths(
@@ -525,11 +514,8 @@ class HuggingFace(Checkpoint):
   def __init__(self, path: str):
     super().__init__(path)
     self.folder = Folder.open(path)
+    self.generation = self.folder.generation
     self.vocabulary_folder = self.path
-
-  @property
-  def generation(self):
-    return self.folder.generation
 
   def settings(self, dtype="float32"):
     return dataclasses.replace(self.folder.config, dtype=dtype)

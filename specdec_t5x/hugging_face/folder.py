@@ -56,11 +56,6 @@ def _embeddings(config: T5Config) -> tuple[str, ...]:
   return tuple(dict.fromkeys((first, *aliases, head)))
 
 
-def is_folder(path: str) -> bool:
-  """Returns whether `path` looks like a folder of transformers' save_pretrained."""
-  return isinstance(path, str | os.PathLike) and (pathlib.Path(path) / CONFIG).is_file()
-
-
 def lacking(path: str | os.PathLike) -> str:
   """Returns a sentence with the missing parts of a Hugging Face folder.
 
@@ -70,10 +65,11 @@ def lacking(path: str | os.PathLike) -> str:
   folder = pathlib.Path(path)
   if adapter := about_adapter(folder):
     return adapter
-  lacks = []
-  for kind, patterns in _FILES.items():
-    if not any(any(folder.glob(pattern)) for pattern in patterns):
-      lacks.append(kind)
+  lacks = [
+    kind
+    for kind, patterns in _FILES.items()
+    if not any(any(folder.glob(pattern)) for pattern in patterns)
+  ]
   if len(lacks) == len(_FILES):
     return ""
   return (
@@ -154,13 +150,9 @@ class Folder:
         return matrix
       # The scale is multiplied in once, in float32 for any dtype, not for each token.
       return matrix.astype(np.float32) * np.float32(1 / math.sqrt(self.config.emb_dim))
-    if name == names.EMBEDDING:
-      self._check_one_embedding()
-      return self.tensors.read(self.embedding)
-    array = self.tensors.read(their_name(name, self.config))
-    return array.T if names.is_transposed(name) else array
-
-  def _check_one_embedding(self):
+    if name != names.EMBEDDING:
+      array = self.tensors.read(their_name(name, self.config))
+      return array.T if names.is_transposed(name) else array
     for alias in _embeddings(self.config)[1:-1]:
       is_stored = alias in self.tensors.shapes
       if is_stored and not self.tensors.are_equal(self.embedding, alias):
@@ -168,6 +160,7 @@ class Folder:
           f"{self.path}: {alias} is not {self.embedding}. Expected one embedding for "
           "encoder and decoder, as in T5. A model with two embeddings can't be read."
         )
+    return self.tensors.read(self.embedding)
 
 
 def _of_text(path, tensors: Tensors) -> Tensors:
@@ -255,9 +248,7 @@ def _check_arrays(path, config, tensors):
 
 @functools.lru_cache(maxsize=8)
 def _shapes(config: T5Config) -> dict[str, tuple[int, ...]]:
-  def make_params():
-    return blank_variables(network_for(config))["params"]
-
-  params = flax.core.unfreeze(jax.eval_shape(make_params))
+  variables = jax.eval_shape(lambda: blank_variables(network_for(config)))
+  params = flax.core.unfreeze(variables["params"])
   flat = flax.traverse_util.flatten_dict(params, sep="/")
   return {name: tuple(leaf.shape) for name, leaf in flat.items()}

@@ -107,15 +107,13 @@ def read(folder: str | pathlib.Path, vocab_size: int | None = None) -> Generatio
   """
   path = pathlib.Path(folder)
   files = [path / name for name in (GENERATION, CONFIG) if (path / name).is_file()]
-  contents = [read_json(file) for file in files]
+  sources = [(str(file), read_json(file)) for file in files]
   # A T5Gemma's config.json has the decoder's ids in a nested object.
-  nested = [x["decoder"] for x in contents if isinstance(x.get("decoder"), Mapping)]
-  sources = [*contents, *nested]
-  places = [*map(str, files), *[str(path / CONFIG)] * len(nested)]
+  nested = [(file, fields.get("decoder")) for file, fields in sources]
 
   def first(name):
-    for where, fields in zip(places, sources, strict=True):
-      if fields.get(name) is not None:
+    for where, fields in (*sources, *nested):
+      if isinstance(fields, Mapping) and fields.get(name) is not None:
         return _ids(where, name, fields[name], vocab_size)
     return ()
 
@@ -124,10 +122,10 @@ def read(folder: str | pathlib.Path, vocab_size: int | None = None) -> Generatio
   merged = {}
   origins = {}
   # generation_config.json overwrites config.json.
-  for file, fields in zip(reversed(files), reversed(contents), strict=True):
+  for file, fields in reversed(sources):
     present = {name: value for name, value in fields.items() if value is not None}
     merged |= present
-    origins |= dict.fromkeys(present, str(file))
+    origins |= dict.fromkeys(present, file)
   padding = merged.get("pad_token_id")
   pads = (0, padding) if is_whole(padding, 1) else (0,)
   return Generation(
