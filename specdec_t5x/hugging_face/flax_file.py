@@ -77,7 +77,13 @@ def _leaves(path: pathlib.Path, size: int, time: int) -> dict[str, Leaf]:
         name = their_name("/".join(parts))
         if name in leaves:
           raise ValueError(f"the file has two arrays {name:.80}")
-        leaves[name] = _leaf(file, parts, start, unpacker.tell())
+        array = _restored(file, start, unpacker.tell())
+        if not parts or not isinstance(array, np.ndarray):
+          raise ValueError(f"{'/'.join(parts):.80} is no array")
+        is_transposed = parts[-1] == "kernel" and array.ndim == 2
+        shape = array.shape[::-1] if is_transposed else array.shape
+        dtype = _DTYPES.get(array.dtype.name, array.dtype.name)
+        leaves[name] = Leaf(start, unpacker.tell(), shape, dtype, is_transposed)
       surplus = size - unpacker.tell()
   except (msgpack.UnpackException, LookupError, OverflowError, TypeError) as error:
     raise ValueError(f"{type(error).__name__}: {error}") from error
@@ -110,16 +116,6 @@ def _walk(
       yield from _walk(unpacker, file, (*path, key))
   if is_chunked:
     yield path, start
-
-
-def _leaf(file: BinaryIO, parts: tuple[str, ...], start: int, end: int) -> Leaf:
-  array = _restored(file, start, end)
-  if not parts or not isinstance(array, np.ndarray):
-    raise ValueError(f"{'/'.join(parts):.80} is no array")
-  is_transposed = parts[-1] == "kernel" and array.ndim == 2
-  shape = array.shape[::-1] if is_transposed else array.shape
-  dtype = _DTYPES.get(array.dtype.name, array.dtype.name)
-  return Leaf(start, end, shape, dtype, is_transposed)
 
 
 def _restored(file: BinaryIO, start: int, end: int) -> Any:

@@ -28,8 +28,8 @@ class DecoderCache:
   cross_values: tuple[Float[Array, "B H E K"], ...] = ()
   # Positions of the encoded input that are tokens.
   encoder_mask: Bool[Array, "B E"] | None = None
-  # Memory of our kernel between steps (`draft_step`). The kernel uses the array as
-  # a whole; the axis of rows serves code that repeats or selects rows. In a cache
+  # Memory of our kernel between steps (`native.cuda.step`). The kernel uses the array
+  # as a whole; the axis of rows serves code that repeats or selects rows. In a cache
   # with rows to be copied into another cache the shape is [B, 0], so the copy
   # leaves the other cache's memory alone.
   scratch: UInt32[Array, "B _"] | None = None

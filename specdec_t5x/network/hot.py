@@ -52,13 +52,6 @@ def size(shapes: Mapping[str, tuple[int, ...]], prefix: str = "") -> int:
   return shapes[f"{prefix}{kernel}/kernel"][1]
 
 
-def places_of(tokens: Sequence[int], vocab_size: int) -> Int[np.ndarray, "V"]:
-  """Returns the index of each token among ascending `tokens`, K for other tokens."""
-  indices = np.full(vocab_size, len(tokens), np.int32)
-  indices[np.asarray(tokens)] = np.arange(len(tokens))
-  return indices
-
-
 def projection(params: Mapping[str, Any]) -> Float[np.ndarray, "D V"]:
   """Returns the matrix that projects a network's features to logits."""
   decoder = params["decoder"]
@@ -105,7 +98,9 @@ def trimmed(
   ids = np.asarray(tokens)
   params = dict(params)
   columns = head[:, ids]
-  indices = places_of(tokens, head.shape[1])
+  # The index of each token among the hot tokens, K for other tokens.
+  indices = np.full(head.shape[1], len(ids), np.int32)
+  indices[ids] = np.arange(len(ids))
   if "decoder" in params:
     trimmed_head = {PLACES: indices, "logits_dense": {"kernel": columns}}
     params["decoder"] = {**params["decoder"], **trimmed_head}

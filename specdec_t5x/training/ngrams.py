@@ -8,7 +8,7 @@ Shapes: K tokens of a chunk.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import numpy as np
@@ -46,7 +46,12 @@ def estimate(
   unigrams = np.zeros(vocab_size, np.int64)
   no_grams = (np.zeros(0, np.uint64), np.zeros(0, np.int64))
   counted = [no_grams] * (order - 1)  # By the length of the context, from 1.
-  for tokens, places in _chunks(sequences):
+  source = iter(sequences)
+  while chunk := list(itertools.islice(source, _CHUNK)):
+    # The start token has place 0. Contexts may contain the start token, but no n-gram
+    # predicts the start token.
+    tokens = np.concatenate([[_START, *sequence] for sequence in chunk], dtype=np.int64)
+    places = np.concatenate([np.arange(len(sequence) + 1) for sequence in chunk])
     wrong = tokens[(tokens < 0) | (tokens >= vocab_size)]
     if wrong.size:
       raise ValueError(
@@ -56,7 +61,11 @@ def estimate(
       )
     unigrams += np.bincount(tokens[places > 0], minlength=vocab_size)
     for i in range(order - 1):
-      counted[i] = _merged(counted[i], _grams(tokens, places, i + 1))
+      grams, counts = counted[i]
+      new = _grams(tokens, places, i + 1)
+      grams, owners = np.unique(np.concatenate([grams, new]), return_inverse=True)
+      weights = np.concatenate([counts, np.ones(new.size)])
+      counted[i] = grams, np.bincount(owners, weights, grams.size).astype(np.int64)
   if not unigrams.sum():
     raise ValueError(
       "Expected sequences with tokens, got empty sequences. Check the targets."
@@ -69,33 +78,12 @@ def estimate(
   return NgramTable(config), jax.tree.map(jax.numpy.asarray, params)
 
 
-def _chunks(sequences) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Yields the tokens of many sequences, and each token's place in the sequence.
-
-  The start token has place 0. Contexts may contain the start token, but no n-gram
-  predicts the start token.
-  """
-  source = iter(sequences)
-  while chunk := list(itertools.islice(source, _CHUNK)):
-    tokens = np.concatenate([[_START, *sequence] for sequence in chunk])
-    places = np.concatenate([np.arange(len(sequence) + 1) for sequence in chunk])
-    yield tokens.astype(np.int64), places
-
-
 def _grams(tokens, places, length):
   """Returns (context hash, successor) of all contexts of a length, as one integer."""
   last = np.flatnonzero(places >= length)  # The indices of successors.
   context = tokens[last[:, None] + np.arange(-length, 0)]
   hashes = context_hash(context).astype(np.uint64)
   return (hashes << np.uint64(32)) | tokens[last].astype(np.uint64)
-
-
-def _merged(counted, grams):
-  """Adds n-grams to (distinct n-grams in order, counts)."""
-  old_grams, old_counts = counted
-  distinct, inverse = np.unique(np.concatenate([old_grams, grams]), return_inverse=True)
-  weights = np.concatenate([old_counts, np.ones(grams.size, np.int64)])
-  return distinct, np.bincount(inverse, weights, distinct.size).astype(np.int64)
 
 
 def _contexts(grams, counts, width, max_contexts):

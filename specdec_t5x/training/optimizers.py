@@ -52,15 +52,13 @@ class Schedule:
     """Returns the rate of the step after `count` steps."""
     step = jnp.asarray(count, jnp.float32) + 1.0
     warmup = jnp.minimum(1.0, step / max(self.warmup_steps, 1))
-    return self.peak * jnp.where(step < self.warmup_steps, warmup, self._decay(step))
-
-  def _decay(self, step):
-    if self.kind == "constant":
-      return jnp.ones_like(step)
+    decay = jnp.ones_like(step)
     if self.kind == "inverse_sqrt":
-      return jnp.sqrt(max(self.warmup_steps, 1) / step)
-    progress = (step - self.warmup_steps) / (self.decay_steps - self.warmup_steps)
-    return 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip(progress, 0.0, 1.0)))
+      decay = jnp.sqrt(max(self.warmup_steps, 1) / step)
+    if self.kind == "cosine":
+      progress = (step - self.warmup_steps) / (self.decay_steps - self.warmup_steps)
+      decay = 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip(progress, 0.0, 1.0)))
+    return self.peak * jnp.where(step < self.warmup_steps, warmup, decay)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -116,7 +116,12 @@ def write_decoded(
   final = epath.Path(path)
   mark = zlib.crc32(settings.encode())
   partial = final.with_name(f"{final.name}.{mark:08x}.partial")
-  old_lines, first = _kept(partial, data.batch_size)
+  # A killed run's lines of complete batches are kept. The last line may be cut.
+  text = partial.read_text() if partial.exists() else ""
+  lines = [f"{line}\n" for line in text.split("\n")[:-1]]
+  numbers = [json.loads(line)["number"] for line in lines]
+  first = max(numbers, default=0) // data.batch_size * data.batch_size
+  old_lines = [line for line, n in zip(lines, numbers, strict=True) if n <= first]
   counts = {"written": len(old_lines), "unfinished": first - len(old_lines)}
   progress = progress_bar(total, first, "example")
   with partial.open("w") as file, progress:
@@ -141,15 +146,6 @@ def write_decoded(
     )
   partial.replace(final)
   return counts
-
-
-def _kept(partial: epath.Path, batch_size: int) -> tuple[list[str], int]:
-  """Returns a killed run's lines of complete batches, and the number of examples."""
-  text = partial.read_text() if partial.exists() else ""
-  lines = [f"{line}\n" for line in text.split("\n")[:-1]]  # The last line may be cut.
-  numbers = [json.loads(line)["number"] for line in lines]
-  done = max(numbers, default=0) // batch_size * batch_size
-  return [line for line, n in zip(lines, numbers, strict=True) if n <= done], done
 
 
 def to_text(vocabulary: seqio.Vocabulary, tokens: np.ndarray) -> str:

@@ -148,7 +148,11 @@ class Trainer:
         if self._is_due(loop.validation_period, step):
           measurements.append(self._validated(state.params, split, frozen))
         if self._is_due(loop.metric_period, step):
-          measurements.append(self._decoded_metrics(state.params))
+          data = dataclasses.replace(self.data, split=self.data.validation_split)
+          decoded = outputs.decode_split(
+            data, self.decode, state.params, loop.metric_examples
+          )
+          measurements.append(outputs.text_metrics(data.task, decoded))
         for values in measurements:
           log.write(step, values)
           console.stage(f"Step {step}: {_said(values)}.")
@@ -181,13 +185,6 @@ class Trainer:
       "validation_loss": total["loss"] / total["tokens"],
       "validation_accuracy": total["correct"] / total["tokens"],
     }
-
-  def _decoded_metrics(self, params) -> dict[str, float]:
-    """Decodes the validation split, and returns the task's metrics of the outputs."""
-    data = dataclasses.replace(self.data, split=self.data.validation_split)
-    examples = self.loop.metric_examples
-    decoded = outputs.decode_split(data, self.decode, params, examples)
-    return outputs.text_metrics(data.task, decoded)
 
 
 class MetricsLog:

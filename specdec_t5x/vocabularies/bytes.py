@@ -55,14 +55,13 @@ class Bytes(Vocabulary):
     return self._text([token])
 
   def _text(self, tokens: Sequence[int]) -> str:
-    data = b"".join(map(self._bytes_of, tokens))
+    data = b""
+    for token in tokens:
+      if 0 <= token - _BYTES_FROM < 256:
+        data += bytes([token - _BYTES_FROM])
+      else:
+        data += self._added.by_id.get(token, "").encode("utf-8")
     return data.decode("utf-8", errors="ignore")
-
-  def _bytes_of(self, token: int) -> bytes:
-    byte = token - _BYTES_FROM
-    if 0 <= byte < 256:
-      return bytes([byte])
-    return self._added.by_id.get(token, "").encode("utf-8")
 
 
 def sentinels(count: int) -> list[AddedToken]:

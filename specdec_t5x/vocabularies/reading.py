@@ -36,14 +36,10 @@ def read_bytes(path: str) -> bytes:
     if not stat.S_ISREG(mode):
       _pipes[path] = contents
   else:
-    contents = _read_bucket(path)
+    try:
+      with tf.io.gfile.GFile(path, "rb") as file:
+        contents = file.read()
+    except tf.errors.OpError as error:
+      raise OSError(str(error)) from error
   lfs.check(path, contents)
   return contents
-
-
-def _read_bucket(path: str) -> bytes:
-  try:
-    with tf.io.gfile.GFile(path, "rb") as file:
-      return file.read()
-  except tf.errors.OpError as error:
-    raise OSError(str(error)) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sentencepiece
@@ -98,7 +98,10 @@ class SentencePieceVocabulary(_SentencePieces):
 
   def __eq__(self, other: object) -> bool:
     """Returns whether a vocabulary, or seqio's, has the same model and sentinels."""
-    if not isinstance(other, _kinds()) or _identity(self) != _identity(other):
+    # seqio's class is equal only if seqio has been imported.
+    theirs = getattr(sys.modules.get("seqio"), "SentencePieceVocabulary", type(self))
+    is_same_kind = isinstance(other, type(self) | theirs)
+    if not is_same_kind or _identity(self) != _identity(other):
       return False
     return self.version == getattr(other, "version", self.version)
 
@@ -157,7 +160,14 @@ class FolderPieces(_SentencePieces):
     self.path = path
     self.tokenizer = _load(file, 0, _version(file))
     model = self.tokenizer.serialized_model_proto()
-    self._added = AddedTokens(tuple(added), _normalizer(model))
+    # Normalises a text's characters, and keeps all spaces.
+    normalizer = sentencepiece.SentencePieceNormalizer(
+      model_proto=model,
+      add_dummy_prefix=False,
+      escape_whitespaces=False,
+      remove_extra_whitespaces=False,
+    )
+    self._added = AddedTokens(tuple(added), normalizer.normalize)
     eos_id = self.tokenizer.eos_id()
     self.eos_id = end_ids[0] if eos_id < 0 and end_ids else eos_id
     self.end_ids = end_ids or (eos_id,)
@@ -227,14 +237,6 @@ def _sentinels_among(file: str, before: str) -> list[tuple[int, int]]:
   return [(number, token) for number, token in pairs if not tokenizer.is_unknown(token)]
 
 
-def _kinds() -> tuple[type, ...]:
-  # seqio's class is equal only if seqio has been imported.
-  module = sys.modules.get("seqio")
-  if module is None:
-    return (SentencePieceVocabulary,)
-  return (SentencePieceVocabulary, module.SentencePieceVocabulary)
-
-
 def _identity(vocabulary: Any) -> tuple[str, int]:
   return vocabulary.sentencepiece_model_file, vocabulary.extra_ids
 
@@ -264,17 +266,6 @@ def _load(path: str, extra_ids: int, version: tuple[int, ...] | None) -> Process
       parsed.pieces.add(piece=piece, score=0.0, type=_SENTINEL)
     model = parsed.SerializeToString()
   return Processor(model_proto=model)
-
-
-def _normalizer(model: bytes) -> Callable[[str], str]:
-  """Returns the function that normalises a text's characters and keeps all spaces."""
-  normalizer = sentencepiece.SentencePieceNormalizer(
-    model_proto=model,
-    add_dummy_prefix=False,
-    escape_whitespaces=False,
-    remove_extra_whitespaces=False,
-  )
-  return normalizer.normalize
 
 
 @functools.cache

@@ -1,8 +1,9 @@
 """A tokenizer.json, read by the `tokenizers` library: unigram, BPE or WordPiece."""
 
 import functools
+import itertools
 import pathlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import tokenizers
 
@@ -68,7 +69,10 @@ class TokenizerJson(Vocabulary):
     """Returns the tokens that the file's post-processor puts around a text."""
     if self._tokenizer.post_processor is None:
       return (), (self.eos_id,) if ends and self.eos_id is not None else ()
-    for text in self._probes():
+    # Texts until a text has a token of the vocabulary.
+    tokens = range(min(self.vocab_size, _PROBES))
+    texts = (self._tokenizer.decode([token]) for token in tokens)
+    for text in itertools.chain([_PROBE], texts):
       encoded = self._tokenizer.encode(text, add_special_tokens=True)
       is_text = [not is_special for is_special in encoded.special_tokens_mask]
       if True in is_text:
@@ -76,12 +80,6 @@ class TokenizerJson(Vocabulary):
         end = len(is_text) - is_text[::-1].index(True)
         return tuple(encoded.ids[:start]), tuple(encoded.ids[end:])
     return (), tuple(encoded.ids)
-
-  def _probes(self) -> Iterator[str]:
-    """Yields texts until a text has a token of the vocabulary."""
-    yield _PROBE
-    for token in range(min(self.vocab_size, _PROBES)):
-      yield self._tokenizer.decode([token])
 
 
 def load(file: str | pathlib.Path) -> tokenizers.Tokenizer:
