@@ -83,7 +83,7 @@ def test_examples_and_features_equal_seqio_s(kind, length, model_file, tmp_path)
     f"plain_and_not_{list(FOLDERS).index(kind)}_{length}",
     {"test": tuple(map(str, files))},
     vocabulary=vocabulary,
-    prefix="go: ",
+    prefix="<extra_id_0> ",  # One text starts with the prefix.
   )
   found = {}
   for reader in (inference_data.PlainExamples, inference_data.SeqioExamples):

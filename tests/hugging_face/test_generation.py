@@ -43,11 +43,6 @@ def decoded(folder, draft=None, inputs=IDS, **words):
   return [output.tokens for output in outputs]
 
 
-def endless(folder):
-  set_fields(folder, eos_token_id=tiny.VOCAB_SIZE - 1)
-  return decoded(folder)
-
-
 def until(row, ends):
   place = next((i for i, token in enumerate(row) if token in ends), len(row))
   return row[: place + 1]
@@ -75,7 +70,8 @@ def test_end_tokens_come_from_the_folder(how, theirs):
 @pytest.mark.parametrize("ends", [(30,), (21, 30, 53), (1, 57, 25)])
 @pytest.mark.parametrize("draft", [None, "quantized", "copy"])
 def test_outputs_end_at_the_folder_s_end_tokens(ends, draft, theirs):
-  rows = endless(theirs)
+  set_fields(theirs, eos_token_id=tiny.VOCAB_SIZE - 1)
+  rows = decoded(theirs)
   set_fields(theirs, eos_token_id=list(ends))
   expected = [until(row, ends) for row in rows]
   assert any(len(row) < LENGTH for row in expected)
@@ -83,10 +79,17 @@ def test_outputs_end_at_the_folder_s_end_tokens(ends, draft, theirs):
   assert decoded(theirs, draft, batch_size=2) == expected
 
 
-@pytest.mark.parametrize("start", [5, 9, 63])
-@pytest.mark.parametrize("name", [generation.GENERATION, generation.CONFIG])
-def test_decoding_starts_from_the_folder_s_start_token(start, name, theirs):
-  set_fields(theirs, name, decoder_start_token_id=start)
+@pytest.mark.parametrize(
+  ("name", "fields", "start"),
+  [
+    (generation.GENERATION, {"decoder_start_token_id": 63}, 63),
+    (generation.CONFIG, {"decoder_start_token_id": 9}, 9),
+    (generation.CONFIG, {"decoder_start_token_id": None, "pad_token_id": 6}, 6),
+  ],
+)
+def test_decoding_starts_from_the_folder_s_start_token(name, fields, start, theirs):
+  """Without a start token, decoding starts from padding."""
+  set_fields(theirs, name, **fields)
   model = specdec_t5x.load_model(str(theirs))
   assert model.network.config.start_token == start
   variables = {"params": model.params}
@@ -98,14 +101,6 @@ def test_decoding_starts_from_the_folder_s_start_token(start, name, theirs):
   set_fields(theirs, eos_token_id=1)
   first = decoded(theirs, inputs=IDS[:1])[0][0]
   assert first == int(np.argmax(logits[0, 0]))
-
-
-def test_decoding_starts_from_padding_without_a_start_token(theirs):
-  path = theirs / generation.CONFIG
-  found = json.loads(path.read_text())
-  del found["decoder_start_token_id"]
-  path.write_text(json.dumps(found | {"pad_token_id": 6}))
-  assert specdec_t5x.load_model(str(theirs)).network.config.start_token == 6
 
 
 REFUSED = {
@@ -142,27 +137,22 @@ def test_settings_of_a_draft_are_ignored(theirs):
   assert [x.tokens for x in found] == [x.tokens for x in alone]
 
 
-def test_choices_are_named_and_left_to_the_caller(theirs):
+def test_choices_are_named_with_their_files_and_left_to_the_caller(theirs):
   plain = decoded(theirs)
-  set_fields(theirs, num_beams=4, do_sample=True, temperature=0.7, top_k=10)
-  match = r"do_sample=True, temperature=0.7, top_k=10, num_beams=4 not applied"
+  set_fields(theirs, num_beams=4, do_sample=True)
+  set_fields(theirs, generation.CONFIG, num_beams=2, top_k=10, temperature=0.7)
+  match = (
+    f"{generation.GENERATION}: do_sample=True, num_beams=4;"
+    f".*{generation.CONFIG}: temperature=0.7, top_k=10 not applied"
+  )
   with pytest.warns(UserWarning, match=match):
     assert decoded(theirs) == plain
 
 
-def test_choices_are_named_with_their_files(theirs):
-  set_fields(theirs, num_beams=4)
-  set_fields(theirs, generation.CONFIG, num_beams=2, top_k=10, length_penalty=2.0)
-  note = generation.read(theirs).note()
-  assert f"{generation.GENERATION}: num_beams=4" in note
-  assert f"{generation.CONFIG}: top_k=10, length_penalty=2.0" in note
-
-
 def test_settings_without_effect_are_not_named(theirs):
-  set_fields(
-    theirs, num_beams=1, do_sample=False, top_k=50, min_length=0, suppress_tokens=[]
-  )
-  set_fields(theirs, guidance_scale=1, min_new_tokens=0, min_p=0, repetition_penalty=1)
+  fields = {"num_beams": 1, "do_sample": False, "top_k": 50, "min_length": 0}
+  fields |= {"suppress_tokens": [], "guidance_scale": 1, "min_new_tokens": 0}
+  set_fields(theirs, **fields, min_p=0, repetition_penalty=1)
   found = generation.read(theirs)
   assert not found.note()
   found.check()

@@ -51,16 +51,14 @@ def test_a_broken_triton_is_ignored(package, tmp_path):
 
 
 def test_transformers_t5_works_after_tensorflow(package):
-  """Without the early import of triton, the process would abort."""
-  pytest.importorskip("transformers", reason="the extra `peers` is not installed")
-  assert python(f"import {package}{T5}") == "4\n"
+  """Without the early import of triton, the process would abort.
 
-
-def test_transformers_t5_works_in_this_process():
-  """The tests of transformers and TensorFlow share this process."""
+  Tests of transformers and of TensorFlow share this process.
+  """
   transformers = pytest.importorskip(
     "transformers", reason="the extra `peers` is not installed"
   )
+  assert python(f"import {package}{T5}") == "4\n"
   assert tensorflow.__version__
   config = transformers.T5Config(**TINY)
   assert transformers.T5ForConditionalGeneration(config).config.d_model == 4

@@ -229,12 +229,9 @@ def test_auto_uses_a_certified_head_for_large_heads(monkeypatch):
   assert certain.derive(GREEDY) == {certified.NAME: certified.screen}
 
 
-def test_int8_weights_are_refused():
+def test_rounded_weights_and_capped_logits_exclude_a_certified_head():
   config = dataclasses.replace(TARGETS["t5"], head="certified", weights="int8")
   with pytest.raises(ValueError, match="already have 8 bits"):
     certified.is_used(config, reads_argmaxes=True)
-
-
-def test_capped_logits_exclude_a_certified_head():
   config = dataclasses.replace(GEMMA_2, logits_cap=30.0)
   assert "logits are capped" in certified.problem(config)

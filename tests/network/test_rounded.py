@@ -26,11 +26,15 @@ def unrounded(matrix, inputs, choice="xla"):
   return np.asarray(product(np.eye(inputs, dtype=np.float32), matrix, choice=choice)[0])
 
 
-def assert_off_by_half_a_step(bits, group):
+@pytest.mark.parametrize("group", [0, 8, 32])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_weights_are_off_by_at_most_half_a_step(bits, group):
   inputs = 70
   columns = 37
   kernel = normal(0, inputs, columns) * np.geomspace(0.01, 100, columns, dtype="f")
+  kernel[:, 2] = 0
   found = unrounded(matrix(kernel, bits, group), inputs)
+  assert not found[:, 2].any()
   for first in range(0, inputs, group or inputs):
     part = slice(first, first + (group or inputs))
     step = np.abs(kernel[part]).max(axis=0) / (2 ** (bits - 1) - 1)
@@ -38,33 +42,6 @@ def assert_off_by_half_a_step(bits, group):
     assert (
       np.abs(found - kernel)[part] <= step * (0.5 + 2.0**-8 * 2 ** (bits - 1))
     ).all()
-
-
-@pytest.mark.parametrize("group", [0, 8, 32])
-@pytest.mark.parametrize("bits", [8, 4])
-def test_weights_are_off_by_at_most_half_a_step(bits, group):
-  assert_off_by_half_a_step(bits, group)
-
-
-def test_a_scale_of_the_wrong_column_is_noticed(monkeypatch):
-  right = rounded._rounded
-
-  def wrong(*args):
-    found = right(*args)
-    return found | {"scales": jnp.roll(found["scales"], 1, axis=-1)}
-
-  monkeypatch.setattr(rounded, "_rounded", wrong)
-  with pytest.raises(AssertionError):
-    assert_off_by_half_a_step(8, 32)
-
-
-@pytest.mark.parametrize("bits", [8, 4])
-def test_columns_of_zeros_stay_zero(bits):
-  kernel = normal(0, 16, 5)
-  kernel[:, 2] = 0
-  found = unrounded(matrix(kernel, bits), 16)
-  np.testing.assert_array_equal(found[:, 2], 0)
-  assert np.isfinite(found).all()
 
 
 def names(config, rounding):

@@ -19,6 +19,7 @@ from specdec_t5x.network.functional import (
   network_for,
   prompts_of,
 )
+from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.layers import Embed
 from tests import networks
 from tests.network import kinds
@@ -190,19 +191,26 @@ def test_parameters_axes_and_logits_equal_upstream(config):
     np.testing.assert_allclose(logits[row, :length], reference[row, :length], atol=1e-5)
 
 
+MEDUSA = HeadsConfig("medusa", count=2, emb_dim=8)
+
+
 @pytest.mark.parametrize(
-  ("bad", "message"),
+  ("config", "bad", "message"),
   [
-    ({"dtype": "int32"}, "dtype"),
-    ({"dtype": "float16"}, "T5's activations overflow float16"),
-    ({"mlp_activations": ("gleu",)}, "mlp_activations"),
-    ({"mlp_activations": ()}, "mlp_activations"),
-    ({"num_heads": 0}, "num_heads"),
+    (T5_1_1, {"dtype": "int32"}, "dtype"),
+    (T5_1_1, {"dtype": "float16"}, "T5's activations overflow float16"),
+    (T5_1_1, {"mlp_activations": ("gleu",)}, "mlp_activations"),
+    (T5_1_1, {"mlp_activations": ()}, "mlp_activations"),
+    (T5_1_1, {"num_heads": 0}, "num_heads"),
+    (MEDUSA, {"kind": "eagles"}, "kind of heads must be one of .*got 'eagles'"),
+    (MEDUSA, {"kind": "parallel", "count": 1}, "count must be a whole .* at least 2"),
+    (MEDUSA, {"count": 0}, "HeadsConfig.count must be .* of at least 1, got 0"),
+    (MEDUSA, {"dtype": "float16"}, "HeadsConfig.dtype must be one of"),
   ],
 )
-def test_bad_configurations_are_refused(bad, message):
+def test_bad_configurations_are_refused(config, bad, message):
   with pytest.raises(ValueError, match=message):
-    T5Config(**{**kinds.T5, **bad})
+    dataclasses.replace(config, **bad)
 
 
 # ---- Prompts of decoder-only networks. ----
@@ -222,15 +230,12 @@ def test_the_cache_holds_the_prompt_without_the_last_token():
   np.testing.assert_allclose(logits[:, 0], jnp.repeat(expected, 2, axis=0), atol=1e-5)
 
 
-def test_bidirectional_prompts_are_refused():
+def test_bidirectional_prompts_and_pairs_of_different_kinds_are_refused():
   tokens = random_tokens(6, 3)
   with pytest.raises(ValueError, match="causal in the prompt"):
     network_for(GPT).apply(
       kinds.variables(GPT), tokens, tokens, decoder_causal_attention=tokens
     )
-
-
-def test_pairs_of_different_kinds_are_refused():
   t5 = network_for(T5Config(vocab_size=40))
   inputs = jnp.ones((1, 3), jnp.int32)
   assert prompts_of(inputs, network_for(GPT)).shape == (1, 3)
@@ -254,6 +259,8 @@ def test_a_size_has_its_published_number_of_parameters(size, millions):
 
   leaves = jax.tree.leaves(jax.eval_shape(init, jax.random.key(0)))
   assert round(sum(leaf.size for leaf in leaves) / 1e6) == millions
+  with pytest.raises(ValueError, match="Unknown size 'huge'"):
+    sizes.t5_1_1("huge")
 
 
 def test_random_parameters_have_the_network_s_shapes_and_dtype():
@@ -279,8 +286,3 @@ def test_blank_variables_have_initial_shapes_and_no_values(config):
     assert (leaf.shape, leaf.dtype) == (value.shape, value.dtype)
     assert jnp.isnan(leaf).all()
     assert jnp.isfinite(value).all()
-
-
-def test_an_unknown_size_is_refused():
-  with pytest.raises(ValueError, match="Unknown size 'huge'"):
-    sizes.t5_1_1("huge")

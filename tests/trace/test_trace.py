@@ -87,29 +87,20 @@ def test_the_iterations_add_up_to_the_output_of_generate(
   assert sum(len(turn.drafted) for turn in turns) == expected.drafted
 
 
-def test_rejected_tokens_are_replaced(sampled):
+def test_recorded_uniforms_and_ratios_explain_acceptance(sampled, greedy):
   turns = [turn for trace in sampled for turn in trace.turns]
-  rejecting = [turn for turn in turns if of_kind(turn, "rejected")]
-  assert rejecting
-  for turn in rejecting:
-    assert of_kind(turn, "rejected") != [turn.own.piece]
-    assert turn.own.kind == "recovered"
-
-
-def test_recorded_uniforms_and_ratios_explain_acceptance(sampled):
-  drafted = [t for trace in sampled for turn in trace.turns for t in turn.drafted]
-  tested = [token for token in drafted if token.kind != "discarded"]
+  tested = [t for turn in turns for t in turn.drafted if t.kind != "discarded"]
   assert {token.kind for token in tested} == {"accepted", "rejected"}
   for token in tested:
     assert (token.test < token.p / token.q) == (token.kind == "accepted")
     assert token.draws
+  for turn in turns:
+    if rejected := of_kind(turn, "rejected"):
+      assert turn.own.kind == "recovered"
+      assert rejected != [turn.own.piece]
+    assert turn.target_seconds > 0
   assert all(trace.plain_seconds > 0 for trace in sampled)
-  assert all(turn.target_seconds > 0 for trace in sampled for turn in trace.turns)
-
-
-def test_greedy_traces_have_no_draws(greedy):
-  (trace,) = greedy
-  tokens = [t for turn in trace.turns for t in (*turn.drafted, turn.own) if t]
+  tokens = [t for turn in greedy[0].turns for t in (*turn.drafted, turn.own) if t]
   assert all(t.q is None and t.test is None and not t.draws for t in tokens)
   assert all(0 < t.p <= 1 for t in tokens)
 
@@ -143,11 +134,8 @@ def test_the_target_as_draft_is_never_rejected_and_compiles_once(
   kinds = {token.kind for turn in trace.turns for token in turn.drafted}
   assert kinds == {"accepted"}
   assert all(turn.own.kind == "bonus" for turn in trace.turns[:-1])
-
-
-def test_a_trace_needs_a_draft(models, vocabulary):
   with pytest.raises(ValueError, match="needs a draft or a drafter, got None"):
-    recording.record([TEXT], models[0], None, vocabulary)
+    recording.record([TEXT], target, None, vocabulary)
 
 
 def test_text_has_marks_or_colours():
@@ -165,11 +153,12 @@ def test_text_has_marks_or_colours():
   )
 
 
-def test_control_characters_are_replaced():
+def test_control_characters_are_replaced_and_wide_ones_take_two_columns():
   turns = (drawn("\0", accepted=["\033[2J", "a\nb"]),)
   assert render.to_text(turns).splitlines()[1:] == ["  1  �[2J a�b +�"]
   assert "\033" not in image("\033", turns)
   ET.fromstring(image("\0", turns))
+  assert image("二人", DRAWN[:1]).count('textLength="33.6"') >= 1
 
 
 def parse(svg):
@@ -213,10 +202,6 @@ def test_the_time_line_is_to_scale():
   assert others == [draft] * 2  # 1 ms
   assert bars["target"] == pytest.approx([3 * draft] * 3, rel=0.01)
   assert bars["plain"] == pytest.approx([2 * draft] * 6, rel=0.01)
-
-
-def test_wide_characters_take_two_columns():
-  assert image("二人", DRAWN[:1]).count('textLength="33.6"') >= 1
 
 
 def test_the_page_has_the_facts_of_every_token_and_needs_no_network():

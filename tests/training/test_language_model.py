@@ -54,7 +54,7 @@ def run(data, directory, steps, network=GPT, loop=None, **kwargs):
   return jobs.train(network_for(network), data, FAST, loop, str(directory), **kwargs)
 
 
-def test_complete_texts_are_packed_with_loss_on_every_token(files, task_data):
+def test_complete_texts_are_packed_apart_with_loss_on_every_token(files, task_data):
   packed = list(batches.validation_batches(task_data, limit=100))
   assert set(packed[0]) == set(batches.DECODER_FEATURES)
   rows = []
@@ -71,10 +71,6 @@ def test_complete_texts_are_packed_with_loss_on_every_token(files, task_data):
   with open(files[1]["validation"], encoding="utf-8") as file:
     texts = [line.strip() for line in file]
   assert sorted(rows) == sorted([*vocabulary.encode(text), 1] for text in texts)
-
-
-def test_packing_keeps_texts_apart(task_data):
-  packed = list(batches.validation_batches(task_data, limit=100))
   assert max(batch["decoder_segment_ids"].max() for batch in packed) > 1
   assert assert_apart(network_for(GPT), packed) == 12
 
