@@ -111,33 +111,13 @@ def draw(
   if sampling.greedy:
     token = argmax(logits)
   elif sampling.coupled:
-    token = argmax(_race(probs, uniforms))
+    # Here alone: only coupled draws need the noise.
+    from specdec_t5x.core.noise import race
+
+    token = argmax(race(probs, uniforms))
   else:
     token = sample(probs, uniforms)
   return token.astype(jnp.int32), probs
-
-
-def perturbed(
-  logits: Float[Array, "*batch V"],
-  sampling: Sampling,
-  uniforms: Float[Array, "*#batch L"],
-  adjust: AdjustFn,
-) -> Float[Array, "*batch V"]:
-  """Returns log p plus noise for coupled draws, and the logits otherwise.
-
-  A draft with certain tokens takes the argmax of the result. The arguments are as in
-  `draw`.
-  """
-  if sampling.greedy or not sampling.coupled:
-    return logits
-  return jnp.log(_race(adjust(logits, sampling), uniforms))
-
-
-def _race(probs, uniforms):
-  # Here alone: only coupled draws need the noise.
-  from specdec_t5x.core.noise import race
-
-  return race(probs, uniforms)
 
 
 def residual(

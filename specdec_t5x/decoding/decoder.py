@@ -21,14 +21,14 @@ from specdec_t5x.core.rules import rule_at
 from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.types import EndTokens, ExtendFn, Rule
 from specdec_t5x.decoding import batching
+from specdec_t5x.decoding.batching import Request
 from specdec_t5x.decoding.contracts import (
   Context,
   Drafter,
-  Keeper,
   Net,
+  Observer,
   Policy,
   Stops,
-  has_default_length,
   lengths_of,
 )
 from specdec_t5x.decoding.loop import generate
@@ -75,7 +75,7 @@ class Decoder:
   rule: Rule = dataclasses.field(default_factory=Token)
   policy: Policy = dataclasses.field(default_factory=Fixed)
   slots: int = 0
-  observer: Keeper | None = None
+  observer: Observer | None = None
   same_bits: bool | None = None
   block: int = 1
 
@@ -161,20 +161,20 @@ class Decoder:
     Plain and speculative decoding then compute equal bits. The default is True for one
     row at once on GPUs and TPUs.
     """
-    if self.same_bits is None:
-      is_cheap = min(rows, self.slots or rows) == 1
-      is_cheap = is_cheap and not platforms.wide_blocks_cost_more()
-      return is_cheap and self._fits_fixed_width
-    return self.same_bits
+    if self.same_bits is not None:
+      return self.same_bits
+    is_cheap = min(rows, self.slots or rows) == 1
+    is_cheap = is_cheap and not platforms.wide_blocks_cost_more()
+    return is_cheap and self._fits_fixed_width
 
   def check(self, sampling: Sampling, max_length: int, num_decodes: int) -> None:
     """Raises a ValueError if these settings do not go together."""
     if self.observer:
       self.observer.check(self.target, num_decodes)
     certified.is_used(self.target.config, self._reads_argmaxes(sampling))
-    if self.drafter is None or has_default_length(self.drafter):
-      return
-    if self.drafter.depth >= max_length:
+    # Without a chosen length, only as many tokens are drafted as can count.
+    chosen = getattr(self.drafter, "gamma", getattr(self.drafter, "shape", 0))
+    if self.drafter and chosen is not None and self.drafter.depth >= max_length:
       raise ValueError(
         f"GAMMA={self.drafter.depth} is too long a draft for outputs of {max_length} "
         f"tokens: at most {max_length - 1} drafted tokens can count, because every "
@@ -229,7 +229,10 @@ class Decoder:
     """
     if is_wanted is None:
       is_wanted = jnp.ones(len(inputs), bool)
-    request = batching.Request(inputs, keys, is_wanted, policy_state)
+    request = Request(inputs, keys, is_wanted, policy_state)
+    make_context = functools.partial(
+      self.context, params, sampling=sampling, max_length=max_length, eos_id=eos_id
+    )
 
     def run(request, ctx, state, queue=None):
       rows = state.lengths.shape[0]
@@ -238,14 +241,17 @@ class Decoder:
       return generate(ctx, state, queue=queue, observe=self.observer)
 
     def decode_part(request, slots):
-      count = -(-slots // request.per_input) * request.per_input
-      ctx = self.context(params, count, sampling, max_length, eos_id)
-      encode = functools.partial(self.encode, ctx)
-      return run(request, ctx, *batching.queued(encode, request, slots, max_length))
+      # As many inputs are encoded at once as there are rows.
+      ctx = make_context(-(-slots // request.per_input) * request.per_input)
+      state = batching.blank(functools.partial(self.encode, ctx), request, slots)
+      # The caches are copied into rows, and need no room for outputs.
+      encode = functools.partial(self.encode, dataclasses.replace(ctx, room=0))
+      queue = batching.queue_of(encode, request, state, max_length)
+      return run(request, ctx, state, queue)
 
     if 0 < self.slots < keys.shape[0]:
       return batching.by_shard(decode_part, request, self.slots)
-    ctx = self.context(params, keys.shape[0], sampling, max_length, eos_id)
+    ctx = make_context(keys.shape[0])
     state = self.encode(ctx, inputs, keys)
     is_filler = ~jnp.repeat(is_wanted, request.per_input)
     return run(request, ctx, state.replace(ended=state.ended | is_filler))
@@ -258,10 +264,10 @@ class Decoder:
     max_length: int,
     eos_id: EndTokens,
   ) -> Context:
-    """Returns how to decode; arguments as for `decode`, and the number of rows."""
+    """Returns how to decode a number of rows; the arguments are as for `decode`."""
     rule, drawn, rule_sampling = self.at(sampling)
-    networks = self.drafter.networks if self.drafter else {}
     is_fixed = self.is_fixed(rows)
+    overrun = FIXED_WIDTH - 1 if is_fixed else self._drafted
     return Context(
       drafter=self.drafter,
       rule=rule,
@@ -274,33 +280,24 @@ class Decoder:
       target=self._target_net(
         params, sampling, FIXED_WIDTH if is_fixed else self.block
       ),
-      networks={name: self._net(name, params) for name in networks},
+      networks={
+        name: self._net(name, params) for name in self.networks if name != "target"
+      },
       widths=() if is_fixed else widths_of(self.drafter, self.policy),
+      room=num_slots(max_length, overrun),
     )
 
   def encode(
-    self,
-    ctx: Context,
-    inputs: Int[Array, "B E"],
-    keys: Key[Array, "R"],
-    has_room: bool = True,
+    self, ctx: Context, inputs: Int[Array, "B E"], keys: Key[Array, "R"]
   ) -> DecodeState:
-    """Returns the first state of the outputs of inputs, each encoded once.
-
-    Args:
-      ctx: how to decode.
-      inputs: as for `decode`.
-      keys: as for `decode`.
-      has_room: whether caches have slots for outputs. A cache that is copied into
-        another needs none (`decoding.batching`).
-    """
-    rows, networks = keys.shape[0], self.drafter.networks if self.drafter else {}
-    overrun = FIXED_WIDTH - 1 if self.is_fixed(rows) else self._drafted
+    """Returns the first state of the outputs of inputs, each encoded once."""
+    rows, networks = keys.shape[0], dict(self.networks)
+    del networks["target"]
     prompts = functional.prompts_of(inputs, self.target)
     start = functools.partial(
       functional.start_decoding,
       inputs=inputs,
-      num_slots=num_slots(ctx.max_length, overrun) if has_room else 0,
+      num_slots=ctx.room,
       num_decodes=rows // inputs.shape[0],
       prompts=prompts,
     )
@@ -318,7 +315,7 @@ class Decoder:
       if name not in caches:
         _, caches[name] = start(network, ctx.networks[name].params)
       if ctx.networks[name].derived:
-        caches[name] = draft_step.with_scratch(network, caches[name], has_room)
+        caches[name] = draft_step.with_scratch(network, caches[name], bool(ctx.room))
     drafter_state = None
     if self.drafter:
       # Prompts are in the sequences.

@@ -15,8 +15,6 @@ Shapes: B rows, G drafted nodes, N = G + 1, D the tree's depth, K = D + 1, V voc
 C decisions, L uniforms a decision.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -36,21 +34,14 @@ from specdec_t5x.core.types import (
   check_uniforms,
   is_end,
 )
-from specdec_t5x.decoding.batching import refill, run_if
-from specdec_t5x.decoding.contracts import (
-  Context,
-  Observer,
-  decisions,
-  decisions_of,
-)
+from specdec_t5x.decoding.batching import Queue, refill, run_if
+from specdec_t5x.decoding.contracts import Context, Observer, decisions, decisions_of
 from specdec_t5x.decoding.state import (
-  Carry,
   Decoded,
   DecodeState,
   Iteration,
   LoopFn,
   StepInfo,
-  no_info,
   write_rows,
 )
 
@@ -59,45 +50,65 @@ def generate(
   ctx: Context,
   state: DecodeState,
   loop: LoopFn = jax.lax.while_loop,
-  queue: Any = None,
+  queue: Queue | None = None,
   observe: Observer | None = None,
 ) -> Decoded:
-  """Decodes until every row has ended.
+  """Decodes until every row has ended; `ctx.rule` guarantees the distribution.
 
   Args:
     ctx: how to decode; static.
     state: where to start.
     loop: `jax.lax.while_loop`, or an equivalent that can be watched.
-    queue: further inputs for ended rows (`decoding.batching`), or None.
+    queue: further inputs for ended rows, or None.
     observe: records the iterations, in `Decoded.observed`.
-
-  Returns:
-    The outputs with statistics, including those of the queue. `ctx.rule` guarantees the
-    distribution of outputs.
   """
+  if observe and state.observed is None:
+    record = observe.start(state.lengths.shape[0], ctx.max_length)
+    state = state.replace(observed=record)
+
+  def is_unfinished(carry):
+    state, queue = carry
+    goes_on = ~state.ended.all()
+    return goes_on if queue is None else goes_on | queue.waiting(state).any()
+
+  def can_iterate(carry):
+    state, queue = carry
+    goes_on = ~state.ended.all()
+    return goes_on if queue is None else goes_on & ~queue.waiting(state).any()
 
   def drafts(carry):
-    return carry.can_iterate() & ~_rests(ctx, carry.state)
+    return can_iterate(carry) & ~_rests(ctx, carry[0])
 
   def rests(carry):
-    return carry.can_iterate() & _rests(ctx, carry.state)
+    return can_iterate(carry) & _rests(ctx, carry[0])
 
   def speculate(carry):
-    return carry.then(*step(ctx, carry.state), observe)
+    return advance(carry, step)
 
   def rest(carry):
-    return carry.then(*plain_step(ctx, carry.state), observe)
+    return advance(carry, plain_step)
+
+  def advance(carry, iterate):
+    before, queue = carry
+    state, iteration = iterate(ctx, before)
+    if observe:
+      record = observe.observe(before.observed, before, iteration)
+      state = state.replace(observed=record)
+    return state, queue
 
   def take_turn(carry):
-    carry = refill(carry, ctx.policy)
+    if carry[1] is not None:
+      carry = refill(*carry, ctx.policy)
     if ctx.drafter is None:
-      return loop(Carry.can_iterate, rest, carry)
+      return loop(can_iterate, rest, carry)
     if not ctx.policy.may_rest:
-      return loop(Carry.can_iterate, speculate, carry)
+      return loop(can_iterate, speculate, carry)
     return loop(rests, rest, loop(drafts, speculate, carry))
 
-  carry = Carry.first(state, ctx.max_length, queue, observe)
-  return loop(Carry.is_unfinished, take_turn, carry).decoded()
+  state, queue = loop(is_unfinished, take_turn, (state, queue))
+  if queue is None:
+    return state.decoded(ctx.max_length)
+  return queue.decoded(state.policy_state)
 
 
 def _rests(ctx: Context, state: DecodeState) -> Bool[Array, ""]:
@@ -114,16 +125,8 @@ def step(
 ) -> tuple[DecodeState, Iteration]:
   """Runs one iteration: draft, score, verify, commit.
 
-  Live rows gain the accepted tokens and a recovered or bonus token.
-
-  Args:
-    ctx: how to decode.
-    state: the decode's state.
-    uniforms: independent draws from U[0, 1), L for each of C = `decisions`; by default
-      the draws of the state's keys.
-
-  Returns:
-    The new state, and the result of the iteration.
+  Live rows gain the accepted tokens and a recovered or bonus token. `uniforms` are
+  independent draws from U[0, 1), by default those of the state's keys.
   """
   if uniforms is None:
     uniforms = draws(ctx, state)
@@ -152,13 +155,14 @@ def plain_step(ctx: Context, state: DecodeState) -> tuple[DecodeState, Iteration
   token = jnp.where(live, token, state.last_tokens())
   log_prob = jnp.where(live, log_prob, 0.0)
   one = live.astype(jnp.int32)
-  info = no_info(rows.size).replace(target_calls=one, emitted=one, log_prob=log_prob)
+  info = StepInfo.zeros(rows.size)
+  info = info.replace(target_calls=one, emitted=one, log_prob=log_prob)
   state = state.replace(
     sequences=state.sequences.at[rows, lengths - 1].set(token),
     lengths=lengths,
     ended=state.ended | is_end(token, ctx.eos_id) | is_full,
-    scores=state.scores + log_prob,
     iteration=state.iteration + 1,
+    statistics=jax.tree.map(jnp.add, state.statistics, info),
     target_cache=cache,
     policy_state=ctx.policy.update(state.policy_state, info),
     has_rested=state.has_rested | (ctx.drafter is not None),
@@ -317,8 +321,8 @@ def commit(
     sequences=write_rows(state.sequences, tokens, state.lengths),
     lengths=state.lengths + emitted,
     ended=state.ended | ends | (emitted >= state.remaining(ctx.max_length)),
-    scores=state.scores + info.log_prob,
     iteration=state.iteration + 1,
+    statistics=jax.tree.map(jnp.add, state.statistics, info),
     target_cache=cache,
     drafter_state=ctx.drafter.commit(ctx, state.drafter_state, verdict, features),
     policy_state=ctx.policy.update(state.policy_state, info),

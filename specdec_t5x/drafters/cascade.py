@@ -188,7 +188,6 @@ class Cascade(ChainDrafter):
     inner = state.replace(
       starts=state.lengths - (self.tree.size - lengths),
       ended=state.ended | (lengths <= 0),
-      scores=jnp.zeros_like(state.scores),
       target_cache=state.target_cache if self.of_target else drafter_state.cache,
       drafter_state=drafter_state.lower,
       policy_state=None,
