@@ -6,9 +6,7 @@ differ only in temperature, or little in lengths, share their times.
 """
 
 import dataclasses
-import hashlib
 import json
-import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -42,11 +40,6 @@ _MOST = 35
 # An output is expected to have this share of `max_length`: its length is not known, and
 # feature lengths are usually several times the mean.
 _FILLED = 0.25
-_NO_ROOM = "Decoding plainly: an output of one token has no room for a draft."
-_DEPENDS = (
-  "Samples depend on these times, besides the seed. A fixed draft length or coupled "
-  "verification makes samples repeatable."
-)
 _NEVER = -1  # No token ends a sequence that is timed.
 # The seconds of an iteration for each draft length, the first without a draft; and from
 # inputs to the first iteration, without a drafter and with the drafter.
@@ -89,10 +82,6 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
   chosen before (`choose_kernels`). Times of an equal decode are read from the disk;
   otherwise measuring takes some seconds. On several devices nothing is timed: processes
   would measure different times, and compile different programs.
-
-  Args:
-    job: the decode.
-    params: of the decoder's networks, on the device.
   """
   decoder = job.decoder
   choose_kernels(decoder.networks, params, job.rows_at_once)
@@ -101,7 +90,9 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
   if job.max_length == 1:
     if is_watched:
       return decoder
-    console.say_once(_NO_ROOM)
+    console.say_once(
+      "Decoding plainly: an output of one token has no room for a draft."
+    )
     return plain(decoder)
   if needs_times(decoder):
     if jax.device_count() > 1:
@@ -113,7 +104,10 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
     decoder = dataclasses.replace(decoder, policy=policy)
     console.say_once(speed.outlook(policy, lengths_of(decoder.drafter)))
     if not decoder.at(job.sampling)[1].certain:
-      console.say_once(_DEPENDS)
+      console.say_once(
+        "Samples depend on these times, besides the seed. A fixed draft length or "
+        "coupled verification makes samples repeatable."
+      )
   if is_watched or not isinstance(decoder.policy, CostAware):
     return decoder
   pays = speed.pays(decoder.policy, lengths_of(decoder.drafter))
@@ -144,28 +138,23 @@ def _timed(job: Job, params: Mapping[str, Any]) -> CostAware:
   # Rows that take turns, alpha and its prior change no times.
   timed = dataclasses.replace(job, decoder=_drafting(job.decoder, None))
   key = repr((timed, lengths, shapes, device())).encode()
-  name = hashlib.sha256(key).hexdigest()[:16]
+  name = f"seconds-{library.digest(key)}.json"
   if kept := _read(name, policy, lengths):
     return kept
   console.stage(f"Measuring the cost of drafts at batch size {job.rows}: once.")
   seconds, prepare = _measure(job, params)
   try:
-    library.write_whole(
-      _path(name), json.dumps({"seconds": seconds, "prepare": prepare})
-    )
+    times = json.dumps({"seconds": seconds, "prepare": prepare})
+    library.write_whole(library.folder() / name, times)
   except OSError as error:
     console.say(f"Measured times are for this program alone: {error}")
   return dataclasses.replace(policy, seconds=seconds, prepare=prepare)
 
 
-def _path(name: str) -> pathlib.Path:
-  return library.folder() / f"seconds-{name}.json"
-
-
 def _read(name: str, policy: CostAware, lengths: tuple[int, ...]) -> CostAware | None:
   """Returns the policy with the times of a file; None if there are no valid times."""
   try:
-    kept = json.loads(_path(name).read_text())
+    kept = json.loads((library.folder() / name).read_text())
     policy = dataclasses.replace(
       policy, seconds=kept["seconds"], prepare=kept["prepare"], is_kept=True
     )
@@ -237,9 +226,8 @@ def _measure(job: Job, params: Mapping[str, Any]) -> Times:
     rounds: list[list[float]] = []
     end = time.perf_counter() + _SECONDS
     while len(rounds) < _LEAST or (len(rounds) < _MOST and time.perf_counter() < end):
-      pairs = zip(lengths, counts, strict=True)
-      timed = [seconds_of(run, length, state, count) for length, count in pairs]
-      rounds.append([seconds_of(run, 0, state, 0), *timed])
+      runs = [(0, 0), *zip(lengths, counts, strict=True)]
+      rounds.append([seconds_of(run, n, state, count) for n, count in runs])
   prepare = tuple(np.median(prepared, axis=0).tolist())
   return _slopes(np.array(rounds), counts), prepare
 
@@ -287,12 +275,8 @@ def _slopes(
 
   The time of a kind is its median ratio to the first kind, times the median time of the
   first kind. Ratios are of one round, since machines get faster and slower by two. The
-  least times, of different rounds, scatter no less the more rounds there are.
-
-  Args:
-    rounds: seconds of a call without iterations, and of calls with iterations of each
-      kind.
-    counts: the numbers of these iterations.
+  least times, of different rounds, scatter no less the more rounds there are. A round
+  has the seconds of a call without iterations, and of calls with `counts` iterations.
   """
   # Noise may make the time of a cheap iteration negative.
   slopes = np.maximum((rounds[:, 1:] - rounds[:, :1]) / counts, 1e-7)

@@ -20,12 +20,8 @@ from specdec_t5x.core.noise import perturbed
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, check_uniforms
 from specdec_t5x.decoding.contracts import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.draft_model import (
-  ChainDrafter,
-  gamma_knob,
-  likeliest,
-  read_last,
-)
+from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob, likeliest
+from specdec_t5x.network.net import read_last
 
 
 @dataclasses.dataclass(frozen=True)

@@ -100,12 +100,8 @@ def draw(
 ) -> tuple[Int[Array, "*batch"], Float[Array, "*batch V"]]:
   """Returns a token and the distribution that it is drawn from.
 
-  Args:
-    logits: of any float dtype.
-    sampling: the adjustment.
-    uniforms: in [0, 1), as for `sample`; unused at temperature 0. For coupled draws the
-      uniforms of the token's position, as for `noise.race`.
-    adjust: computes the distribution.
+  The uniforms are those of `sample`, or for coupled draws those of `noise.race`, which
+  belong to the token's position. They are unused at temperature 0.
   """
   probs = adjust(logits, sampling)
   if sampling.greedy:

@@ -1,4 +1,4 @@
-"""The contracts of a decode: networks as functions, drafters, policies, observers.
+"""The contracts of a decode: drafters, policies, observers.
 
 `Drafter` and `Policy` are the bases of those of this package, and of your own. A policy
 decides by the outcome of a row's earlier iterations, and knows no token of the next
@@ -20,33 +20,10 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec_t5x.core.distributions import AdjustFn, Sampling
 from specdec_t5x.core.knobs import check_knobs
 from specdec_t5x.core.tree import Tree
-from specdec_t5x.core.types import Cache, EndTokens, ExtendFn, Proposal, Rule, Verdict
+from specdec_t5x.core.types import Cache, EndTokens, Proposal, Rule, Verdict
 from specdec_t5x.decoding.state import DecodeState, Iteration, StepInfo
+from specdec_t5x.network.net import Net
 from specdec_t5x.network.vocabulary import check_same_vocabulary
-
-
-@dataclasses.dataclass(frozen=True)
-class Net:
-  """A network as functions. The last three attributes are the target's alone.
-
-  Attributes:
-    extend: scores tokens on a cache; the target's cache is the state's `target_cache`.
-    vocab_size: V.
-    params: the parameters.
-    derived: arrays that were computed from the parameters, by name (`Drafter.derive`).
-    logits: the projection of features to logits.
-    embed: the embedding of tokens.
-    without: makes `extend` of the target without the named sublayers, on the target's
-      caches, optionally with rounded matrices.
-  """
-
-  extend: ExtendFn
-  vocab_size: int
-  params: Any = None
-  derived: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  logits: Callable[[Float[Array, "*B D"]], Float[Array, "*B V"]] | None = None
-  embed: Callable[[Int[Array, "*B"]], Float[Array, "*B D"]] | None = None
-  without: Callable[..., ExtendFn] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,13 +19,12 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.core.rules import rule_at
 from specdec_t5x.core.rules.token import Token
-from specdec_t5x.core.types import EndTokens, ExtendFn, Rule
+from specdec_t5x.core.types import EndTokens, Rule
 from specdec_t5x.decoding import batching
 from specdec_t5x.decoding.batching import Request
 from specdec_t5x.decoding.contracts import (
   Context,
   Drafter,
-  Net,
   Observer,
   Policy,
   Stops,
@@ -38,8 +37,8 @@ from specdec_t5x.native import distributions, platforms
 from specdec_t5x.native.cuda import step as draft_step
 from specdec_t5x.network import certified, functional
 from specdec_t5x.network.functional import Network
-from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.network.inputs import without_padding
+from specdec_t5x.network.net import Net, block_widths, first_caches, in_blocks_of
 
 # The fixed width of blocks: on GPUs and TPUs a product of eight rows costs as much as a
 # product of a single row.
@@ -291,37 +290,18 @@ class Decoder:
     self, ctx: Context, inputs: Int[Array, "B E"], keys: Key[Array, "R"]
   ) -> DecodeState:
     """Returns the first state of the outputs of inputs, each encoded once."""
-    rows, networks = keys.shape[0], dict(self.networks)
-    del networks["target"]
-    prompts = functional.prompts_of(inputs, self.target)
-    start = functools.partial(
-      functional.start_decoding,
-      inputs=inputs,
-      num_slots=ctx.room,
-      num_decodes=rows // inputs.shape[0],
-      prompts=prompts,
-    )
-    # Networks without an encoder read the target's, so inputs are encoded once.
-    readers = [name for name, x in networks.items() if functional.lacks_encoder(x)]
-    _, target_cache, *caches = start(
-      self.target,
-      ctx.target.params,
-      readers=[(networks[name], ctx.networks[name].params) for name in readers],
-    )
-    caches = dict(zip(readers, caches, strict=True))
-    for name, network in networks.items():
-      if isinstance(network, FeatureDrafter):
-        continue  # Heads read no input, and their drafters make the caches.
-      if name not in caches:
-        _, caches[name] = start(network, ctx.networks[name].params)
-      if ctx.networks[name].derived:
-        caches[name] = draft_step.with_scratch(network, caches[name], bool(ctx.room))
+    rows, prompts = keys.shape[0], functional.prompts_of(inputs, self.target)
+    per_input = rows // inputs.shape[0]
+    nets = {"target": ctx.target, **ctx.networks}
+    networks = {name: (network, nets[name]) for name, network in self.networks.items()}
+    caches = first_caches(networks, inputs, prompts, ctx.room, per_input)
+    target_cache = caches.pop("target")
     drafter_state = None
     if self.drafter:
       # Prompts are in the sequences.
       is_prompt = functional.is_decoder_only(self.target)
       source = without_padding(inputs[:, :0] if is_prompt else inputs)
-      source = jnp.repeat(source, rows // inputs.shape[0], axis=0)
+      source = jnp.repeat(source, per_input, axis=0)
       drafter_state = self.drafter.start(ctx, caches, source)
     return initial_state(
       target_cache,
@@ -368,26 +348,6 @@ class Decoder:
     return Net(extend, vocab_size, own, derived)
 
 
-def in_blocks_of(width: int, extend: ExtendFn) -> ExtendFn:
-  """Returns `extend` that computes blocks of at least `width` tokens, by fillers.
-
-  Fillers follow the tokens. The cache needs room for the fillers; the next block
-  overwrites their entries.
-  """
-
-  def extend_wide(cache, tokens):
-    count = tokens.shape[1]
-    surplus = max(width - count, 0)
-    logits, features, cache = extend(cache, jnp.pad(tokens, ((0, 0), (0, surplus))))
-    # Behind a barrier, or the compiler may drop the fillers' rows from the products.
-    logits, features = jax.lax.optimization_barrier((logits, features))
-    # Entries of fillers do not count.
-    cache = cache.at(cache.index - surplus)
-    return logits[:, :count], features[:, :count], cache
-
-  return extend_wide
-
-
 def widths_of(drafter: Drafter | None, policy: Policy) -> tuple[int, ...]:
   """Returns the widths of the target's blocks; empty if no draft ends early."""
   if drafter is None or not drafter.tree.is_chain:
@@ -397,15 +357,3 @@ def widths_of(drafter: Drafter | None, policy: Policy) -> tuple[int, ...]:
     return block_widths(drafter.tree.size, 2)
   ends_early = drafter.traits.stops is Stops.BY_ITSELF
   return block_widths(drafter.tree.size) if ends_early else ()
-
-
-def block_widths(gamma: int, least: int = 1) -> tuple[int, ...]:
-  """Returns the possible widths of blocks, none below `least`.
-
-  On CPUs a call of the target costs more the wider its block is. Shapes are static, so
-  there are a few widths to choose from, each with a copy of the network in the program:
-  the powers of two up to gamma, and gamma + 1; on other devices 1 and gamma + 1.
-  """
-  exponents = range(gamma + 1) if platforms.wide_blocks_cost_more() else range(1)
-  powers = [2**i for i in exponents if least <= 2**i < gamma + 1]
-  return (*powers, gamma + 1)

@@ -66,15 +66,15 @@ def generate(
     record = observe.start(state.lengths.shape[0], ctx.max_length)
     state = state.replace(observed=record)
 
-  def is_unfinished(carry):
+  def waits(carry):
     state, queue = carry
-    goes_on = ~state.ended.all()
-    return goes_on if queue is None else goes_on | queue.waiting(state).any()
+    return jnp.array(False) if queue is None else queue.waiting(state).any()
+
+  def is_unfinished(carry):
+    return ~carry[0].ended.all() | waits(carry)
 
   def can_iterate(carry):
-    state, queue = carry
-    goes_on = ~state.ended.all()
-    return goes_on if queue is None else goes_on & ~queue.waiting(state).any()
+    return ~carry[0].ended.all() & ~waits(carry)
 
   def drafts(carry):
     return can_iterate(carry) & ~_rests(ctx, carry[0])
@@ -142,17 +142,16 @@ def plain_step(ctx: Context, state: DecodeState) -> tuple[DecodeState, Iteration
   The token has the draw of the token after an empty draft. A row that does not draft
   gets the same sample whether or not other rows draft.
   """
-  rows = jnp.arange(state.lengths.shape[0])
-  tokens = state.last_tokens()[:, None]
-  logits, _, cache = ctx.target.extend(state.target_cache.at(state.lengths - 1), tokens)
+  rows, last, live = jnp.arange(state.lengths.size), state.last_tokens(), ~state.ended
+  cache = state.target_cache.at(state.lengths - 1)
+  logits, _, cache = ctx.target.extend(cache, last[:, None])
   # Behind a barrier, or the compiler may compute the logits twice, for an observer.
   logits = jax.lax.optimization_barrier(logits)
   token, log_prob = _next_token(ctx, state, logits[:, 0])
-  live = ~state.ended
   lengths = state.lengths + live
   is_full = live >= state.remaining(ctx.max_length)
   # An ended row writes its own last token again.
-  token = jnp.where(live, token, state.last_tokens())
+  token = jnp.where(live, token, last)
   log_prob = jnp.where(live, log_prob, 0.0)
   one = live.astype(jnp.int32)
   info = StepInfo.zeros(rows.size)
@@ -185,8 +184,8 @@ def _next_token(ctx, state, logits):
 def draws(ctx: Context, state: DecodeState) -> Float[Array, "B C L"]:
   """Returns the uniforms of an iteration: the drafter's, then the rule's.
 
-  Coupled draws belong to places of the output: the drafter's i-th and the rule's i-th
-  draw are the draw of the i-th place to come.
+  Coupled draws belong to places of the output: the i-th draw of the drafter, and of
+  the rule, is the draw of the i-th place to come.
   """
   if not ctx.sampling.coupled:
     return state.uniforms(decisions(ctx.drafter))
@@ -304,10 +303,7 @@ def commit(
   iteration: Iteration,
   features: Float[Array, "B N D"],
 ) -> tuple[DecodeState, Iteration]:
-  """Appends the accepted tokens and a recovered or bonus token to live rows.
-
-  Also updates the caches, the drafter and the policy, and counts.
-  """
+  """Appends the new tokens to live rows, and updates all parts of the state."""
   proposal, verdict = iteration.proposal, iteration.verdict
   tokens, emitted, ends = _emitted_tokens(ctx, state, iteration)
   info = _counts(ctx, state, iteration, tokens, emitted)

@@ -37,7 +37,6 @@ from specdec_t5x.decoding.contracts import (
   Batch,
   Context,
   Drafter,
-  Net,
   Stops,
   Traits,
   decisions,
@@ -47,6 +46,7 @@ from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.decoding.state import DecodeState, write_rows
 from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob
 from specdec_t5x.drafters.of_target import OfTarget
+from specdec_t5x.network.net import Net
 
 WINDOWS = ("fixed", "flush")
 

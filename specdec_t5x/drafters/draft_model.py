@@ -34,6 +34,7 @@ from specdec_t5x.core.types import (
 )
 from specdec_t5x.decoding.contracts import Context, Drafter, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState
+from specdec_t5x.network.net import caught_up, read_last
 
 DEFAULT_GAMMA = 5
 GAMMA = Knob(
@@ -227,50 +228,3 @@ class DraftModel(Stepwise):
     cache = drafter_state.cache
     index = jnp.minimum(cache.index, drafter_state.num_known + verdict.last)
     return drafter_state.replace(cache=cache.at(index))
-
-
-def caught_up(
-  extend: ExtendFn, cache: Cache, sequences: Int[Array, "B S"], lengths: Int[Array, "B"]
-) -> tuple[Float[Array, "B V"], Cache]:
-  """Scores all tokens that the cache lacks, two per call; returns as `read_last`."""
-
-  def lacks_tokens(carry):
-    _, cache = carry
-    return (cache.index < lengths).any()
-
-  def read_two(carry):
-    _, cache = carry
-    # A row with a complete cache reads the row's last token again.
-    start = jnp.minimum(cache.index, lengths - 1)
-    tokens = jnp.take_along_axis(sequences, start[:, None] + jnp.arange(2), axis=1)
-    logits, _, cache = extend(cache.at(start), tokens)
-    last = jnp.minimum(lengths - 1 - start, 1)[:, None, None]
-    logits = jnp.take_along_axis(logits, last, axis=1)[:, 0]
-    return logits, cache.at(jnp.minimum(start + 2, lengths))
-
-  shape = jax.eval_shape(lambda: read_two((None, cache))[0])
-  logits = jnp.zeros(shape.shape, shape.dtype)
-  return jax.lax.while_loop(lacks_tokens, read_two, (logits, cache))
-
-
-def read_last(
-  extend: ExtendFn,
-  cache: Cache,
-  sequences: Int[Array, "B S"],
-  lengths: Int[Array, "B"],
-  count: int = 2,
-) -> tuple[Float[Array, "B V"], Cache]:
-  """Scores the last `count` known tokens, which the cache may lack, in one call.
-
-  The last drafted token of a fully accepted block was never fed back, so the cache may
-  lack the last two known tokens; within other speculations more (`Context.behind`).
-  Returns the logits after the last known token, and the cache with all known tokens.
-  """
-  # If fewer tokens are known, surplus slots hold garbage until drafted tokens overwrite
-  # the garbage.
-  start = jnp.maximum(lengths - count, 0)
-  window = start[:, None] + jnp.arange(count)
-  tokens = jnp.take_along_axis(sequences, window, axis=1)
-  logits, _, cache = extend(cache.at(start), tokens)
-  last = (lengths - 1 - start)[:, None, None]
-  return jnp.take_along_axis(logits, last, axis=1)[:, 0], cache.at(lengths)

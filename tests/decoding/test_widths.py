@@ -8,8 +8,8 @@ import pytest
 
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.decoder import block_widths
 from specdec_t5x.decoding.loop import score_narrowly
+from specdec_t5x.network.net import block_widths
 from tests.hash_model import TokenCache
 
 
