@@ -166,19 +166,17 @@ def _read(name: str, policy: CostAware, lengths: tuple[int, ...]) -> CostAware |
 
 def _representative(job: Job) -> Job:
   """Returns the job with nearly the same times that stands for many jobs."""
-  sampling = GREEDY
-  if not job.sampling.greedy:
-    # Which adjustments there are determines the time, and their values do not.
-    sampling = Sampling(
-      top_k=50 if job.sampling.top_k else 0,
-      top_p=0.9 if job.sampling.top_p else 0.0,
-      coupled=job.sampling.coupled,
-    )
+  # Which adjustments there are determines the time, and their values do not.
+  kind = Sampling(
+    top_k=50 if job.sampling.top_k else 0,
+    top_p=0.9 if job.sampling.top_p else 0.0,
+    coupled=job.sampling.coupled,
+  )
   return dataclasses.replace(
     job,
     rows=job.rows_at_once,
     input_length=_representative_length(job.input_length),
-    sampling=sampling,
+    sampling=GREEDY if job.sampling.greedy else kind,
     max_length=_representative_length(job.max_length),
   )
 

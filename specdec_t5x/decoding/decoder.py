@@ -38,7 +38,7 @@ from specdec_t5x.native.cuda import step as draft_step
 from specdec_t5x.network import certified, functional
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.inputs import without_padding
-from specdec_t5x.network.net import Net, block_widths, first_caches, in_blocks_of
+from specdec_t5x.network.net import block_widths, first_caches, nets_of
 
 # The fixed width of blocks: on GPUs and TPUs a product of eight rows costs as much as a
 # product of a single row.
@@ -267,6 +267,13 @@ class Decoder:
     rule, drawn, rule_sampling = self.at(sampling)
     is_fixed = self.is_fixed(rows)
     overrun = FIXED_WIDTH - 1 if is_fixed else self._drafted
+    nets = nets_of(
+      self.networks,
+      params,
+      taps=self.drafter.traits.taps if self.drafter else 1,
+      width=FIXED_WIDTH if is_fixed else self.block,
+      reads_argmaxes=self._reads_argmaxes(sampling),
+    )
     return Context(
       drafter=self.drafter,
       rule=rule,
@@ -276,12 +283,8 @@ class Decoder:
       adjust=distributions.adjusted_probs,
       max_length=max_length,
       eos_id=eos_id,
-      target=self._target_net(
-        params, sampling, FIXED_WIDTH if is_fixed else self.block
-      ),
-      networks={
-        name: self._net(name, params) for name in self.networks if name != "target"
-      },
+      target=nets.pop("target"),
+      networks=nets,
       widths=() if is_fixed else widths_of(self.drafter, self.policy),
       room=num_slots(max_length, overrun),
     )
@@ -313,39 +316,6 @@ class Decoder:
       policy_state=self.policy.start(rows),
       observed=self.observer and self.observer.start(rows, ctx.max_length),
     )
-
-  def _target_net(
-    self, params: Mapping[str, Any], sampling: Sampling, width: int
-  ) -> Net:
-    """Returns the target as functions, in blocks of at least `width` tokens."""
-    network, own = self.target, params["target"]
-    scored = own
-    if certified.NAME in params and self._reads_argmaxes(sampling):
-      scored = certified.within(own, params[certified.NAME])
-    taps = self.drafter.traits.taps if self.drafter else 1
-    extend = functional.extend_fn(network, scored, taps=taps)
-    names = {*self.networks, *map(draft_step.name_of, self.networks)}
-    return Net(
-      in_blocks_of(width, extend) if width > 1 else extend,
-      network.config.vocab_size,
-      own,
-      {name: x for name, x in params.items() if name not in names},
-      logits=functional.logits_fn(network, own),
-      embed=functional.embed_fn(network, own),
-      without=functional.without_fn(network, own),
-    )
-
-  def _net(self, name: str, params: Mapping[str, Any]) -> Net:
-    """Returns a network of the drafter as functions, over the target's tokens."""
-    network, own = self.networks[name], params[name]
-    vocab_size = self.target.config.vocab_size
-    extend = functional.extend_fn(network, own)
-    step = draft_step.name_of(name)
-    derived = {step: params[step]} if step in params else {}
-    if derived:
-      extend = draft_step.extend_fn(network, params[step], extend)
-    extend = functional.resized_extend_fn(network, extend, vocab_size)
-    return Net(extend, vocab_size, own, derived)
 
 
 def widths_of(drafter: Drafter | None, policy: Policy) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from specdec_t5x.core.types import Cache, ExtendFn
 from specdec_t5x.native import platforms
 from specdec_t5x.native.cuda import step as draft_step
-from specdec_t5x.network import functional
+from specdec_t5x.network import certified, functional
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.heads import FeatureDrafter
 
@@ -43,6 +43,52 @@ class Net:
   logits: Callable[[Float[Array, "*B D"]], Float[Array, "*B V"]] | None = None
   embed: Callable[[Int[Array, "*B"]], Float[Array, "*B D"]] | None = None
   without: Callable[..., ExtendFn] | None = None
+
+
+def nets_of(
+  networks: Mapping[str, Network],
+  params: Mapping[str, Any],
+  *,
+  taps: int,
+  width: int,
+  reads_argmaxes: bool,
+) -> dict[str, Net]:
+  """Returns the networks of a decode as functions, over the target's tokens, by name.
+
+  Args:
+    networks: the networks of a decode, the target first.
+    params: the networks' parameters and derived arrays, by name.
+    taps: the number of the target's layers with features.
+    width: the least number of tokens of a block of the target.
+    reads_argmaxes: whether only the argmax of the target's logits is used.
+  """
+  (_, target), *drafts = networks.items()
+  own = scored = params["target"]
+  if reads_argmaxes and certified.NAME in params:
+    scored = certified.within(own, params[certified.NAME])
+  extend = functional.extend_fn(target, scored, taps=taps)
+  vocab_size = target.config.vocab_size
+  steps = {name: draft_step.name_of(name) for name in networks}
+  nets = {
+    "target": Net(
+      in_blocks_of(width, extend) if width > 1 else extend,
+      vocab_size,
+      own,
+      {x: params[x] for x in params if x not in {*steps, *steps.values()}},
+      logits=functional.logits_fn(target, own),
+      embed=functional.embed_fn(target, own),
+      without=functional.without_fn(target, own),
+    )
+  }
+  for name, network in drafts:
+    own, step = params[name], steps[name]
+    extend = functional.extend_fn(network, own)
+    derived = {step: params[step]} if step in params else {}
+    if derived:
+      extend = draft_step.extend_fn(network, params[step], extend)
+    extend = functional.resized_extend_fn(network, extend, vocab_size)
+    nets[name] = Net(extend, vocab_size, own, derived)
+  return nets
 
 
 def first_caches(
