@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Int, Key
 from specdec_t5x.decoding.contracts import Policy
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.network.inputs import input_lengths
+from specdec_t5x.network.net import run_if
 
 _AXIS = "data"
 
@@ -199,19 +200,6 @@ def _encode_next(queue: Queue) -> Queue:
   keys = entries(queue.keys, queue.read, count)
   starts = queue.encode(inputs, keys).replace(policy_state=None)
   return queue.replace(starts=starts, read=queue.read + count)
-
-
-def run_if(condition: Bool[Array, ""], run: Callable[[Any], Any], carry: Any) -> Any:
-  """Returns `run(carry)` if the condition holds, otherwise the carry.
-
-  A loop of at most one turn, not `lax.cond`: XLA updates the carry of a loop in place,
-  but copies it, with whole caches, into and out of a branch.
-  """
-
-  def turn(state):
-    return jnp.array(False), run(state[1])
-
-  return jax.lax.while_loop(lambda state: state[0], turn, (condition, carry))[1]
 
 
 def by_shard(

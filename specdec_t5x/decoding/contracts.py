@@ -173,7 +173,7 @@ class Drafter(abc.ABC):
 
     Args:
       context: how to decode.
-      caches: the first caches of the drafter's networks, by name; they lack the last
+      caches: the first caches of the drafter's networks, by name, without the last
         token before the output.
       source: the encoder's inputs of the rows, zero-padded; empty without an encoder.
     """
@@ -206,11 +206,8 @@ class Drafter(abc.ABC):
   ) -> Any:
     """Returns the state after the target has verified the last proposal.
 
-    Args:
-      context: how to decode.
-      drafter_state: the state after `propose`.
-      verdict: the accepted path and the next token.
-      features: the target's features at each node of the tree.
+    `drafter_state` is the state after `propose`, and `features` are the target's
+    features at each node of the tree.
     """
     del context, verdict, features
     return drafter_state

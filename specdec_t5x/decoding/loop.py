@@ -34,7 +34,7 @@ from specdec_t5x.core.types import (
   check_uniforms,
   is_end,
 )
-from specdec_t5x.decoding.batching import Queue, refill, run_if
+from specdec_t5x.decoding.batching import Queue, refill
 from specdec_t5x.decoding.contracts import Context, Observer, decisions, decisions_of
 from specdec_t5x.decoding.state import (
   Decoded,
@@ -44,6 +44,7 @@ from specdec_t5x.decoding.state import (
   StepInfo,
   write_rows,
 )
+from specdec_t5x.network.net import extend_narrowly
 
 
 def generate(
@@ -225,10 +226,14 @@ def score(ctx: Context, state: DecodeState, proposal: Proposal):
   """
   # The last known token heads the block: the target has not read this token.
   cache, last = state.target_cache.at(state.lengths - 1), state.last_tokens()
-  if proposal.tree.is_chain and ctx.widths:
-    scored = score_narrowly(ctx.target.extend, cache, last, proposal, ctx.widths)
+  extend, widths = ctx.target.extend, ctx.widths
+  if proposal.tree.is_chain and widths:
+    # No rule reads a position after `num_valid`.
+    chosen = narrowest(widths, proposal.num_valid)
+    block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
+    scored = extend_narrowly(extend, cache, block, widths, chosen)
   else:
-    scored = score_tree(ctx.target.extend, cache, last, proposal)
+    scored = score_tree(extend, cache, last, proposal)
   logits, features, cache = scored
   return state.replace(target_cache=cache), logits, features
 
@@ -243,38 +248,6 @@ def score_tree(
     return extend(cache, block)
   sees = jnp.broadcast_to(tree.sees, (*block.shape, block.shape[1]))
   return extend(cache, block, cache.index[:, None] + tree.depths, sees)
-
-
-def score_narrowly(
-  extend: ExtendFn,
-  cache: Cache,
-  last: Int[Array, "B"],
-  proposal: Proposal,
-  widths: tuple[int, ...],
-):
-  """Scores `last` and a chain at the narrowest width that holds the counting drafts.
-
-  Every width is compiled. Logits and features are zeros beyond the width: no rule reads
-  a position after `num_valid`.
-  """
-  block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
-  chosen = narrowest(widths, proposal.num_valid)
-  shapes = jax.eval_shape(lambda cache, block: extend(cache, block)[:2], cache, block)
-  scored = *(jnp.zeros(shape.shape, shape.dtype) for shape in shapes), cache
-
-  def score_at(width):
-    def run(scored):
-      logits, features, cache = scored
-      new_logits, new_features, cache = extend(cache, block[:, :width])
-      logits = logits.at[:, :width].set(new_logits)
-      features = features.at[:, :width].set(new_features)
-      return logits, features, cache
-
-    return run
-
-  for i, width in enumerate(widths):
-    scored = run_if(chosen == i, score_at(width), scored)
-  return scored
 
 
 def narrowest(widths: tuple[int, ...], num_valid: Int[Array, "B"]) -> Int[Array, ""]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.types import Cache, ExtendFn
 from specdec_t5x.native import platforms
@@ -163,6 +163,48 @@ def block_widths(gamma: int, least: int = 1) -> tuple[int, ...]:
   exponents = range(gamma + 1) if platforms.wide_blocks_cost_more() else range(1)
   powers = [2**i for i in exponents if least <= 2**i < gamma + 1]
   return (*powers, gamma + 1)
+
+
+def extend_narrowly(
+  extend: ExtendFn,
+  cache: Cache,
+  block: Int[Array, "B N"],
+  widths: tuple[int, ...],
+  chosen: Int[Array, ""],
+) -> tuple[Float[Array, "B N V"], Float[Array, "B N D"], Cache]:
+  """Scores the first tokens of a block, as many as the chosen one of `widths`.
+
+  Every width is compiled. Logits and features are zeros beyond the width.
+  """
+  shapes = jax.eval_shape(lambda cache, block: extend(cache, block)[:2], cache, block)
+  scored = *(jnp.zeros(shape.shape, shape.dtype) for shape in shapes), cache
+
+  def score_at(width):
+    def run(scored):
+      logits, features, cache = scored
+      new_logits, new_features, cache = extend(cache, block[:, :width])
+      logits = logits.at[:, :width].set(new_logits)
+      features = features.at[:, :width].set(new_features)
+      return logits, features, cache
+
+    return run
+
+  for i, width in enumerate(widths):
+    scored = run_if(chosen == i, score_at(width), scored)
+  return scored
+
+
+def run_if(condition: Bool[Array, ""], run: Callable[[Any], Any], carry: Any) -> Any:
+  """Returns `run(carry)` if the condition holds, otherwise the carry.
+
+  A loop of at most one turn, not `lax.cond`: XLA updates the carry of a loop in place,
+  but copies it, with whole caches, into and out of a branch.
+  """
+
+  def turn(state):
+    return jnp.array(False), run(state[1])
+
+  return jax.lax.while_loop(lambda state: state[0], turn, (condition, carry))[1]
 
 
 def caught_up(
