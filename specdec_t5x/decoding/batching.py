@@ -205,15 +205,11 @@ def _encode_next(queue: Queue) -> Queue:
 def by_shard(
   decode_part: Callable[[Request, int], Decoded], request: Request, slots: int
 ) -> Decoded:
-  """Decodes the inputs of shards independently.
+  """Decodes the inputs of shards independently, `slots` rows at once over all devices.
 
-  Shards wait for one another only at the end. Within a shard the rules that divide
-  parameters over the axis 'model' stay in force.
-
-  Args:
-    decode_part: decodes a shard's inputs with a number of rows.
-    request: the inputs.
-    slots: rows at once, over all devices.
+  `decode_part` decodes a shard's inputs with a number of rows. Shards wait for one
+  another only at the end. Within a shard the rules that divide parameters over the axis
+  'model' stay in force.
 
   Raises:
     ValueError: if the rows can't be divided equally among the devices, or if the

@@ -184,11 +184,7 @@ class Decoder:
   def derive(
     self, sampling: Sampling, name: str = "target"
   ) -> dict[str, Callable[[Any], Any]]:
-    """Returns functions of a network's parameters that the decode needs.
-
-    Args:
-      sampling: the adjustment of all distributions.
-      name: the name of the network.
+    """Returns functions of a named network's parameters that the decode needs.
 
     Raises:
       ValueError: if settings ask for arrays that can't be derived.

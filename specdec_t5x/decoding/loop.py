@@ -67,6 +67,7 @@ def generate(
     record = observe.start(state.lengths.shape[0], ctx.max_length)
     state = state.replace(observed=record)
 
+  # A row that has ended waits if the queue has to store an output or give an input.
   def waits(carry):
     state, queue = carry
     return jnp.array(False) if queue is None else queue.waiting(state).any()
