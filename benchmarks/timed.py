@@ -104,7 +104,7 @@ def iterated(prepare: Callable[..., Any], redrafts: bool = False) -> Callable[..
 
 def _redrafting(spec, loop):
   def draft_twice(carry, body):
-    state = carry.state
+    state, queue = carry
     uniforms = verbs.draws(spec, state)[:, : decisions_of(spec.drafter)]
     proposal, drafter_state = spec.drafter.propose(spec, state, uniforms)
     # A zero that depends on all of the first draft, so XLA can't skip the draft.
@@ -112,7 +112,7 @@ def _redrafting(spec, loop):
     is_impossible = [leaf.ravel()[-1] == -12345 for leaf in leaves]
     zero = jnp.stack(is_impossible).any().astype(jnp.int32)
     state = state.replace(drafter_state=drafter_state, lengths=state.lengths + zero)
-    return body(carry.replace(state=state))
+    return body((state, queue))
 
   return lambda condition, body, carry: loop(
     condition, lambda carry: draft_twice(carry, body), carry

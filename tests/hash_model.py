@@ -15,14 +15,15 @@ import numpy as np
 from specdec_t5x.contrib.truncation import LARGEST, Truncation
 from specdec_t5x.core.rules import rule_at
 from specdec_t5x.core.rules.token import Token
-from specdec_t5x.decoding.contracts import Context, Net
-from specdec_t5x.decoding.decoder import in_blocks_of, widths_of
+from specdec_t5x.decoding.contracts import Context
+from specdec_t5x.decoding.decoder import widths_of
 from specdec_t5x.decoding.loop import generate
 from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.decoding.state import initial_state, num_slots
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.cache import block_mask
 from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.network.net import Net, in_blocks_of
 from tests.exactness.distributions import adjusted
 from tests.exactness.enumeration import Setting, target_probs
 

@@ -74,11 +74,11 @@ def timed_as(monkeypatch, cost):
   def times(job, params):
     jobs.append(job)
     drafts = (cost for _ in lengths_of(job.decoder.drafter)[1:])
-    return tuning.Times((1.0, *drafts), prepare=(0.5, 0.5))
+    return CostAware((1.0, *drafts), prepare=(0.5, 0.5))
 
   api.compiled.cache_clear()  # Programs keep their tuned decoders.
   console.say_once.cache_clear()
-  monkeypatch.setattr(tuning, "_times", times)
+  monkeypatch.setattr(tuning, "_timed", times)
   return jobs
 
 
@@ -385,14 +385,21 @@ def test_64_bits_change_no_output(paths, monkeypatch):
   expected = sampled()
   target, draft = map(specdec_t5x.load_model, paths[:2])
   plain = generate(target, None, **SIZES)
-  for name, value in {"_measured": {}, "_SECONDS": 0.0}.items():
-    monkeypatch.setattr(tuning, name, value)
-  monkeypatch.setattr(tuning, "_read", lambda name, count: None)
+  measured = []
+  measure = tuning._measure
+
+  def counted(*args):
+    measured.append(measure(*args))
+    return measured[-1]
+
+  monkeypatch.setattr(tuning, "_SECONDS", 0.0)
+  monkeypatch.setattr(tuning, "_read", lambda *_: None)
+  monkeypatch.setattr(tuning, "_measure", counted)
   with jax.enable_x64(True):
     assert sampled() == expected
     # The draft lengths are measured here.
     assert tokens(generate(target, draft, **SIZES)) == tokens(plain)
-  assert tuning._measured
+  assert measured
 
 
 def test_a_user_s_drafter_needs_networks_of_its_names(setup):

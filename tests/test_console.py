@@ -9,8 +9,9 @@ import jax
 import pytest
 from tqdm import tqdm
 
-from specdec_t5x import console, tuning
+from specdec_t5x import console, speed, tuning
 from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.decoding.contracts import lengths_of
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import network_for
@@ -131,10 +132,12 @@ def timed(is_kept=False):
 def test_the_speedup_follows_from_iterations_of_this_run(clock):
   decode(clock)
   # 250 calls with 3.2 drafted tokens: the longest drafts, 20 ms; 10 encoder calls.
-  speed = (1000 * 0.010 + 1.0) / (250 * 0.020 + 2.0)
+  expected = (1000 * 0.010 + 1.0) / (250 * 0.020 + 2.0)
   ((job, decoder),) = timed()
-  found = tuning.speed_by_iterations(job, decoder, STATISTICS)
-  assert found == pytest.approx(speed)
+  found = speed.speedup_of_run(
+    decoder.policy, lengths_of(job.decoder.drafter), STATISTICS, job.output_length
+  )
+  assert found == pytest.approx(expected)
   assert writer.closing(STATISTICS, True, timed()) == [
     "4.00 tokens per target call (10 examples, 1000 tokens).",
     "75% of the drafted tokens were accepted, and 0.930 of the tested tokens (alpha).",
@@ -158,7 +161,7 @@ def test_the_last_lines_have_the_reason_for_no_drafts(clock):
   tuned = timed()
   assert writer.closing(nothing, True, tuned) == [
     "Nothing was drafted.",
-    tuned[0][1].policy.outlook((0, 1, 2)),
+    speed.outlook(tuned[0][1].policy, (0, 1, 2)),
     "10 examples, 1000 tokens, 2.00 ms per token.",
     "--gin.GAMMA=5 --gin.GAMMA_POLICY=\"'fixed'\" drafts 5 tokens per target call in "
     "every case.",

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec_t5x import speed
 from specdec_t5x.build import policy_for
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -19,7 +20,7 @@ from specdec_t5x.decoding.contracts import Policy
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.loop import generate
 from specdec_t5x.decoding.policies import Counts, Fixed
-from specdec_t5x.decoding.state import no_info, row_keys
+from specdec_t5x.decoding.state import StepInfo, row_keys
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.heads import HeadDraft
@@ -185,8 +186,8 @@ def test_the_length_with_the_most_tokens_per_second_is_chosen(lengths):
     speeds = expected_tokens(alpha, np.array(lengths)) / seconds
     result = chosen(policy, accepted, tried, lengths)
     assert (result == result[0]).all(), "one length for the batch"
-    speed = speeds[lengths.index(result[0])]
-    np.testing.assert_allclose(speed, speeds.max(), rtol=1e-5)
+    found = speeds[lengths.index(result[0])]
+    np.testing.assert_allclose(found, speeds.max(), rtol=1e-5)
 
 
 def test_every_row_has_the_best_length_of_the_row():
@@ -230,7 +231,7 @@ def test_rows_rest_after_failed_drafts_until_the_counts_decay(policy, tried, siz
   lengths = tuple(range(len(policy.seconds)))
   for _ in range(300):
     result.append(int(policy.lengths(counts, lengths)[0]))
-    counts = policy.update(counts, no_info(1))
+    counts = policy.update(counts, StepInfo.zeros(1))
   assert (result[0], result[-1]) == sizes
   assert result == sorted(result)
 
@@ -240,19 +241,19 @@ def test_without_measured_times_the_longest_draft_is_chosen():
     for policy in (CostAware(), CostAware(by_row=True)):
       assert chosen(policy, [accepted], [tried], (0, 1, 2, 5)) == 5
       assert not policy.may_rest
-      assert policy.pays((0, 5))
+      assert speed.pays(policy, (0, 5))
 
 
 def test_drafts_without_a_gain_at_the_prior_are_never_tried():
   # 1.75 and 2.31 tokens at alpha 0.75; a draft should gain a fifth to be tried.
   lengths = 0, 1, 2
-  assert CostAware((1.0, 1.45, 2.5)).pays(lengths)
-  assert not CostAware((1.0, 1.47, 1.94)).pays(lengths)
-  assert "Decoding plainly" in CostAware((1.0, 1.47, 1.94)).outlook(lengths)
-  assert CostAware((1.0, 1.47, 1.94), prior_alpha=0.9).pays(lengths)
+  assert speed.pays(CostAware((1.0, 1.45, 2.5)), lengths)
+  assert not speed.pays(CostAware((1.0, 1.47, 1.94)), lengths)
+  assert "Decoding plainly" in speed.outlook(CostAware((1.0, 1.47, 1.94)), lengths)
+  assert speed.pays(CostAware((1.0, 1.47, 1.94), prior_alpha=0.9), lengths)
   # Drafts of all or nothing: 1 + 0.75 + 0.5625 tokens.
-  assert CostAware((1.0, 1.92)).pays((0, 2))
-  assert not CostAware((1.0, 1.94)).pays((0, 2))
+  assert speed.pays(CostAware((1.0, 1.92)), (0, 2))
+  assert not speed.pays(CostAware((1.0, 1.94)), (0, 2))
   # (1 + a) / (1.4 / 1.75 + b) with the encoders' times a and b per token.
   gains = {
     (0.0, 0.0): 1.25,
@@ -262,7 +263,7 @@ def test_drafts_without_a_gain_at_the_prior_are_never_tried():
   }
   for prepare, gain in gains.items():
     policy = CostAware((1.0, 1.4), prepare=prepare)
-    assert policy.speedup(0.75, (0, 1)) == pytest.approx(gain)
+    assert speed.speedup(policy, 0.75, (0, 1)) == pytest.approx(gain)
 
 
 # ---- Drafters that can't continue after a rest ----

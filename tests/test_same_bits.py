@@ -10,7 +10,7 @@ import pytest
 
 from specdec_t5x import api, build
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.decoding.decoder import FIXED_WIDTH, Decoder, in_blocks_of
+from specdec_t5x.decoding.decoder import FIXED_WIDTH, Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
@@ -18,6 +18,7 @@ from specdec_t5x.native import platforms
 from specdec_t5x.network import functional
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import network_for
+from specdec_t5x.network.net import in_blocks_of
 from tests import networks
 
 SHAPE = {"vocab_size": 40, "emb_dim": 64, "num_heads": 2, "head_dim": 32}

@@ -225,7 +225,7 @@ def counting_calls(decode: Decode):
       return states[-1]
 
     decoded = generate(how, state, keeping)
-    return decoded, _calls(states[-1].state.drafter_state)
+    return decoded, _calls(states[-1][0].drafter_state)
 
   return run
 

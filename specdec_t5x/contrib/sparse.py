@@ -14,17 +14,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.contrib.truncation import SparseProbs, Truncation
-from specdec_t5x.core.distributions import AdjustFn, Sampling, perturbed
+from specdec_t5x.core.distributions import AdjustFn, Sampling
 from specdec_t5x.core.knobs import knob
+from specdec_t5x.core.noise import perturbed
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, check_uniforms
 from specdec_t5x.decoding.contracts import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.draft_model import (
-  ChainDrafter,
-  gamma_knob,
-  likeliest,
-  read_last,
-)
+from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob, likeliest
+from specdec_t5x.network.net import read_last
 
 
 @dataclasses.dataclass(frozen=True)

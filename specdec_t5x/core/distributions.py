@@ -100,44 +100,20 @@ def draw(
 ) -> tuple[Int[Array, "*batch"], Float[Array, "*batch V"]]:
   """Returns a token and the distribution that it is drawn from.
 
-  Args:
-    logits: of any float dtype.
-    sampling: the adjustment.
-    uniforms: in [0, 1), as for `sample`; unused at temperature 0. For coupled draws the
-      uniforms of the token's position, as for `noise.race`.
-    adjust: computes the distribution.
+  The uniforms are those of `sample`, or for coupled draws those of `noise.race`, which
+  belong to the token's position. They are unused at temperature 0.
   """
   probs = adjust(logits, sampling)
   if sampling.greedy:
     token = argmax(logits)
   elif sampling.coupled:
-    token = argmax(_race(probs, uniforms))
+    # Here alone: only coupled draws need the noise.
+    from specdec_t5x.core.noise import race
+
+    token = argmax(race(probs, uniforms))
   else:
     token = sample(probs, uniforms)
   return token.astype(jnp.int32), probs
-
-
-def perturbed(
-  logits: Float[Array, "*batch V"],
-  sampling: Sampling,
-  uniforms: Float[Array, "*#batch L"],
-  adjust: AdjustFn,
-) -> Float[Array, "*batch V"]:
-  """Returns log p plus noise for coupled draws, and the logits otherwise.
-
-  A draft with certain tokens takes the argmax of the result. The arguments are as in
-  `draw`.
-  """
-  if sampling.greedy or not sampling.coupled:
-    return logits
-  return jnp.log(_race(adjust(logits, sampling), uniforms))
-
-
-def _race(probs, uniforms):
-  # Here alone: only coupled draws need the noise.
-  from specdec_t5x.core.noise import race
-
-  return race(probs, uniforms)
 
 
 def residual(

@@ -12,6 +12,8 @@ Shapes: L uniforms per decision, V vocabulary.
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
+from specdec_t5x.core.distributions import AdjustFn, Sampling
+
 # The noise is computed from the last WORDS uniforms of a decision.
 WORDS = 3
 
@@ -27,6 +29,22 @@ def race(
       shapes and distributions.
   """
   return probs / exponentials(uniforms, probs.shape[-1])
+
+
+def perturbed(
+  logits: Float[Array, "*batch V"],
+  sampling: Sampling,
+  uniforms: Float[Array, "*#batch L"],
+  adjust: AdjustFn,
+) -> Float[Array, "*batch V"]:
+  """Returns log p plus noise for coupled draws, and the logits otherwise.
+
+  A draft with certain tokens takes the argmax of the result. The arguments are as in
+  `distributions.draw`.
+  """
+  if sampling.greedy or not sampling.coupled:
+    return logits
+  return jnp.log(race(adjust(logits, sampling), uniforms))
 
 
 def exponentials(

@@ -146,9 +146,6 @@ class Rule(abc.ABC):
       proposal: the draft.
       uniforms: independent draws from U[0, 1): L for the test of each drafted node, and
         the last L for the next token.
-
-    Returns:
-      The verdict.
     """
 
   def at(self, sampling: Sampling) -> tuple["Rule", Sampling]:
@@ -174,18 +171,14 @@ class Cache(Protocol):
 
   def at(self, index: Int[Array, "B"]) -> "Cache":
     """Returns the cache with `index` committed entries per row."""
-    ...
 
   def gathered(
     self, sources: Int[Array, "B M"], destination: Int[Array, "B"]
   ) -> "Cache":
     """Returns the cache with M entries of each row copied to consecutive slots.
 
-    Args:
-      sources: the slots to copy; every slot is read before any slot is written.
-      destination: the first of the M slots to write.
+    Every slot of `sources` is read before any slot from `destination` on is written.
     """
-    ...
 
 
 # (cache, tokens [B, N], positions=None, tree=None) -> (logits [B, N, V], features
@@ -199,23 +192,9 @@ ExtendFn = Callable[..., tuple[Float[Array, "B N V"], Float[Array, "B N D"], Cac
 EndTokens = int | tuple[int, ...]
 
 
-def as_tuple(eos_id: EndTokens) -> tuple[int, ...]:
-  """Returns the EOS tokens as a tuple.
-
-  >>> as_tuple(1), as_tuple((1, 107))
-  ((1,), (1, 107))
-  """
-  return eos_id if isinstance(eos_id, tuple) else (eos_id,)
-
-
 def is_end(tokens: Int[Array, "*B"], eos_id: EndTokens) -> Bool[Array, "*B"]:
-  """Returns whether each token is an EOS token.
-
-  Args:
-    tokens: token ids.
-    eos_id: the EOS token, or a tuple of all EOS tokens.
-  """
-  ids = as_tuple(eos_id)
+  """Returns whether each token is an EOS token."""
+  ids = eos_id if isinstance(eos_id, tuple) else (eos_id,)
   return functools.reduce(jnp.logical_or, [tokens == token for token in ids])
 
 

@@ -14,19 +14,18 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 from flax.linen.partitioning import axis_rules, get_axis_rules
-from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Int, Key
 
 from specdec_t5x.decoding.contracts import Policy
-from specdec_t5x.decoding.state import Carry, Decoded, DecodeState, no_info
+from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.network.inputs import input_lengths
+from specdec_t5x.network.net import run_if
 
 _AXIS = "data"
 
-# (inputs, keys of their rows, has_room=True) -> first states. Caches that are copied
-# into a row need no room for outputs.
-EncodeFn = Callable[..., DecodeState]
+# (inputs, keys of their outputs) -> first states.
+EncodeFn = Callable[[Int[Array, "I E"], Key[Array, "R"]], DecodeState]
 
 
 @flax.struct.dataclass
@@ -68,7 +67,7 @@ class Queue:
       outputs.
     holds: numbers of the outputs that the rows decode; R for rows without an output.
     done: the finished outputs, in the request's order; zeros for unfinished outputs.
-    encode: makes first states.
+    encode: makes `starts`.
   """
 
   inputs: Int[Array, "I E"]
@@ -82,121 +81,110 @@ class Queue:
   done: Decoded
   encode: EncodeFn = flax.struct.field(pytree_node=False)
 
-  @property
-  def size(self) -> int:
-    """The number of outputs (R)."""
-    return self.keys.shape[0]
-
-  def waiting(self, carry: Carry) -> Bool[Array, "B"]:
+  def waiting(self, state: DecodeState) -> Bool[Array, "B"]:
     """Returns which rows have an output to store, or an input to take."""
-    return carry.state.ended & ((self.holds < self.size) | (self.next < self.count))
+    has_output = self.holds < self.keys.shape[0]
+    return state.ended & (has_output | (self.next < self.count))
 
   def decoded(self, policy_state: Any) -> Decoded:
     """Returns all outputs in the request's order, with the policy's last state."""
 
     def pad_rows(x):
-      return jnp.pad(x, [(0, self.size - len(x))] + [(0, 0)] * (x.ndim - 1))
+      surplus = self.keys.shape[0] - len(x)
+      return jnp.pad(x, [(0, surplus)] + [(0, 0)] * (x.ndim - 1))
 
     return self.done.replace(policy_state=jax.tree.map(pad_rows, policy_state))
 
 
-def queued(
-  encode: EncodeFn, request: Request, slots: int, max_length: int
-) -> tuple[DecodeState, Queue]:
-  """Returns the state of `slots` rows that decode nothing yet, and the queue.
+def queue_of(
+  encode: EncodeFn, request: Request, state: DecodeState, max_length: int
+) -> Queue:
+  """Returns the queue before the first iteration.
 
   Args:
-    encode: makes first states, of as many inputs as there are rows.
+    encode: makes first states, of as many inputs as there are rows. The states are
+      copied into rows, so their caches need no room for outputs.
     request: the inputs.
-    slots: the number of rows.
+    state: the rows, which decode nothing yet.
     max_length: the most tokens of an output.
   """
-  rows, per_input = request.keys.shape[0], request.per_input
+  outputs, per_input = request.keys.shape[0], request.per_input
+  rows = state.lengths.shape[0]
   # The longest inputs come first, so that long outputs begin early and inputs of
   # similar length are encoded together. Unwanted inputs come last.
   lengths = input_lengths(request.inputs)
   order = jnp.argsort(jnp.where(request.is_wanted, -lengths, 1))
-  places = jnp.arange(rows).reshape(-1, per_input)[order].ravel()
-  inputs, keys = request.inputs[order], request.keys[places]
-  chunk = -(-slots // per_input)
-  first_inputs, first_keys = inputs[:chunk], keys[: chunk * per_input]
-  blank = _blank(encode, first_inputs, first_keys, has_room=True)
-  state = jax.tree.map(lambda x: x[:slots], blank)
-  observed = jax.tree.map(
-    lambda x: jnp.zeros((rows, *x.shape[1:]), x.dtype), state.observed
-  )
-  tokens = jnp.zeros((rows, max_length), jnp.int32)
-  queue = Queue(
-    inputs=inputs,
-    keys=keys,
-    places=jnp.append(places, rows),
+  places = jnp.arange(outputs).reshape(-1, per_input)[order].ravel()
+  return Queue(
+    inputs=request.inputs[order],
+    keys=request.keys[places],
+    places=jnp.append(places, outputs),
     count=request.is_wanted.sum() * per_input,
     next=jnp.int32(0),
     read=jnp.int32(0),
-    starts=_blank(encode, first_inputs, first_keys, has_room=False),
-    holds=jnp.full(slots, rows),
-    done=Decoded(tokens, jnp.zeros(rows), no_info(rows), observed),
+    starts=blank(encode, request, -(-rows // per_input) * per_input),
+    holds=jnp.full(rows, outputs),
+    done=jax.tree.map(
+      lambda x: jnp.zeros((outputs, *x.shape[1:]), x.dtype), state.decoded(max_length)
+    ),
     encode=encode,
   )
-  # Rows that decode nothing still need a valid length.
-  return state.replace(ended=queue.holds == rows, lengths=state.lengths + 1), queue
 
 
-def _blank(encode: EncodeFn, inputs: Array, keys: Array, has_room: bool) -> DecodeState:
-  """Returns zeros of the shapes of first states."""
+def blank(encode: EncodeFn, request: Request, rows: int) -> DecodeState:
+  """Returns zeros with the shapes of first states: rows that decode nothing yet."""
+  inputs = -(-rows // request.per_input)
 
   def encoded():
-    leaves, structure = jax.tree.flatten(encode(inputs, keys, has_room))
+    first = encode(request.inputs[:inputs], request.keys[: inputs * request.per_input])
+    leaves, structure = jax.tree.flatten(first.replace(policy_state=None))
     # A state can't be made of shapes alone: the call of this function makes the state.
     return jax.tree_util.Partial(structure.unflatten, leaves)
 
   shapes = jax.eval_shape(encoded)
-  blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)()
-  return blank.replace(policy_state=None)
+  state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype)[:rows], shapes)()
+  # Rows that decode nothing still need a valid length.
+  return state.replace(ended=~state.ended, lengths=state.lengths + 1)
 
 
-def refill(carry: Carry, policy: Policy) -> Carry:
+def refill(
+  state: DecodeState, queue: Queue, policy: Policy
+) -> tuple[DecodeState, Queue]:
   """Gives the next inputs of the queue, if there are any, to rows that have ended."""
-  if carry.queue is None:
-    return carry
-
-  def waits(carry):
-    return carry.queue.waiting(carry).any()
-
-  policy_state, holds = carry.state.policy_state, carry.queue.holds
-  carry = carry.replace(state=carry.state.replace(policy_state=None))
+  policy_state, holds = state.policy_state, queue.holds
   # One row at a time, so that no more is copied than the new rows.
-  carry = jax.lax.while_loop(waits, _refill_row, carry)
-  policy_state = policy.start(holds.size, policy_state, carry.queue.holds != holds)
-  return carry.replace(state=carry.state.replace(policy_state=policy_state))
-
-
-def _refill_row(carry: Carry) -> Carry:
-  """Stores the output of one row, and gives the row the next input, if there is one."""
-  lacks_input = carry.queue.next == carry.queue.read
-  lacks_input &= carry.queue.next < carry.queue.count
-  queue = run_if(lacks_input, _encode_next, carry.queue)
-  state = carry.state
-  row = jnp.argmax(queue.waiting(carry))
-  ended = Decoded(
-    state.outputs(queue.done.tokens.shape[1]),
-    state.scores,
-    carry.statistics,
-    state.observed,
+  state, queue = jax.lax.while_loop(
+    lambda carry: carry[1].waiting(carry[0]).any(),
+    lambda carry: _refill_row(*carry),
+    (state.replace(policy_state=None), queue),
   )
+  policy_state = policy.start(holds.size, policy_state, queue.holds != holds)
+  return state.replace(policy_state=policy_state), queue
+
+
+def _refill_row(state: DecodeState, queue: Queue) -> tuple[DecodeState, Queue]:
+  """Stores the output of one row, and gives the row the next input, if there is one."""
+  has_next = queue.next < queue.count
+  queue = run_if(has_next & (queue.next == queue.read), _encode_next, queue)
+  row = jnp.argmax(queue.waiting(state))
   # A row that decodes nothing stores beyond the last place: nothing.
   place = queue.places[queue.holds[row]]
   done = jax.tree.map(
-    lambda outputs, x: outputs.at[place].set(x[row], mode="drop"), queue.done, ended
+    lambda outputs, x: outputs.at[place].set(x[row], mode="drop"),
+    queue.done,
+    state.decoded(queue.done.tokens.shape[1]),
   )
-  has_next = queue.next < queue.count
   start = queue.next % queue.starts.lengths.shape[0]
-  state = _put_row(state, row, queue.starts, start)
+
+  def put(x, starts):
+    new = jax.lax.dynamic_index_in_dim(starts, start, 0)
+    return jax.lax.dynamic_update_slice(x, new, (row, *[0] * (x.ndim - 1)))
+
+  # The caches of the first states are short: the rest of a cache's row stays stale.
+  state = jax.tree.map(put, state, queue.starts)
   state = state.replace(ended=state.ended.at[row].set(~has_next))
-  statistics = jax.tree.map(lambda total: total.at[row].set(0), carry.statistics)
-  holds = queue.holds.at[row].set(jnp.where(has_next, queue.next, queue.size))
-  queue = queue.replace(done=done, holds=holds, next=queue.next + has_next)
-  return carry.replace(state=state, statistics=statistics, queue=queue)
+  holds = queue.holds.at[row].set(jnp.where(has_next, queue.next, queue.keys.shape[0]))
+  return state, queue.replace(done=done, holds=holds, next=queue.next + has_next)
 
 
 def _encode_next(queue: Queue) -> Queue:
@@ -210,55 +198,33 @@ def _encode_next(queue: Queue) -> Queue:
 
   inputs = entries(queue.inputs, queue.read // per_input, count // per_input)
   keys = entries(queue.keys, queue.read, count)
-  starts = queue.encode(inputs, keys, False).replace(policy_state=None)
+  starts = queue.encode(inputs, keys).replace(policy_state=None)
   return queue.replace(starts=starts, read=queue.read + count)
-
-
-def _put_row(state: Any, row: int | Array, starts: Any, start: int | Array) -> Any:
-  """Returns the state with a row of `starts`; the rest of a cache's row stays stale."""
-
-  def put(x, first):
-    new = jax.lax.dynamic_index_in_dim(first, start, 0)
-    return jax.lax.dynamic_update_slice(x, new, (row, *[0] * (x.ndim - 1)))
-
-  return jax.tree.map(put, state, starts)
-
-
-def run_if(condition: Bool[Array, ""], run: Callable[[Any], Any], carry: Any) -> Any:
-  """Returns `run(carry)` if the condition holds, otherwise the carry.
-
-  A loop of at most one turn, not `lax.cond`: XLA updates the carry of a loop in place,
-  but copies it, with whole caches, into and out of a branch.
-  """
-
-  def turn(state):
-    return jnp.array(False), run(state[1])
-
-  return jax.lax.while_loop(lambda state: state[0], turn, (condition, carry))[1]
 
 
 def by_shard(
   decode_part: Callable[[Request, int], Decoded], request: Request, slots: int
 ) -> Decoded:
-  """Decodes the inputs of shards independently.
+  """Decodes the inputs of shards independently, `slots` rows at once over all devices.
 
-  Shards wait for one another only at the end. Within a shard the rules that divide
-  parameters over the axis 'model' stay in force.
-
-  Args:
-    decode_part: decodes a shard's inputs with a number of rows.
-    request: the inputs.
-    slots: rows at once, over all devices.
+  `decode_part` decodes a shard's inputs with a number of rows. Shards wait for one
+  another only at the end. Within a shard the rules that divide parameters over the axis
+  'model' stay in force.
 
   Raises:
     ValueError: if the rows can't be divided equally among the devices, or if the
       devices that rows lie on are unknown.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty:
-    _check_undivided()
-    return decode_part(request, slots)
-  shards = mesh.shape.get(_AXIS, 1)
+  # The partitioner of upstream T5X has axis rules, but enters its mesh in a way that
+  # JAX no longer shows.
+  if mesh.empty and jax.device_count() > 1 and get_axis_rules():
+    raise ValueError(
+      f"SLOTS on several devices ({jax.device_count()}) needs a partitioner that "
+      "enters the mesh with jax.set_mesh, such as t5x_runtime's: otherwise a row would "
+      "take the inputs of another device. Leave SLOTS at 0."
+    )
+  shards = 1 if mesh.empty else mesh.shape.get(_AXIS, 1)
   if shards == 1:
     return decode_part(request, slots)
   if slots % shards:
@@ -267,16 +233,12 @@ def by_shard(
       f"{slots}: every device decodes an equal number of rows. Change SLOTS or "
       "PjitPartitioner.num_partitions."
     )
-  return _mapped(decode_part, mesh, slots // shards)(request)
-
-
-def _mapped(decode_part, mesh: AbstractMesh, slots: int):
   # Within a shard the rows are not divided over any axis.
   rules = [(name, None if axis == _AXIS else axis) for name, axis in get_axis_rules()]
 
   def decode_shard(request):
     with axis_rules(rules):
-      return decode_part(request, slots)
+      return decode_part(request, slots // shards)
 
   return jax.shard_map(
     decode_shard,
@@ -285,18 +247,4 @@ def _mapped(decode_part, mesh: AbstractMesh, slots: int):
     out_specs=P(_AXIS),
     axis_names={_AXIS},
     check_vma=False,
-  )
-
-
-def _check_undivided() -> None:
-  """Raises a ValueError if rows may be divided over a mesh that JAX does not show.
-
-  The partitioner of upstream T5X has axis rules, but enters its mesh in a way that JAX
-  no longer shows.
-  """
-  if jax.device_count() > 1 and get_axis_rules():
-    raise ValueError(
-      f"SLOTS on several devices ({jax.device_count()}) needs a partitioner that "
-      "enters the mesh with jax.set_mesh, such as t5x_runtime's: otherwise a row would "
-      "take the inputs of another device. Leave SLOTS at 0."
-    )
+  )(request)

@@ -1,4 +1,4 @@
-"""The contracts of a decode: networks as functions, drafters, policies, observers.
+"""The contracts of a decode: drafters, policies, observers.
 
 `Drafter` and `Policy` are the bases of those of this package, and of your own. A policy
 decides by the outcome of a row's earlier iterations, and knows no token of the next
@@ -20,33 +20,10 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec_t5x.core.distributions import AdjustFn, Sampling
 from specdec_t5x.core.knobs import check_knobs
 from specdec_t5x.core.tree import Tree
-from specdec_t5x.core.types import Cache, EndTokens, ExtendFn, Proposal, Rule, Verdict
+from specdec_t5x.core.types import Cache, EndTokens, Proposal, Rule, Verdict
 from specdec_t5x.decoding.state import DecodeState, Iteration, StepInfo
+from specdec_t5x.network.net import Net
 from specdec_t5x.network.vocabulary import check_same_vocabulary
-
-
-@dataclasses.dataclass(frozen=True)
-class Net:
-  """A network as functions. The last three attributes are the target's alone.
-
-  Attributes:
-    extend: scores tokens on a cache; the target's cache is the state's `target_cache`.
-    vocab_size: V.
-    params: the parameters.
-    derived: arrays that were computed from the parameters, by name (`Drafter.derive`).
-    logits: the projection of features to logits.
-    embed: the embedding of tokens.
-    without: makes `extend` of the target without the named sublayers, on the target's
-      caches, optionally with rounded matrices.
-  """
-
-  extend: ExtendFn
-  vocab_size: int
-  params: Any = None
-  derived: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  logits: Callable[[Float[Array, "*B D"]], Float[Array, "*B V"]] | None = None
-  embed: Callable[[Int[Array, "*B"]], Float[Array, "*B D"]] | None = None
-  without: Callable[..., ExtendFn] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +45,7 @@ class Context:
     widths: the widths of the target's blocks to choose from; empty for whole blocks.
     behind: the most known tokens that a draft's cache may lack: the last drafted token,
       the target's token after the draft, and one token for each outer speculation.
+    room: a row's cache slots for the output.
   """
 
   drafter: "Drafter | None"
@@ -82,6 +60,7 @@ class Context:
   networks: Mapping[str, Net] = dataclasses.field(default_factory=dict)
   widths: tuple[int, ...] = ()
   behind: int = 2
+  room: int = 0
 
   def draft_lengths(self, state: DecodeState) -> Int[Array, "B"]:
     """Returns the most drafted tokens of each row that count in the next iteration.
@@ -152,9 +131,7 @@ class Drafter(abc.ABC):
 
   A drafter defines `tree` and `propose`; a drafter with networks or a state (any
   pytree) also defines `networks`, `start` and `commit`. Everything else has a default.
-
-  Attributes:
-    traits: the declared facts.
+  `context` is how to decode, with the drafter's networks as functions.
   """
 
   traits: ClassVar[Traits] = Traits()
@@ -195,8 +172,8 @@ class Drafter(abc.ABC):
     """Returns the first state.
 
     Args:
-      context: the decode's networks and settings.
-      caches: the first caches of the drafter's networks, by name; they lack the last
+      context: how to decode.
+      caches: the first caches of the drafter's networks, by name, without the last
         token before the output.
       source: the encoder's inputs of the rows, zero-padded; empty without an encoder.
     """
@@ -209,12 +186,11 @@ class Drafter(abc.ABC):
     """Drafts the continuation of each row.
 
     Args:
-      context: the decode's networks and settings.
-      state: the decode's state: tokens, lengths, the target's cache, and the state of
-        this drafter.
+      context: how to decode.
+      state: the decode's state, with the state of this drafter.
       uniforms: independent draws from U[0, 1), L for each of C decisions. If draws are
         coupled, the i-th belong to the i-th position after the known tokens, and the
-        argmax of `core.distributions.perturbed` is likely the target's token.
+        argmax of `core.noise.perturbed` is likely the target's token.
 
     Returns:
       The proposal, with exactly the distributions q that the tokens were drawn from,
@@ -230,22 +206,14 @@ class Drafter(abc.ABC):
   ) -> Any:
     """Returns the state after the target has verified the last proposal.
 
-    Args:
-      context: the decode's networks and settings.
-      drafter_state: the state after `propose`.
-      verdict: the accepted path and the next token.
-      features: the target's features at each node of the tree.
+    `drafter_state` is the state after `propose`, and `features` are the target's
+    features at each node of the tree.
     """
     del context, verdict, features
     return drafter_state
 
   def check(self, target: Any, batch: Batch | None = None) -> None:
-    """Raises a ValueError if this drafter can't draft for a target network.
-
-    Args:
-      target: the target network.
-      batch: the size of a batch, once it is known.
-    """
+    """Raises a ValueError if this drafter can't draft for a target network."""
     del batch
     for name, network in self.networks.items():
       check_same_vocabulary(target, network, name)
@@ -266,11 +234,6 @@ def lengths_of(drafter: Drafter) -> tuple[int, ...]:
   if drafter.traits.stops is Stops.AT_LENGTH:
     return tuple(range(drafter.depth + 1))
   return 0, drafter.depth
-
-
-def has_default_length(drafter: Drafter) -> bool:
-  """Returns whether nobody chose the draft length; the outputs may then be shorter."""
-  return getattr(drafter, "gamma", getattr(drafter, "shape", 0)) is None
 
 
 class Policy(abc.ABC):
@@ -302,9 +265,7 @@ class Policy(abc.ABC):
   def lengths(self, policy_state: Any, choices: tuple[int, ...]) -> Int[Array, "#B"]:
     """Returns how many tokens each row drafts next, or one number for all rows.
 
-    Args:
-      policy_state: the policy's state.
-      choices: draft lengths of different cost (`lengths_of`).
+    `choices` are the draft lengths of different cost (`lengths_of`).
     """
 
   def update(self, policy_state: Any, info: StepInfo) -> Any:
@@ -315,32 +276,14 @@ class Policy(abc.ABC):
 
 @runtime_checkable
 class Observer(Protocol):
-  """Records iterations, in arrays with a row for each output."""
+  """Records iterations, in arrays with a row for each output.
+
+  A decoder's observer (`Decoder.observer`) has two more methods, `check` and
+  `auxiliary`: see `contrib.online.rejections.KeepRejections`.
+  """
 
   def start(self, rows: int, max_length: int) -> Any:
     """Returns the record before the first iteration."""
 
   def observe(self, record: Any, before: DecodeState, iteration: Iteration) -> Any:
-    """Returns the record after one more iteration.
-
-    Args:
-      record: the record so far.
-      before: the state at the beginning of the iteration.
-      iteration: the iteration.
-    """
-
-
-@runtime_checkable
-class Keeper(Observer, Protocol):
-  """An observer that a decoder holds (`Decoder.observer`)."""
-
-  def check(self, target: Any, num_decodes: int = 1) -> None:
-    """Raises a ValueError if the observer can't watch such decodes."""
-
-  def auxiliary(self, kept: Any, given: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns auxiliary values for T5X's models.
-
-    Args:
-      kept: the record of the outputs, by row.
-      given: 'encoder_inputs' [B, E], and under T5X's `infer` the examples of the rows.
-    """
+    """Returns the record after an iteration from the state `before`."""

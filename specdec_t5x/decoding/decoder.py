@@ -19,16 +19,15 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.core.rules import rule_at
 from specdec_t5x.core.rules.token import Token
-from specdec_t5x.core.types import EndTokens, ExtendFn, Rule
+from specdec_t5x.core.types import EndTokens, Rule
 from specdec_t5x.decoding import batching
+from specdec_t5x.decoding.batching import Request
 from specdec_t5x.decoding.contracts import (
   Context,
   Drafter,
-  Keeper,
-  Net,
+  Observer,
   Policy,
   Stops,
-  has_default_length,
   lengths_of,
 )
 from specdec_t5x.decoding.loop import generate
@@ -38,8 +37,8 @@ from specdec_t5x.native import distributions, platforms
 from specdec_t5x.native.cuda import step as draft_step
 from specdec_t5x.network import certified, functional
 from specdec_t5x.network.functional import Network
-from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.network.inputs import without_padding
+from specdec_t5x.network.net import block_widths, first_caches, nets_of
 
 # The fixed width of blocks: on GPUs and TPUs a product of eight rows costs as much as a
 # product of a single row.
@@ -75,7 +74,7 @@ class Decoder:
   rule: Rule = dataclasses.field(default_factory=Token)
   policy: Policy = dataclasses.field(default_factory=Fixed)
   slots: int = 0
-  observer: Keeper | None = None
+  observer: Observer | None = None
   same_bits: bool | None = None
   block: int = 1
 
@@ -161,20 +160,20 @@ class Decoder:
     Plain and speculative decoding then compute equal bits. The default is True for one
     row at once on GPUs and TPUs.
     """
-    if self.same_bits is None:
-      is_cheap = min(rows, self.slots or rows) == 1
-      is_cheap = is_cheap and not platforms.wide_blocks_cost_more()
-      return is_cheap and self._fits_fixed_width
-    return self.same_bits
+    if self.same_bits is not None:
+      return self.same_bits
+    is_cheap = min(rows, self.slots or rows) == 1
+    is_cheap = is_cheap and not platforms.wide_blocks_cost_more()
+    return is_cheap and self._fits_fixed_width
 
   def check(self, sampling: Sampling, max_length: int, num_decodes: int) -> None:
     """Raises a ValueError if these settings do not go together."""
     if self.observer:
       self.observer.check(self.target, num_decodes)
     certified.is_used(self.target.config, self._reads_argmaxes(sampling))
-    if self.drafter is None or has_default_length(self.drafter):
-      return
-    if self.drafter.depth >= max_length:
+    # Without a chosen length, only as many tokens are drafted as can count.
+    chosen = getattr(self.drafter, "gamma", getattr(self.drafter, "shape", 0))
+    if self.drafter and chosen is not None and self.drafter.depth >= max_length:
       raise ValueError(
         f"GAMMA={self.drafter.depth} is too long a draft for outputs of {max_length} "
         f"tokens: at most {max_length - 1} drafted tokens can count, because every "
@@ -185,11 +184,7 @@ class Decoder:
   def derive(
     self, sampling: Sampling, name: str = "target"
   ) -> dict[str, Callable[[Any], Any]]:
-    """Returns functions of a network's parameters that the decode needs.
-
-    Args:
-      sampling: the adjustment of all distributions.
-      name: the name of the network.
+    """Returns functions of a named network's parameters that the decode needs.
 
     Raises:
       ValueError: if settings ask for arrays that can't be derived.
@@ -229,7 +224,10 @@ class Decoder:
     """
     if is_wanted is None:
       is_wanted = jnp.ones(len(inputs), bool)
-    request = batching.Request(inputs, keys, is_wanted, policy_state)
+    request = Request(inputs, keys, is_wanted, policy_state)
+    make_context = functools.partial(
+      self.context, params, sampling=sampling, max_length=max_length, eos_id=eos_id
+    )
 
     def run(request, ctx, state, queue=None):
       rows = state.lengths.shape[0]
@@ -238,14 +236,17 @@ class Decoder:
       return generate(ctx, state, queue=queue, observe=self.observer)
 
     def decode_part(request, slots):
-      count = -(-slots // request.per_input) * request.per_input
-      ctx = self.context(params, count, sampling, max_length, eos_id)
-      encode = functools.partial(self.encode, ctx)
-      return run(request, ctx, *batching.queued(encode, request, slots, max_length))
+      # As many inputs are encoded at once as there are rows.
+      ctx = make_context(-(-slots // request.per_input) * request.per_input)
+      state = batching.blank(functools.partial(self.encode, ctx), request, slots)
+      # The caches are copied into rows, and need no room for outputs.
+      encode = functools.partial(self.encode, dataclasses.replace(ctx, room=0))
+      queue = batching.queue_of(encode, request, state, max_length)
+      return run(request, ctx, state, queue)
 
     if 0 < self.slots < keys.shape[0]:
       return batching.by_shard(decode_part, request, self.slots)
-    ctx = self.context(params, keys.shape[0], sampling, max_length, eos_id)
+    ctx = make_context(keys.shape[0])
     state = self.encode(ctx, inputs, keys)
     is_filler = ~jnp.repeat(is_wanted, request.per_input)
     return run(request, ctx, state.replace(ended=state.ended | is_filler))
@@ -258,10 +259,17 @@ class Decoder:
     max_length: int,
     eos_id: EndTokens,
   ) -> Context:
-    """Returns how to decode; arguments as for `decode`, and the number of rows."""
+    """Returns how to decode a number of rows; the arguments are as for `decode`."""
     rule, drawn, rule_sampling = self.at(sampling)
-    networks = self.drafter.networks if self.drafter else {}
     is_fixed = self.is_fixed(rows)
+    overrun = FIXED_WIDTH - 1 if is_fixed else self._drafted
+    nets = nets_of(
+      self.networks,
+      params,
+      taps=self.drafter.traits.taps if self.drafter else 1,
+      width=FIXED_WIDTH if is_fixed else self.block,
+      reads_argmaxes=self._reads_argmaxes(sampling),
+    )
     return Context(
       drafter=self.drafter,
       rule=rule,
@@ -271,60 +279,28 @@ class Decoder:
       adjust=distributions.adjusted_probs,
       max_length=max_length,
       eos_id=eos_id,
-      target=self._target_net(
-        params, sampling, FIXED_WIDTH if is_fixed else self.block
-      ),
-      networks={name: self._net(name, params) for name in networks},
+      target=nets.pop("target"),
+      networks=nets,
       widths=() if is_fixed else widths_of(self.drafter, self.policy),
+      room=num_slots(max_length, overrun),
     )
 
   def encode(
-    self,
-    ctx: Context,
-    inputs: Int[Array, "B E"],
-    keys: Key[Array, "R"],
-    has_room: bool = True,
+    self, ctx: Context, inputs: Int[Array, "B E"], keys: Key[Array, "R"]
   ) -> DecodeState:
-    """Returns the first state of the outputs of inputs, each encoded once.
-
-    Args:
-      ctx: how to decode.
-      inputs: as for `decode`.
-      keys: as for `decode`.
-      has_room: whether caches have slots for outputs. A cache that is copied into
-        another needs none (`decoding.batching`).
-    """
-    rows, networks = keys.shape[0], self.drafter.networks if self.drafter else {}
-    overrun = FIXED_WIDTH - 1 if self.is_fixed(rows) else self._drafted
-    prompts = functional.prompts_of(inputs, self.target)
-    start = functools.partial(
-      functional.start_decoding,
-      inputs=inputs,
-      num_slots=num_slots(ctx.max_length, overrun) if has_room else 0,
-      num_decodes=rows // inputs.shape[0],
-      prompts=prompts,
-    )
-    # Networks without an encoder read the target's, so inputs are encoded once.
-    readers = [name for name, x in networks.items() if functional.lacks_encoder(x)]
-    _, target_cache, *caches = start(
-      self.target,
-      ctx.target.params,
-      readers=[(networks[name], ctx.networks[name].params) for name in readers],
-    )
-    caches = dict(zip(readers, caches, strict=True))
-    for name, network in networks.items():
-      if isinstance(network, FeatureDrafter):
-        continue  # Heads read no input, and their drafters make the caches.
-      if name not in caches:
-        _, caches[name] = start(network, ctx.networks[name].params)
-      if ctx.networks[name].derived:
-        caches[name] = draft_step.with_scratch(network, caches[name], has_room)
+    """Returns the first state of the outputs of inputs, each encoded once."""
+    rows, prompts = keys.shape[0], functional.prompts_of(inputs, self.target)
+    per_input = rows // inputs.shape[0]
+    nets = {"target": ctx.target, **ctx.networks}
+    networks = {name: (network, nets[name]) for name, network in self.networks.items()}
+    caches = first_caches(networks, inputs, prompts, ctx.room, per_input)
+    target_cache = caches.pop("target")
     drafter_state = None
     if self.drafter:
       # Prompts are in the sequences.
       is_prompt = functional.is_decoder_only(self.target)
       source = without_padding(inputs[:, :0] if is_prompt else inputs)
-      source = jnp.repeat(source, rows // inputs.shape[0], axis=0)
+      source = jnp.repeat(source, per_input, axis=0)
       drafter_state = self.drafter.start(ctx, caches, source)
     return initial_state(
       target_cache,
@@ -337,59 +313,6 @@ class Decoder:
       observed=self.observer and self.observer.start(rows, ctx.max_length),
     )
 
-  def _target_net(
-    self, params: Mapping[str, Any], sampling: Sampling, width: int
-  ) -> Net:
-    """Returns the target as functions, in blocks of at least `width` tokens."""
-    network, own = self.target, params["target"]
-    scored = own
-    if certified.NAME in params and self._reads_argmaxes(sampling):
-      scored = certified.within(own, params[certified.NAME])
-    taps = self.drafter.traits.taps if self.drafter else 1
-    extend = functional.extend_fn(network, scored, taps=taps)
-    names = {*self.networks, *map(draft_step.name_of, self.networks)}
-    return Net(
-      in_blocks_of(width, extend) if width > 1 else extend,
-      network.config.vocab_size,
-      own,
-      {name: x for name, x in params.items() if name not in names},
-      logits=functional.logits_fn(network, own),
-      embed=functional.embed_fn(network, own),
-      without=functional.without_fn(network, own),
-    )
-
-  def _net(self, name: str, params: Mapping[str, Any]) -> Net:
-    """Returns a network of the drafter as functions, over the target's tokens."""
-    network, own = self.networks[name], params[name]
-    vocab_size = self.target.config.vocab_size
-    extend = functional.extend_fn(network, own)
-    step = draft_step.name_of(name)
-    derived = {step: params[step]} if step in params else {}
-    if derived:
-      extend = draft_step.extend_fn(network, params[step], extend)
-    extend = functional.resized_extend_fn(network, extend, vocab_size)
-    return Net(extend, vocab_size, own, derived)
-
-
-def in_blocks_of(width: int, extend: ExtendFn) -> ExtendFn:
-  """Returns `extend` that computes blocks of at least `width` tokens, by fillers.
-
-  Fillers follow the tokens. The cache needs room for the fillers; the next block
-  overwrites their entries.
-  """
-
-  def extend_wide(cache, tokens):
-    count = tokens.shape[1]
-    surplus = max(width - count, 0)
-    logits, features, cache = extend(cache, jnp.pad(tokens, ((0, 0), (0, surplus))))
-    # Behind a barrier, or the compiler may drop the fillers' rows from the products.
-    logits, features = jax.lax.optimization_barrier((logits, features))
-    # Entries of fillers do not count.
-    cache = cache.at(cache.index - surplus)
-    return logits[:, :count], features[:, :count], cache
-
-  return extend_wide
-
 
 def widths_of(drafter: Drafter | None, policy: Policy) -> tuple[int, ...]:
   """Returns the widths of the target's blocks; empty if no draft ends early."""
@@ -400,15 +323,3 @@ def widths_of(drafter: Drafter | None, policy: Policy) -> tuple[int, ...]:
     return block_widths(drafter.tree.size, 2)
   ends_early = drafter.traits.stops is Stops.BY_ITSELF
   return block_widths(drafter.tree.size) if ends_early else ()
-
-
-def block_widths(gamma: int, least: int = 1) -> tuple[int, ...]:
-  """Returns the possible widths of blocks, none below `least`.
-
-  On CPUs a call of the target costs more the wider its block is. Shapes are static, so
-  there are a few widths to choose from, each with a copy of the network in the program:
-  the powers of two up to gamma, and gamma + 1; on other devices 1 and gamma + 1.
-  """
-  exponents = range(gamma + 1) if platforms.wide_blocks_cost_more() else range(1)
-  powers = [2**i for i in exponents if least <= 2**i < gamma + 1]
-  return (*powers, gamma + 1)

@@ -15,8 +15,6 @@ Shapes: B rows, G drafted nodes, N = G + 1, D the tree's depth, K = D + 1, V voc
 C decisions, L uniforms a decision.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -36,68 +34,83 @@ from specdec_t5x.core.types import (
   check_uniforms,
   is_end,
 )
-from specdec_t5x.decoding.batching import refill, run_if
-from specdec_t5x.decoding.contracts import (
-  Context,
-  Observer,
-  decisions,
-  decisions_of,
-)
+from specdec_t5x.decoding.batching import Queue, refill
+from specdec_t5x.decoding.contracts import Context, Observer, decisions, decisions_of
 from specdec_t5x.decoding.state import (
-  Carry,
   Decoded,
   DecodeState,
   Iteration,
   LoopFn,
   StepInfo,
-  no_info,
   write_rows,
 )
+from specdec_t5x.network.net import extend_narrowly
 
 
 def generate(
   ctx: Context,
   state: DecodeState,
   loop: LoopFn = jax.lax.while_loop,
-  queue: Any = None,
+  queue: Queue | None = None,
   observe: Observer | None = None,
 ) -> Decoded:
-  """Decodes until every row has ended.
+  """Decodes until every row has ended; `ctx.rule` guarantees the distribution.
 
   Args:
     ctx: how to decode; static.
     state: where to start.
     loop: `jax.lax.while_loop`, or an equivalent that can be watched.
-    queue: further inputs for ended rows (`decoding.batching`), or None.
+    queue: further inputs for ended rows, or None.
     observe: records the iterations, in `Decoded.observed`.
-
-  Returns:
-    The outputs with statistics, including those of the queue. `ctx.rule` guarantees the
-    distribution of outputs.
   """
+  if observe and state.observed is None:
+    record = observe.start(state.lengths.shape[0], ctx.max_length)
+    state = state.replace(observed=record)
+
+  # A row that has ended waits if the queue has to store an output or give an input.
+  def waits(carry):
+    state, queue = carry
+    return jnp.array(False) if queue is None else queue.waiting(state).any()
+
+  def is_unfinished(carry):
+    return ~carry[0].ended.all() | waits(carry)
+
+  def can_iterate(carry):
+    return ~carry[0].ended.all() & ~waits(carry)
 
   def drafts(carry):
-    return carry.can_iterate() & ~_rests(ctx, carry.state)
+    return can_iterate(carry) & ~_rests(ctx, carry[0])
 
   def rests(carry):
-    return carry.can_iterate() & _rests(ctx, carry.state)
+    return can_iterate(carry) & _rests(ctx, carry[0])
 
   def speculate(carry):
-    return carry.then(*step(ctx, carry.state), observe)
+    return advance(carry, step)
 
   def rest(carry):
-    return carry.then(*plain_step(ctx, carry.state), observe)
+    return advance(carry, plain_step)
+
+  def advance(carry, iterate):
+    before, queue = carry
+    state, iteration = iterate(ctx, before)
+    if observe:
+      record = observe.observe(before.observed, before, iteration)
+      state = state.replace(observed=record)
+    return state, queue
 
   def take_turn(carry):
-    carry = refill(carry, ctx.policy)
+    if carry[1] is not None:
+      carry = refill(*carry, ctx.policy)
     if ctx.drafter is None:
-      return loop(Carry.can_iterate, rest, carry)
+      return loop(can_iterate, rest, carry)
     if not ctx.policy.may_rest:
-      return loop(Carry.can_iterate, speculate, carry)
+      return loop(can_iterate, speculate, carry)
     return loop(rests, rest, loop(drafts, speculate, carry))
 
-  carry = Carry.first(state, ctx.max_length, queue, observe)
-  return loop(Carry.is_unfinished, take_turn, carry).decoded()
+  state, queue = loop(is_unfinished, take_turn, (state, queue))
+  if queue is None:
+    return state.decoded(ctx.max_length)
+  return queue.decoded(state.policy_state)
 
 
 def _rests(ctx: Context, state: DecodeState) -> Bool[Array, ""]:
@@ -114,16 +127,8 @@ def step(
 ) -> tuple[DecodeState, Iteration]:
   """Runs one iteration: draft, score, verify, commit.
 
-  Live rows gain the accepted tokens and a recovered or bonus token.
-
-  Args:
-    ctx: how to decode.
-    state: the decode's state.
-    uniforms: independent draws from U[0, 1), L for each of C = `decisions`; by default
-      the draws of the state's keys.
-
-  Returns:
-    The new state, and the result of the iteration.
+  Live rows gain the accepted tokens and a recovered or bonus token. `uniforms` are
+  independent draws from U[0, 1), by default those of the state's keys.
   """
   if uniforms is None:
     uniforms = draws(ctx, state)
@@ -139,26 +144,26 @@ def plain_step(ctx: Context, state: DecodeState) -> tuple[DecodeState, Iteration
   The token has the draw of the token after an empty draft. A row that does not draft
   gets the same sample whether or not other rows draft.
   """
-  rows = jnp.arange(state.lengths.shape[0])
-  tokens = state.last_tokens()[:, None]
-  logits, _, cache = ctx.target.extend(state.target_cache.at(state.lengths - 1), tokens)
+  rows, last, live = jnp.arange(state.lengths.size), state.last_tokens(), ~state.ended
+  cache = state.target_cache.at(state.lengths - 1)
+  logits, _, cache = ctx.target.extend(cache, last[:, None])
   # Behind a barrier, or the compiler may compute the logits twice, for an observer.
   logits = jax.lax.optimization_barrier(logits)
   token, log_prob = _next_token(ctx, state, logits[:, 0])
-  live = ~state.ended
   lengths = state.lengths + live
   is_full = live >= state.remaining(ctx.max_length)
   # An ended row writes its own last token again.
-  token = jnp.where(live, token, state.last_tokens())
+  token = jnp.where(live, token, last)
   log_prob = jnp.where(live, log_prob, 0.0)
   one = live.astype(jnp.int32)
-  info = no_info(rows.size).replace(target_calls=one, emitted=one, log_prob=log_prob)
+  info = StepInfo.zeros(rows.size)
+  info = info.replace(target_calls=one, emitted=one, log_prob=log_prob)
   state = state.replace(
     sequences=state.sequences.at[rows, lengths - 1].set(token),
     lengths=lengths,
     ended=state.ended | is_end(token, ctx.eos_id) | is_full,
-    scores=state.scores + log_prob,
     iteration=state.iteration + 1,
+    statistics=jax.tree.map(jnp.add, state.statistics, info),
     target_cache=cache,
     policy_state=ctx.policy.update(state.policy_state, info),
     has_rested=state.has_rested | (ctx.drafter is not None),
@@ -181,8 +186,8 @@ def _next_token(ctx, state, logits):
 def draws(ctx: Context, state: DecodeState) -> Float[Array, "B C L"]:
   """Returns the uniforms of an iteration: the drafter's, then the rule's.
 
-  Coupled draws belong to places of the output: the drafter's i-th and the rule's i-th
-  draw are the draw of the i-th place to come.
+  Coupled draws belong to places of the output: the i-th draw of the drafter, and of
+  the rule, is the draw of the i-th place to come.
   """
   if not ctx.sampling.coupled:
     return state.uniforms(decisions(ctx.drafter))
@@ -222,10 +227,14 @@ def score(ctx: Context, state: DecodeState, proposal: Proposal):
   """
   # The last known token heads the block: the target has not read this token.
   cache, last = state.target_cache.at(state.lengths - 1), state.last_tokens()
-  if proposal.tree.is_chain and ctx.widths:
-    scored = score_narrowly(ctx.target.extend, cache, last, proposal, ctx.widths)
+  extend, widths = ctx.target.extend, ctx.widths
+  if proposal.tree.is_chain and widths:
+    # No rule reads a position after `num_valid`.
+    chosen = narrowest(widths, proposal.num_valid)
+    block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
+    scored = extend_narrowly(extend, cache, block, widths, chosen)
   else:
-    scored = score_tree(ctx.target.extend, cache, last, proposal)
+    scored = score_tree(extend, cache, last, proposal)
   logits, features, cache = scored
   return state.replace(target_cache=cache), logits, features
 
@@ -240,38 +249,6 @@ def score_tree(
     return extend(cache, block)
   sees = jnp.broadcast_to(tree.sees, (*block.shape, block.shape[1]))
   return extend(cache, block, cache.index[:, None] + tree.depths, sees)
-
-
-def score_narrowly(
-  extend: ExtendFn,
-  cache: Cache,
-  last: Int[Array, "B"],
-  proposal: Proposal,
-  widths: tuple[int, ...],
-):
-  """Scores `last` and a chain at the narrowest width that holds the counting drafts.
-
-  Every width is compiled. Logits and features are zeros beyond the width: no rule reads
-  a position after `num_valid`.
-  """
-  block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
-  chosen = narrowest(widths, proposal.num_valid)
-  shapes = jax.eval_shape(lambda cache, block: extend(cache, block)[:2], cache, block)
-  scored = *(jnp.zeros(shape.shape, shape.dtype) for shape in shapes), cache
-
-  def score_at(width):
-    def run(scored):
-      logits, features, cache = scored
-      new_logits, new_features, cache = extend(cache, block[:, :width])
-      logits = logits.at[:, :width].set(new_logits)
-      features = features.at[:, :width].set(new_features)
-      return logits, features, cache
-
-    return run
-
-  for i, width in enumerate(widths):
-    scored = run_if(chosen == i, score_at(width), scored)
-  return scored
 
 
 def narrowest(widths: tuple[int, ...], num_valid: Int[Array, "B"]) -> Int[Array, ""]:
@@ -300,10 +277,7 @@ def commit(
   iteration: Iteration,
   features: Float[Array, "B N D"],
 ) -> tuple[DecodeState, Iteration]:
-  """Appends the accepted tokens and a recovered or bonus token to live rows.
-
-  Also updates the caches, the drafter and the policy, and counts.
-  """
+  """Appends the new tokens to live rows, and updates all parts of the state."""
   proposal, verdict = iteration.proposal, iteration.verdict
   tokens, emitted, ends = _emitted_tokens(ctx, state, iteration)
   info = _counts(ctx, state, iteration, tokens, emitted)
@@ -317,8 +291,8 @@ def commit(
     sequences=write_rows(state.sequences, tokens, state.lengths),
     lengths=state.lengths + emitted,
     ended=state.ended | ends | (emitted >= state.remaining(ctx.max_length)),
-    scores=state.scores + info.log_prob,
     iteration=state.iteration + 1,
+    statistics=jax.tree.map(jnp.add, state.statistics, info),
     target_cache=cache,
     drafter_state=ctx.drafter.commit(ctx, state.drafter_state, verdict, features),
     policy_state=ctx.policy.update(state.policy_state, info),

@@ -1,10 +1,9 @@
 """Policies: drafts of one length, and 'auto', which drafts as many tokens as pay.
 
-Shapes: B rows, N draft lengths.
+Shapes: B rows.
 """
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,10 +16,6 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec_t5x.core.knobs import is_finite, is_probability, is_whole
 from specdec_t5x.decoding.contracts import Policy
 from specdec_t5x.decoding.state import StepInfo
-
-# The least expected speedup at which drafting is tried: a program that drafts takes
-# longer to trace, and most drafts are accepted less often than the prior says.
-_WORTH = 1.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,11 +151,13 @@ class CostAware(Policy):
       return jnp.full(1, choices[-1], jnp.int32)
     accepted, tried = policy_state.accepted, policy_state.tried
     if not self.by_row:
-      accepted = accepted.sum(keepdims=True)
-      tried = tried.sum(keepdims=True)
+      accepted, tried = accepted.sum(keepdims=True), tried.sum(keepdims=True)
     accepted = self.prior_alpha * self.prior_weight + accepted
     alpha = accepted / (self.prior_weight + tried)
-    return best_length(alpha, jnp.array(self.seconds), choices)
+    powers = alpha[:, None] ** jnp.arange(choices[-1] + 1)
+    tokens = jnp.cumsum(powers, axis=-1)[:, np.array(choices)]
+    best = jnp.argmax(tokens / jnp.array(self.seconds), axis=-1)
+    return jnp.array(choices, jnp.int32)[best]
 
   def update(self, policy_state: Counts, info: StepInfo) -> Counts:
     """Decays the counts and adds those of the iteration."""
@@ -168,50 +165,3 @@ class CostAware(Policy):
       self.decay * policy_state.accepted + info.accepted,
       self.decay * policy_state.tried + info.acceptance_positions,
     )
-
-  def pays(self, choices: tuple[int, ...]) -> bool:
-    """Returns whether drafting is worth a try; nothing is learned without drafts."""
-    return not self.seconds or self.speedup(self.prior_alpha, choices) > _WORTH
-
-  def speedup(self, alpha: float, choices: tuple[int, ...]) -> float:
-    """Returns the speedup over plain decoding of the best draft that is not empty."""
-    tokens = list(itertools.accumulate(alpha**n for n in range(choices[-1] + 1)))
-    without_drafter, with_drafter = self.prepare
-    plain = self.seconds[0] + without_drafter
-    return max(
-      plain / (seconds / tokens[n] + with_drafter)
-      for n, seconds in zip(choices[1:], self.seconds[1:], strict=True)
-    )
-
-  def outlook(self, choices: tuple[int, ...]) -> str:
-    """Returns a line about the expected speedup on this device at this batch size.
-
-    >>> CostAware((1.0, 1.4, 1.8)).outlook((0, 1, 2))
-    'Drafts pay from an acceptance rate (alpha) of 0.41 on; 0.75 gives 1.28 times.'
-    >>> print(CostAware((1.0, 1.9, 2.9)).outlook((0, 1, 2)))
-    Decoding plainly: at an acceptance rate (alpha) of 0.75, drafts would make \
-decoding 0.92 times as fast, and drafts pay from 1.2 times on.
-    """
-    expected = self.speedup(self.prior_alpha, choices)
-    if not self.pays(choices):
-      return (
-        f"Decoding plainly: at an acceptance rate (alpha) of {self.prior_alpha:.2g}, "
-        f"drafts would make decoding {expected:.2f} times as fast, and drafts pay from "
-        f"{_WORTH} times on."
-      )
-    alphas = [i / 100 for i in range(1, 100)]
-    first = next(alpha for alpha in alphas if self.speedup(alpha, choices) > 1)
-    return (
-      f"Drafts pay from an acceptance rate (alpha) of {first:.2f} on; "
-      f"{self.prior_alpha:.2g} gives {expected:.2f} times."
-    )
-
-
-def best_length(
-  alpha: Float[Array, "*B"], seconds: Float[Array, "N"], choices: tuple[int, ...]
-) -> Int[Array, "*B"]:
-  """Returns the length with most tokens over time; see `CostAware`."""
-  powers = alpha[..., None] ** jnp.arange(choices[-1] + 1)
-  tokens = jnp.cumsum(powers, axis=-1)[..., np.array(choices)]
-  best = jnp.argmax(tokens / seconds, axis=-1)
-  return jnp.array(choices, jnp.int32)[best]

@@ -19,7 +19,40 @@ from specdec_t5x.core.types import Cache, Proposal, Verdict
 from specdec_t5x.network.inputs import input_lengths, without_padding
 
 START_TOKEN = 0
-LoopFn = Callable  # The signature of jax.lax.while_loop.
+# The signature of jax.lax.while_loop. The carry is (DecodeState, Queue or None).
+LoopFn = Callable
+
+
+@flax.struct.dataclass
+class StepInfo:
+  """The counts of an iteration; zero in rows that had ended before.
+
+  Attributes:
+    target_calls: 1 in live rows.
+    drafted: counting drafted tokens.
+    accepted: drafted tokens that entered the output.
+    acceptance_positions: drafted tokens that were tried: accepted tokens, and the
+      first rejected token of a draft.
+    acceptance_mass: sum of beta = sum_x min(p(x), q(x)) over the tried positions of a
+      chain; 0 for other trees.
+    emitted: new tokens of the row.
+    log_prob: log-probability of the new tokens under the target's adjusted
+      distribution.
+  """
+
+  target_calls: Int[Array, "B"]
+  drafted: Int[Array, "B"]
+  accepted: Int[Array, "B"]
+  acceptance_positions: Int[Array, "B"]
+  acceptance_mass: Float[Array, "B"]
+  emitted: Int[Array, "B"]
+  log_prob: Float[Array, "B"]
+
+  @classmethod
+  def zeros(cls, rows: int) -> "StepInfo":
+    """Returns the counts of no iteration."""
+    count, amount = jnp.zeros(rows, jnp.int32), jnp.zeros(rows)
+    return cls(count, count, count, count, amount, count, amount)
 
 
 @flax.struct.dataclass
@@ -32,10 +65,9 @@ class DecodeState:
     starts: index of the first output token in each row's sequence.
     lengths: number of known tokens of each row, the start token included.
     ended: marks finished rows: EOS produced, or max_length reached.
-    scores: log-probability of each row's output under the target's adjusted
-      distribution.
     keys: random keys of the rows: draws of rows are independent.
     iteration: number of iterations of each row.
+    statistics: the sum of the counts of all iterations.
     target_cache: the target's cache; entries at and beyond lengths - 1 are stale.
     drafter_state: the drafter's state; None in plain decoding.
     policy_state: the policy's state; None in plain decoding.
@@ -47,9 +79,9 @@ class DecodeState:
   starts: Int[Array, "B"]
   lengths: Int[Array, "B"]
   ended: Bool[Array, "B"]
-  scores: Float[Array, "B"]
   keys: Key[Array, "B"]
   iteration: Int[Array, "B"]
+  statistics: StepInfo
   target_cache: Cache
   drafter_state: Any
   policy_state: Any
@@ -82,36 +114,11 @@ class DecodeState:
     """Returns the room for tokens in the outputs of the rows."""
     return self.starts + max_length - self.lengths
 
-  def outputs(self, max_length: int) -> Int[Array, "B T"]:
+  def decoded(self, max_length: int) -> "Decoded":
     """Returns the outputs, without start token and prompt."""
     places = self.starts[:, None] + jnp.arange(max_length)
-    return jnp.take_along_axis(self.sequences, places, axis=1)
-
-
-@flax.struct.dataclass
-class StepInfo:
-  """The counts of an iteration; zero in rows that had ended before.
-
-  Attributes:
-    target_calls: 1 in live rows.
-    drafted: counting drafted tokens.
-    accepted: drafted tokens that entered the output.
-    acceptance_positions: drafted tokens that were tried: accepted tokens, and the
-      first rejected token of a draft.
-    acceptance_mass: sum of beta = sum_x min(p(x), q(x)) over the tried positions of a
-      chain; 0 for other trees.
-    emitted: new tokens of the row.
-    log_prob: log-probability of the gained tokens under the target's adjusted
-      distribution.
-  """
-
-  target_calls: Int[Array, "B"]
-  drafted: Int[Array, "B"]
-  accepted: Int[Array, "B"]
-  acceptance_positions: Int[Array, "B"]
-  acceptance_mass: Float[Array, "B"]
-  emitted: Int[Array, "B"]
-  log_prob: Float[Array, "B"]
+    tokens = jnp.take_along_axis(self.sequences, places, axis=1)
+    return Decoded(tokens, self.statistics, self.observed, self.policy_state)
 
 
 @flax.struct.dataclass
@@ -142,90 +149,20 @@ class Decoded:
 
   Attributes:
     tokens: the output, zeros after the end of sequence.
-    scores: log-probability of the output under the target's adjusted distribution.
     statistics: the sum of all iterations' `StepInfo`.
     observed: an observer's record; None if there is no observer.
     policy_state: the policy's state after the last iteration.
   """
 
   tokens: Int[Array, "B T"]
-  scores: Float[Array, "B"]
   statistics: StepInfo
   observed: Any = None
   policy_state: Any = None
 
-
-@flax.struct.dataclass
-class Carry:
-  """The carry of the loop over iterations.
-
-  Attributes:
-    state: the state of the rows.
-    statistics: the sum of the rows' counts.
-    queue: further inputs for ended rows (`decoding.batching`), or None.
-    max_length: the most tokens of an output.
-  """
-
-  state: DecodeState
-  statistics: StepInfo
-  queue: Any
-  max_length: int = flax.struct.field(pytree_node=False)
-
-  @classmethod
-  def first(
-    cls, state: DecodeState, max_length: int, queue: Any = None, observe: Any = None
-  ) -> "Carry":
-    """Returns the carry before the first iteration.
-
-    Args:
-      state: where to start.
-      max_length: the most tokens of an output.
-      queue: further inputs for ended rows, or None.
-      observe: an observer of the iterations, or None.
-    """
-    rows = state.lengths.shape[0]
-    if observe and state.observed is None:
-      state = state.replace(observed=observe.start(rows, max_length))
-    return cls(state, no_info(rows), queue, max_length)
-
-  def can_iterate(self) -> Bool[Array, ""]:
-    """Returns whether any row goes on, and no row waits for another input."""
-    goes_on = ~self.state.ended.all()
-    if self.queue is None:
-      return goes_on
-    return goes_on & ~self.queue.waiting(self).any()
-
-  def is_unfinished(self) -> Bool[Array, ""]:
-    """Returns whether any output is unfinished, or not yet in the queue."""
-    goes_on = ~self.state.ended.all()
-    return goes_on if self.queue is None else goes_on | self.queue.waiting(self).any()
-
-  def then(self, state: DecodeState, iteration: Any, observe: Any = None) -> "Carry":
-    """Returns the carry after one more iteration.
-
-    Args:
-      state: the state after the iteration.
-      iteration: the iteration.
-      observe: records the iteration, or None.
-    """
-    if observe:
-      record = observe.observe(self.state.observed, self.state, iteration)
-      state = state.replace(observed=record)
-    statistics = jax.tree.map(jnp.add, self.statistics, iteration.info)
-    return self.replace(state=state, statistics=statistics)
-
-  def decoded(self) -> Decoded:
-    """Returns the outputs and statistics, including those of the queue."""
-    state = self.state
-    if self.queue is not None:
-      return self.queue.decoded(state.policy_state)
-    return Decoded(
-      state.outputs(self.max_length),
-      state.scores,
-      self.statistics,
-      state.observed,
-      state.policy_state,
-    )
+  @property
+  def scores(self) -> Float[Array, "B"]:
+    """Log-probabilities of the outputs under the target's adjusted distribution."""
+    return self.statistics.log_prob
 
 
 def initial_state(
@@ -269,9 +206,9 @@ def initial_state(
     starts=by_row(lengths),
     lengths=by_row(lengths),
     ended=by_row(jnp.zeros(rows, bool)),
-    scores=by_row(jnp.zeros(rows)),
     keys=by_row(keys),
     iteration=by_row(jnp.zeros(rows, jnp.int32)),
+    statistics=jax.tree.map(by_row, StepInfo.zeros(rows)),
     target_cache=target_cache,
     drafter_state=drafter_state,
     policy_state=policy_state,
@@ -300,17 +237,8 @@ def write_rows(rows: Array, new: Array, at: Int[Array, "B"]) -> Array:
 
 
 def num_slots(max_length: int, gamma: int) -> int:
-  """Returns the cache slots of a row besides the slots of the prompt.
-
-  Blocks may overrun the output by gamma tokens.
-  """
+  """Returns a row's cache slots beside the prompt's, as blocks may overrun outputs."""
   return max_length + gamma + 1
-
-
-def no_info(rows: int) -> StepInfo:
-  """Returns the statistics before the first iteration."""
-  count, amount = jnp.zeros(rows, jnp.int32), jnp.zeros(rows)
-  return StepInfo(count, count, count, count, amount, count, amount)
 
 
 # Compiled: both are called for each batch, and uncompiled a call takes 0.7 ms on a CPU.

@@ -37,7 +37,6 @@ from specdec_t5x.decoding.contracts import (
   Batch,
   Context,
   Drafter,
-  Net,
   Stops,
   Traits,
   decisions,
@@ -47,6 +46,7 @@ from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.decoding.state import DecodeState, write_rows
 from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob
 from specdec_t5x.drafters.of_target import OfTarget
+from specdec_t5x.network.net import Net
 
 WINDOWS = ("fixed", "flush")
 
@@ -188,7 +188,6 @@ class Cascade(ChainDrafter):
     inner = state.replace(
       starts=state.lengths - (self.tree.size - lengths),
       ended=state.ended | (lengths <= 0),
-      scores=jnp.zeros_like(state.scores),
       target_cache=state.target_cache if self.of_target else drafter_state.cache,
       drafter_state=drafter_state.lower,
       policy_state=None,

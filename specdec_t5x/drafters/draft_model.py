@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core.distributions import argmax, certain_log_prob, draw, perturbed
+from specdec_t5x.core.distributions import argmax, certain_log_prob, draw
 from specdec_t5x.core.knobs import Check, Knob, declared, is_whole
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import (
@@ -34,16 +34,14 @@ from specdec_t5x.core.types import (
 )
 from specdec_t5x.decoding.contracts import Context, Drafter, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState
+from specdec_t5x.network.net import caught_up, read_last
 
 DEFAULT_GAMMA = 5
-
-
-def _is_length(value: Any) -> bool:
-  return value is None or is_whole(value, 1)
-
-
 GAMMA = Knob(
-  check=Check("a whole number of at least 1", _is_length),
+  check=Check(
+    "a whole number of at least 1",
+    lambda value: value is None or is_whole(value, 1),
+  ),
   about="maximum draft length",
   macro="GAMMA",
   fix="To decode without speculation, use configs/baseline_*.gin, or no draft.",
@@ -73,45 +71,6 @@ class ChainDrafter(Drafter):
     return chain(self.gamma or self.default_gamma)
 
 
-@flax.struct.dataclass
-class StepwiseState:
-  """The state of a drafter with a draft model, between two drafts.
-
-  Attributes:
-    cache: the draft model's cache.
-    num_known: number of each row's known tokens before the last draft. `commit` rolls
-      the cache back to these tokens and the accepted tokens.
-  """
-
-  cache: Cache
-  num_known: Int[Array, "B"]
-
-
-@flax.struct.dataclass
-class _Draft:
-  """The drafts of all rows while they grow, one token per iteration.
-
-  All rows get a token in each iteration, until no row may grow. The surplus tokens of
-  rows that have stopped before are not valid.
-
-  Attributes:
-    cache: the cache for `Stepwise.extend`; the last token is not in the cache.
-    tokens: the drawn tokens, zeros beyond `num_drawn`.
-    probs: the distribution of each token, zeros beyond `num_drawn`; None if tokens are
-      certain.
-    num_drawn: the number of drawn tokens, the same in all rows.
-    num_valid: the number of each row's valid tokens.
-    may_grow: whether each row may get another valid token.
-  """
-
-  cache: Any
-  tokens: Int[Array, "B G"]
-  probs: Float[Array, "B G V"] | None
-  num_drawn: Int[Array, ""]
-  num_valid: Int[Array, "B"]
-  may_grow: Bool[Array, "B"]
-
-
 class Stepwise(ChainDrafter):
   """The base of drafters that draft a chain token by token."""
 
@@ -137,62 +96,63 @@ class Stepwise(ChainDrafter):
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Any]:
-    """Drafts until every row has stopped; see `decoding.contracts.Drafter`."""
+    """Drafts until every row has stopped; see `decoding.contracts.Drafter`.
+
+    All rows get a token in each turn of the loop, until no row may grow. The surplus
+    tokens of rows that have stopped before are not valid.
+    """
     check_uniforms(uniforms, self.tree.size)
     lengths = context.draft_lengths(state)
     extend = self.extend(context)
+
+    def append(draft, logits):
+      """Returns the draft with one more token per row, valid in rows that may grow."""
+      tokens, probs, place, num_valid, may_grow = draft
+      draws = jax.lax.dynamic_index_in_dim(uniforms, place, 1, keepdims=False)
+      token, q = draw_token(logits, context, draws)
+      tokens = jax.lax.dynamic_update_index_in_dim(tokens, token, place, axis=1)
+      if probs is not None:
+        probs = jax.lax.dynamic_update_index_in_dim(probs, q, place, axis=1)
+      num_valid += may_grow.astype(jnp.int32)
+      may_grow &= ~is_end(token, context.eos_id) & (num_valid < lengths)
+      return tokens, probs, place + 1, num_valid, may_grow
+
+    def draft_next(carry):
+      cache, draft = carry
+      tokens, _, place, *_ = draft
+      last = jax.lax.dynamic_index_in_dim(tokens, place - 1, 1)
+      logits, _, cache = extend(cache, last)
+      return cache, append(draft, logits[:, 0])
+
     logits, cache = self.first_logits(context, state)
-    shape = uniforms.shape[:2]
-    certain = context.sampling.certain
-    draft = _Draft(
-      cache=cache,
-      tokens=jnp.zeros(shape, jnp.int32),
-      probs=None if certain else jnp.zeros((*shape, logits.shape[-1])),
-      num_drawn=jnp.zeros((), jnp.int32),
-      num_valid=jnp.zeros_like(lengths),
-      may_grow=lengths > 0,
+    shape, certain = uniforms.shape[:2], context.sampling.certain
+    empty = (
+      jnp.zeros(shape, jnp.int32),
+      None if certain else jnp.zeros((*shape, logits.shape[-1])),
+      jnp.zeros((), jnp.int32),
+      jnp.zeros_like(lengths),
+      lengths > 0,
     )
-
-    def draft_next(draft):
-      last = _column(draft.tokens, draft.num_drawn - 1)
-      logits, _, cache = extend(draft.cache, last[:, None])
-      draft = draft.replace(cache=cache)
-      return self._with_token(context, draft, logits[:, 0], uniforms, lengths)
-
-    draft = self._with_token(context, draft, logits, uniforms, lengths)
     # The loop ends after at most G tokens, because a row may grow only while the row
     # has fewer than `lengths` <= G valid tokens.
-    draft = jax.lax.while_loop(lambda draft: draft.may_grow.any(), draft_next, draft)
-    proposal = Proposal.chain(draft.tokens, draft.probs, draft.num_valid)
-    return proposal, self.next_state(draft.cache, state)
-
-  def _with_token(self, context, draft, logits, uniforms, lengths) -> _Draft:
-    """Returns the draft with one more token per row, valid in rows that may grow."""
-    place = draft.num_drawn
-    token, distribution = draw_token(logits, context, _column(uniforms, place))
-    tokens = _with_column(draft.tokens, token, place)
-    probs = draft.probs
-    if probs is not None:
-      probs = _with_column(probs, distribution, place)
-    num_valid = draft.num_valid + draft.may_grow.astype(jnp.int32)
-    ended = is_end(token, context.eos_id)
-    return draft.replace(
-      tokens=tokens,
-      probs=probs,
-      num_drawn=place + 1,
-      num_valid=num_valid,
-      may_grow=draft.may_grow & ~ended & (num_valid < lengths),
+    cache, (tokens, probs, _, num_valid, _) = jax.lax.while_loop(
+      lambda carry: carry[1][-1].any(), draft_next, (cache, append(empty, logits))
     )
+    return Proposal.chain(tokens, probs, num_valid), self.next_state(cache, state)
 
 
 def draw_token(
   logits: Float[Array, "B V"], context: Context, uniforms: Float[Array, "B L"]
 ) -> tuple[Int[Array, "B"], Float[Array, "B V"] | None]:
   """Draws tokens; returns the tokens, and q or None for `Sampling.certain` tokens."""
-  if context.sampling.certain:
-    scores = perturbed(logits, context.sampling, uniforms, context.adjust)
-    return likeliest(scores), None
-  return draw(logits, context.sampling, uniforms, context.adjust)
+  if not context.sampling.certain:
+    return draw(logits, context.sampling, uniforms, context.adjust)
+  if context.sampling.coupled:
+    # Here alone: only coupled draws need the noise.
+    from specdec_t5x.core.noise import perturbed
+
+    logits = perturbed(logits, context.sampling, uniforms, context.adjust)
+  return likeliest(logits), None
 
 
 def likeliest(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
@@ -201,14 +161,18 @@ def likeliest(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
   return jnp.where(jnp.isnan(certain_log_prob(logits)), -1, token)
 
 
-def _column(rows: Array, at: Int[Array, ""]) -> Array:
-  """Returns the entry at index `at` of each row."""
-  return jax.lax.dynamic_index_in_dim(rows, at, 1, keepdims=False)
+@flax.struct.dataclass
+class StepwiseState:
+  """The state of a drafter with a draft model, between two drafts.
 
+  Attributes:
+    cache: the draft model's cache.
+    num_known: number of each row's known tokens before the last draft. `commit` rolls
+      the cache back to these tokens and the accepted tokens.
+  """
 
-def _with_column(rows: Array, column: Array, at: Int[Array, ""]) -> Array:
-  """Returns the rows with a new entry at index `at`."""
-  return jax.lax.dynamic_update_index_in_dim(rows, column, at, axis=1)
+  cache: Cache
+  num_known: Int[Array, "B"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,58 +228,3 @@ class DraftModel(Stepwise):
     cache = drafter_state.cache
     index = jnp.minimum(cache.index, drafter_state.num_known + verdict.last)
     return drafter_state.replace(cache=cache.at(index))
-
-
-def caught_up(
-  extend: ExtendFn, cache: Cache, sequences: Int[Array, "B S"], lengths: Int[Array, "B"]
-) -> tuple[Float[Array, "B V"], Cache]:
-  """Scores all tokens that the cache lacks, two per call; returns as `read_last`."""
-
-  def lacks_tokens(carry):
-    _, cache = carry
-    return (cache.index < lengths).any()
-
-  def read_two(carry):
-    _, cache = carry
-    # A row with a complete cache reads the row's last token again.
-    start = jnp.minimum(cache.index, lengths - 1)
-    tokens = jnp.take_along_axis(sequences, start[:, None] + jnp.arange(2), axis=1)
-    logits, _, cache = extend(cache.at(start), tokens)
-    last = jnp.minimum(lengths - 1 - start, 1)[:, None, None]
-    logits = jnp.take_along_axis(logits, last, axis=1)[:, 0]
-    return logits, cache.at(jnp.minimum(start + 2, lengths))
-
-  shape = jax.eval_shape(lambda: read_two((None, cache))[0])
-  logits = jnp.zeros(shape.shape, shape.dtype)
-  return jax.lax.while_loop(lacks_tokens, read_two, (logits, cache))
-
-
-def read_last(
-  extend: ExtendFn,
-  cache: Cache,
-  sequences: Int[Array, "B S"],
-  lengths: Int[Array, "B"],
-  count: int = 2,
-) -> tuple[Float[Array, "B V"], Cache]:
-  """Scores the last `count` known tokens in one call.
-
-  Args:
-    extend: the draft.
-    cache: the draft's cache.
-    sequences: the known tokens.
-    lengths: the number of known tokens.
-    count: the most last known tokens that the cache may lack (`Context.behind`).
-
-  Returns:
-    The logits after the last known token, and the cache with all known tokens.
-  """
-  # The last drafted token of a fully accepted block was never fed back, so the cache
-  # may lack the last two known tokens. Only outer speculations make the cache lack more
-  # tokens (see `count`). The last `count` tokens are fed. If fewer tokens are known,
-  # surplus slots hold garbage until drafted tokens overwrite the garbage.
-  start = jnp.maximum(lengths - count, 0)
-  window = start[:, None] + jnp.arange(count)
-  tokens = jnp.take_along_axis(sequences, window, axis=1)
-  logits, _, cache = extend(cache.at(start), tokens)
-  last = (lengths - 1 - start)[:, None, None]
-  return jnp.take_along_axis(logits, last, axis=1)[:, 0], cache.at(lengths)

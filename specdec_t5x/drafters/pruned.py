@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.distributions import perturbed
 from specdec_t5x.core.knobs import check_knobs, finite, knob, whole
+from specdec_t5x.core.noise import perturbed
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.contracts import Context

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core.distributions import perturbed, sample
+from specdec_t5x.core.distributions import sample
+from specdec_t5x.core.noise import perturbed
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal, check_uniforms
 from specdec_t5x.decoding.contracts import Context

@@ -18,8 +18,9 @@ from specdec_t5x.core.types import Cache, Proposal, Verdict
 from specdec_t5x.decoding.contracts import Context, Drafter, Traits
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import siblings
-from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, read_last
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.drafters.siblings import Growing
+from specdec_t5x.network.net import read_last
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from specdec_t5x.core import adjust
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.native import library, platforms
 
@@ -19,6 +18,9 @@ def adjusted_probs(
   logits: Float[Array, "*batch V"], sampling: Sampling
 ) -> Float[Array, "*batch V"]:
   """Like `core.adjust.adjusted_probs`, by our kernel if available."""
+  # Here alone: greedy decoding needs no distributions.
+  from specdec_t5x.core import adjust
+
   by_xla = functools.partial(adjust.adjusted_probs, sampling=sampling)
   if sampling.greedy or library.problem() is not None:
     return by_xla(logits)

@@ -20,7 +20,7 @@ from flax.linen.partitioning import param_with_axes
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.knobs import is_whole
-from specdec_t5x.core.types import EndTokens, as_tuple
+from specdec_t5x.core.types import EndTokens
 
 PLACES = "hot_places"
 KERNEL = "hot_logits"
@@ -80,7 +80,7 @@ def frequent(counts: Int[np.ndarray, "V"], size: int, eos_id: EndTokens) -> list
       "that a draft may propose."
     )
   counts = counts.copy()
-  counts[list(as_tuple(eos_id))] = counts.sum() + 1
+  counts[np.atleast_1d(eos_id)] = counts.sum() + 1
   return sorted(np.argsort(-counts, kind="stable")[:size].tolist())
 
 

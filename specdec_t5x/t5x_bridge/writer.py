@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 from t5x import infer
 
-from specdec_t5x import console, environment, tuning
+from specdec_t5x import console, environment, speed, tuning
 from specdec_t5x.core.describe import describe
 from specdec_t5x.core.theory import rate, ratio
 from specdec_t5x.data.spec_bench import CATEGORY
@@ -151,8 +151,7 @@ def merge_and_summarize(
           "drafted": list(lengths_of(job.decoder.drafter)),
           "seconds": list(decoder.policy.seconds),
         }
-        for job, decoder in model.tuned.values()
-        if tuning.outlook(job, decoder)
+        for job, decoder in _timed(model.tuned.values())
       ],
       "same_bits_as_plain": same_bits_as_plain(model.decoder),
       "derived": model.derived_bytes,
@@ -247,8 +246,11 @@ def _of_cuts(statistics: Mapping[str, Any]) -> list[str]:
 
 
 def _of_speed(statistics, has_drafter, tuned) -> list[str]:
-  measured = {each: tuning.outlook(*each) for each in tuned if tuning.outlook(*each)}
-  outlooks = list(dict.fromkeys(measured.values()))
+  timed = [
+    (job, decoder.policy, lengths_of(job.decoder.drafter))
+    for job, decoder in _timed(tuned)
+  ]
+  outlooks = list(dict.fromkeys(speed.outlook(*each) for _, *each in timed))
   examples = statistics["examples"]
   tokens = statistics["tokens"]
   seconds = pace.seconds_per_token()
@@ -271,18 +273,28 @@ def _of_speed(statistics, has_drafter, tuned) -> list[str]:
   ]
   if (alpha := statistics["alpha_by_counts"]["value"]) is not None:
     lines[-1] = f"{lines[-1][:-1]}, and {alpha:.3f} of the tested tokens (alpha)."
-  speed = None
-  if len(measured) == 1:  # Calls of one size.
-    speed = tuning.speed_by_iterations(*next(iter(measured)), statistics)
-  if speed and seconds:
-    plain_seconds = seconds * speed
+  speedup = None
+  if len(timed) == 1:  # Calls of one size.
+    ((job, policy, lengths),) = timed
+    speedup = speed.speedup_of_run(policy, lengths, statistics, job.output_length)
+  if speedup and seconds:
+    plain_seconds = seconds * speedup
     lines.append(
       f"{time}; plain decoding takes about {1e3 * plain_seconds:.2f} ms on this "
-      f"machine, as estimated from its iterations: {speed:.2f} times as fast."
+      f"machine, as estimated from its iterations: {speedup:.2f} times as fast."
     )
   elif time:
     lines.append(f"{time}. A baseline_*.gin run measures plain decoding's time.")
   return lines
+
+
+def _timed(tuned) -> list[tuple[tuning.Job, Decoder]]:
+  """Returns the decodes with measured times for their policies."""
+  return [
+    (job, decoder)
+    for job, decoder in tuned
+    if tuning.needs_times(job.decoder) and decoder.policy.seconds
+  ]
 
 
 def _counted(decoder) -> dict[str, Any]:

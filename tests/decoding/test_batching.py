@@ -12,8 +12,9 @@ from flax.linen import partitioning as flax_partitioning
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
+from specdec_t5x.decoding import loop
 from specdec_t5x.decoding.decoder import Decoder
-from specdec_t5x.decoding.state import Carry, row_keys
+from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import network_for
@@ -137,17 +138,20 @@ def test_inputs_are_read_when_rows_need_them(monkeypatch):
 def iterations_of(monkeypatch):
   """Returns a function that returns the number of iterations so far."""
   count = []
-  then = Carry.then
 
-  def counted(self, *args):
-    jax.debug.callback(lambda: count.append(1))
-    return then(self, *args)
+  def counted(step):
+    def run(*args):
+      jax.debug.callback(lambda: count.append(1))
+      return step(*args)
+
+    return run
 
   def found():
     jax.effects_barrier()
     return len(count)
 
-  monkeypatch.setattr(Carry, "then", counted)
+  for name in ("step", "plain_step"):
+    monkeypatch.setattr(loop, name, counted(getattr(loop, name)))
   return found
 
 

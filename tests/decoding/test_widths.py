@@ -8,8 +8,8 @@ import pytest
 
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.types import Proposal
-from specdec_t5x.decoding.decoder import block_widths
-from specdec_t5x.decoding.loop import score_narrowly
+from specdec_t5x.decoding.loop import narrowest
+from specdec_t5x.network.net import block_widths, extend_narrowly
 from tests.hash_model import TokenCache
 
 
@@ -24,15 +24,12 @@ def test_the_narrowest_block_for_all_drafts_is_scored():
     wide = jnp.full((*tokens.shape, 3), float(tokens.shape[1]))
     return wide, tokens[..., None] * 1.0, cache
 
-  tokens = jnp.arange(10).reshape(2, 5)
-  draft_probs = jnp.zeros((2, 5, 3))
+  block = jnp.array([[7, 0, 1, 2, 3, 4], [7, 5, 6, 7, 8, 9]])
+  widths = block_widths(5)
+  cache = TokenCache(jnp.zeros(2, int), block)
   score = jax.jit(
-    lambda sizes: score_narrowly(
-      extend,
-      TokenCache(jnp.zeros(2, int), tokens),
-      jnp.array([7, 7]),
-      Proposal.chain(tokens, draft_probs, sizes),
-      block_widths(5),
+    lambda sizes: extend_narrowly(
+      extend, cache, block, widths, narrowest(widths, sizes)
     )
   )
   for sizes, width in [((0, 0), 1), ((1, 0), 2), ((2, 1), 4), ((1, 3), 4), ((4, 5), 6)]:
@@ -40,8 +37,7 @@ def test_the_narrowest_block_for_all_drafts_is_scored():
     assert logits.shape == (2, 6, 3)
     np.testing.assert_array_equal(logits[:, :width], width)
     np.testing.assert_array_equal(logits[:, width:], 0)
-    block = [[7, 0, 1, 2, 3, 4], [7, 5, 6, 7, 8, 9]]
-    np.testing.assert_array_equal(features[:, :width, 0], np.array(block)[:, :width])
+    np.testing.assert_array_equal(features[:, :width, 0], block[:, :width])
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -31,7 +31,7 @@ def decode(drafter, length, sampling=GREEDY, target=TARGET):
 
   def loop(*arguments):
     carry = jax.lax.while_loop(*arguments)
-    kept.append(carry.state.drafter_state)
+    kept.append(carry[0].drafter_state)
     return carry
 
   @jax.jit

@@ -115,7 +115,7 @@ def test_drafts_follow_the_trained_distributions(kind, target):
     counts = np.asarray(state.lengths - state.starts) * ~np.asarray(state.ended)
     logits, state = one(state)
     found.append((np.asarray(logits), counts))
-  tokens = state.outputs(ROOM)
+  tokens = state.decoded(ROOM).tokens
   network, heads, _ = pair(kind, target)
   # The rows have full prompts. Forcing would pack a shorter prompt with the output.
   rows, prompts = ([0, 1, 2], tokens[:, :0]) if target == "t5" else ([0, 2], INPUTS)

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 from specdec_t5x.core.distributions import Sampling, argmax
-from specdec_t5x.decoding.decoder import block_widths
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network import products
+from specdec_t5x.network.net import block_widths
 from tests.kernels import needs_kernels
 
 

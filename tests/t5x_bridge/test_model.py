@@ -109,8 +109,8 @@ def test_a_batch_with_known_counts_returns_new_counts(
 
 def test_a_model_uses_the_times_measured_for_its_batch(vocabulary, batch, monkeypatch):
   """Only times for the batch's rows and lengths change the draft length."""
-  times = tuning.Times((1.0, 9.0), prepare=(0.5, 0.5))
-  monkeypatch.setattr(tuning, "_times", lambda job, params: times)
+  times = CostAware((1.0, 9.0), prepare=(0.5, 0.5))
+  monkeypatch.setattr(tuning, "_timed", lambda job, params: times)
   count = models.DecoderParams(num_decodes=2)
   settings = {"gamma": 1, "policy": "auto", "default_decoder_params": count}
   model = tiny.speculative(vocabulary, **settings)
