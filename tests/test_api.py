@@ -19,13 +19,12 @@ from specdec_t5x import Sampling, api, console, tuning
 from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.contracts import lengths_of
-from specdec_t5x.decoding.policies import Fixed
+from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.of_target import LayerSkip, Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.policies import CostAware
 from tests import ways
 from tests.t5x_bridge import tiny, tiny_gpt
 

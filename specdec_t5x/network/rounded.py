@@ -23,7 +23,7 @@ import numpy as np
 from flax.linen.partitioning import AxisMetadata
 from jaxtyping import Array, Float, Int8
 
-from specdec_t5x.core.knobs import is_whole
+from specdec_t5x.core.knobs import KnobError, is_whole
 from specdec_t5x.native import platforms
 from specdec_t5x.native.cuda import choice as gpu_choice
 from specdec_t5x.native.cuda import few
@@ -67,16 +67,22 @@ class Rounding:
 
   def __post_init__(self):
     if self.bits not in DTYPES:
-      raise ValueError(f"BITS must be one of {sorted(DTYPES)}, got {self.bits!r}.")
+      raise KnobError(
+        "{bits} must be one of {choices}, got {value!r}.",
+        choices=sorted(DTYPES),
+        value=self.bits,
+      )
     if not is_whole(self.group, 0) or self.group % 8:
-      raise ValueError(
-        "GROUP must be a multiple of 8 (inputs per scale), or 0 (one scale per "
-        f"column), got {self.group!r}."
+      raise KnobError(
+        "{group} must be a multiple of 8 (inputs per scale), or 0 (one scale per "
+        "column), got {value!r}.",
+        value=self.group,
       )
     if isinstance(self.whole, str) or not all(isinstance(n, str) for n in self.whole):
-      raise ValueError(
-        "WHOLE must be names of sublayers, or 'logits', as ('mlp_5', 'logits'), got "
-        f"{self.whole!r}."
+      raise KnobError(
+        "{whole} must be names of sublayers, or 'logits', as ('mlp_5', 'logits'), got "
+        "{value!r}.",
+        value=self.whole,
       )
     # gin passes a list, which would make the object unhashable.
     object.__setattr__(self, "whole", tuple(self.whole))
@@ -86,8 +92,10 @@ class Rounding:
     names = (*sublayers, LOGITS)
     unknown = [name for name in self.whole if name not in names]
     if unknown:
-      raise ValueError(
-        f"WHOLE: the target has no {unknown}; the names are {', '.join(names)}."
+      raise KnobError(
+        "{whole}: the target has no {unknown}; the names are {names}.",
+        unknown=unknown,
+        names=", ".join(names),
       )
 
   def __call__(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,7 +143,7 @@ def check(config: Any, params: Mapping[str, Any]) -> None:
   if _are_rounded(flat) != (of_weights(config) is not None):
     raise ValueError(
       f"Expected parameters in weights={config.weights!r}, got other parameters. Load "
-      "network and parameters with `load_model(.., weights=..)`, or with WEIGHTS."
+      "network and parameters with `load_model(.., weights=..)`."
     )
 
 
