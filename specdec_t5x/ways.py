@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.core.knobs import KnobError, check_value, is_whole
+from specdec_t5x.core.knobs import KnobError, check_value, invalid, is_whole
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.core.types import Rule
@@ -222,10 +222,7 @@ def drafter_for(
 ) -> Drafter:
   """Returns a drafter unchanged, or makes the named drafter; see `decoder`."""
   if not is_whole(num_candidates, 1):
-    raise KnobError(
-      "{num_candidates} must be a whole number of at least 1, got {value!r}.",
-      value=num_candidates,
-    )
+    raise invalid("num_candidates", "a whole number of at least 1", num_candidates)
   if isinstance(drafter, Drafter):
     if num_candidates > 1 or gamma not in (None, drafter.depth):
       raise KnobError(

@@ -15,7 +15,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core.knobs import KnobError, is_finite, is_probability, is_whole
+from specdec_t5x.core.knobs import (
+  KnobError,
+  invalid,
+  is_finite,
+  is_probability,
+  is_whole,
+)
 
 # T5X treats lower temperatures as argmax, and so does this project.
 MIN_TEMPERATURE = 1e-4
@@ -44,20 +50,14 @@ class Sampling:
 
   def __post_init__(self):
     if not is_finite(self.temperature):
-      raise KnobError(
-        "{temperature} must be a finite number of at least 0, got {value!r}. 0 is "
-        "greedy decoding, 1 samples from the model's own distribution.",
-        value=self.temperature,
-      )
+      fix = "0 is greedy decoding, 1 samples from the model's own distribution."
+      expected = "a finite number of at least 0"
+      raise invalid("temperature", expected, self.temperature, fix)
     if not is_whole(self.top_k, 0):
-      raise KnobError(
-        "{top_k} must be a whole number of at least 0, got {value!r}. 0 means off.",
-        value=self.top_k,
-      )
+      expected = "a whole number of at least 0"
+      raise invalid("top_k", expected, self.top_k, "0 means off.")
     if not is_probability(self.top_p):
-      raise KnobError(
-        "{top_p} must be between 0 and 1, got {value!r}. 0 means off.", value=self.top_p
-      )
+      raise invalid("top_p", "between 0 and 1", self.top_p, "0 means off.")
     if self.top_k and self.top_p:
       raise KnobError(
         "At most one of {top_k} and {top_p} may be set, as in T5X, got {top_k}={k} and "

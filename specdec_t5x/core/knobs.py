@@ -73,6 +73,19 @@ class KnobError(ValueError):
     return self._template.format(**words)
 
 
+def invalid(name: str, expected: str, value: Any, fix: str = "") -> KnobError:
+  """Returns the error of a setting that has an invalid value.
+
+  Args:
+    name: the setting.
+    expected: the valid values in words.
+    value: the value.
+    fix: a sentence, which may name settings in braces; '' for no sentence.
+  """
+  template = f"{{{name}}} must be {expected}, got {{value!r}}. {fix}".rstrip()
+  return KnobError(template, value=value)
+
+
 @dataclasses.dataclass(frozen=True)
 class Check:
   """The valid values of a knob.

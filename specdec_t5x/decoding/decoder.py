@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.knobs import KnobError, is_whole
+from specdec_t5x.core.knobs import KnobError, invalid, is_whole
 from specdec_t5x.core.rules import rule_at
 from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.types import EndTokens, ExtendFn, Rule
@@ -81,17 +81,11 @@ class Decoder:
 
   def __post_init__(self):
     if not is_whole(self.slots, 0):
-      raise KnobError(
-        "{slots} must be a whole number of at least 0, got {value!r}. {slots} is the "
-        "number of rows that decode at once; 0 means the whole batch.",
-        value=self.slots,
-      )
+      fix = "{slots} is the number of rows that decode at once; 0 is the whole batch."
+      raise invalid("slots", "a whole number of at least 0", self.slots, fix)
     if not is_whole(self.block, 1) or (self.drafter and self.block > 1):
-      raise KnobError(
-        "{block} must be a whole number of at least 1, got {value!r}. 1 is plain "
-        "decoding, {gamma} + 1 the strict baseline of a speculative run.",
-        value=self.block,
-      )
+      fix = "1 is plain decoding, {gamma} + 1 the strict baseline of a speculative run."
+      raise invalid("block", "a whole number of at least 1", self.block, fix)
     self._check_same_bits()
     if self.observer:
       self.observer.check(self.target)
@@ -101,9 +95,7 @@ class Decoder:
   def _check_same_bits(self) -> None:
     """Raises a ValueError if blocks can't all have `FIXED_WIDTH` tokens."""
     if self.same_bits not in (None, True, False):
-      raise KnobError(
-        "{same_bits} must be True, False or None, got {value!r}.", value=self.same_bits
-      )
+      raise invalid("same_bits", "True, False or None", self.same_bits)
     if self.same_bits and not self._fits_fixed_width:
       shape = " as a tree" if self.drafter and not self.drafter.tree.is_chain else ""
       raise KnobError(

@@ -18,7 +18,7 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from specdec_t5x.core.knobs import KnobError, knob
+from specdec_t5x.core.knobs import KnobError, invalid, knob
 from specdec_t5x.core.types import Cache, ExtendFn
 from specdec_t5x.decoding.contracts import Batch, Context, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState
@@ -46,10 +46,8 @@ class OfTarget(Stepwise):
   def __post_init__(self):
     super().__post_init__()
     if isinstance(self.skip, str) or not all(isinstance(n, str) for n in self.skip):
-      raise KnobError(
-        "{skip} must be names of sublayers, as ('self_3', 'mlp_5'), got {value!r}.",
-        value=self.skip,
-      )
+      expected = "names of sublayers, as ('self_3', 'mlp_5')"
+      raise invalid("skip", expected, self.skip)
     # A list from gin would make the drafter unhashable.
     object.__setattr__(self, "skip", tuple(self.skip))
 

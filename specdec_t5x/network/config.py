@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from specdec_t5x.core.knobs import KnobError, is_whole
+from specdec_t5x.core.knobs import KnobError, invalid, is_whole
 from specdec_t5x.network import hot, products
 
 ACTIVATIONS = ("linear", "relu", "gelu", "silu", "swish", "tanh")
@@ -114,16 +114,15 @@ class NetworkConfig:
         "Set TARGET_SHARDING and DRAFT_SHARDING."
       )
     if self.weights not in WEIGHTS:
-      raise KnobError(
-        "{weights} must be one of {choices}, got {value!r}: 'float32' keeps the "
-        "checkpoint's weights, in {param_dtype}, and 'int8' rounds the weights.",
-        choices=tuple(WEIGHTS),
-        value=self.weights,
+      raise invalid(
+        "weights",
+        f"one of {tuple(WEIGHTS)}",
+        self.weights,
+        "'float32' keeps the checkpoint's weights, in {param_dtype}, and 'int8' rounds "
+        "the weights.",
       )
     if self.head not in HEADS:
-      raise KnobError(
-        "{head} must be one of {heads}, got {value!r}.", heads=HEADS, value=self.head
-      )
+      raise invalid("head", f"one of {HEADS}", self.head)
     products.check(self.products, self.dtype)
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)

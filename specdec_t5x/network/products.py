@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from specdec_t5x.core.knobs import KnobError
+from specdec_t5x.core.knobs import KnobError, invalid
 from specdec_t5x.native import library, platforms
 from specdec_t5x.native.cuda import library as of_gpu
 
@@ -34,11 +34,7 @@ MASKED = -1e10
 def check(choice: str, dtype: str) -> None:
   """Raises a ValueError if a choice among `PRODUCTS` is not available."""
   if choice not in PRODUCTS:
-    raise KnobError(
-      "{products} must be one of {choices}, got {choice!r}.",
-      choices=PRODUCTS,
-      choice=choice,
-    )
+    raise invalid("products", f"one of {PRODUCTS}", choice)
   if choice != "native":
     return
   is_gpu = jax.default_backend() == "gpu"

@@ -23,7 +23,7 @@ import numpy as np
 from flax.linen.partitioning import AxisMetadata
 from jaxtyping import Array, Float, Int8
 
-from specdec_t5x.core.knobs import KnobError, is_whole
+from specdec_t5x.core.knobs import KnobError, invalid, is_whole
 from specdec_t5x.native import platforms
 from specdec_t5x.native.cuda import choice as gpu_choice
 from specdec_t5x.native.cuda import few
@@ -67,23 +67,13 @@ class Rounding:
 
   def __post_init__(self):
     if self.bits not in DTYPES:
-      raise KnobError(
-        "{bits} must be one of {choices}, got {value!r}.",
-        choices=sorted(DTYPES),
-        value=self.bits,
-      )
+      raise invalid("bits", f"one of {sorted(DTYPES)}", self.bits)
     if not is_whole(self.group, 0) or self.group % 8:
-      raise KnobError(
-        "{group} must be a multiple of 8 (inputs per scale), or 0 (one scale per "
-        "column), got {value!r}.",
-        value=self.group,
-      )
+      expected = "a multiple of 8 (inputs per scale), or 0 (one scale per column)"
+      raise invalid("group", expected, self.group)
     if isinstance(self.whole, str) or not all(isinstance(n, str) for n in self.whole):
-      raise KnobError(
-        "{whole} must be names of sublayers, or 'logits', as ('mlp_5', 'logits'), got "
-        "{value!r}.",
-        value=self.whole,
-      )
+      expected = "names of sublayers, or 'logits', as ('mlp_5', 'logits')"
+      raise invalid("whole", expected, self.whole)
     # gin passes a list, which would make the object unhashable.
     object.__setattr__(self, "whole", tuple(self.whole))
 

@@ -32,12 +32,14 @@ def test_a_knob_s_check_has_the_macro_of_the_knob():
 
 
 def templates():
-  """Yields the message and the names of the values of every `KnobError` in the code."""
+  """Yields the message and the names of the values of every error in the code."""
   for path in (ROOT / "specdec_t5x").rglob("*.py"):
     for node in ast.walk(ast.parse(path.read_text())):
       match node:
         case ast.Call(ast.Name("KnobError"), [ast.Constant(template)]):
           yield template, {word.arg for word in node.keywords}
+        case ast.Call(ast.Name("invalid"), [ast.Constant(name), *_]):
+          yield f"{{{name}}}", set()
 
 
 def test_every_setting_in_a_message_is_a_macro_of_gin_files():
