@@ -196,10 +196,15 @@ def decoder(
     ValueError: if settings do not go together, or a checkpoint lacks the network.
   """
   if drafter is None:
-    words = {"gamma": gamma, "policy": policy}
-    words |= {} if rule == "token" else {"rule": rule}
-    words |= {} if num_candidates == 1 else {"num_candidates": num_candidates}
-    if surplus := {name: x for name, x in words.items() if x is not None}:
+    words = {
+      "rule": (rule, "token"),
+      "gamma": (gamma, None),
+      "num_candidates": (num_candidates, 1),
+      "policy": (policy, None),
+      "lenience": (lenience, 1.0),
+      "alpha": (alpha, None),
+    }
+    if surplus := {name: x for name, (x, plain) in words.items() if x != plain}:
       raise ValueError(
         f"{surplus} need a draft, got None. Give a draft, or leave the settings out."
       )
@@ -288,9 +293,8 @@ def headed(
       kind=type(network).__name__,
     )
   if network.config.kind != "eagle":
-    is_parallel = network.config.kind == "parallel"
-    way = WAYS["parallel" if is_parallel else "position_heads"]
-    return way.kind(network, shape, siblings)
+    way = "parallel" if network.config.kind == "parallel" else "position_heads"
+    return WAYS[way].kind(network, shape, siblings)
   if shape is None:
     return WAYS["eagle"].kind(network)
   if not isinstance(shape, Tree) or not shape.is_chain:
