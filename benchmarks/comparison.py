@@ -192,7 +192,7 @@ def _drafter(way: Mapping, network: Any) -> Any:
     elif name == "tree":
       stem, branches, depth = value
       knobs[name] = delayed(stem, branches, max(depth, stem + 1))
-  return WAYS[way["way"]].make({"draft": network}, **knobs)
+  return WAYS[way["way"]].make(network, **knobs)
 
 
 def _with_domains(study: Study, flags: Mapping) -> tuple[Study, list[str]]:

@@ -24,7 +24,7 @@ SOURCES = (
   *(f"specdec_t5x/{folder}/**/*.py" for folder in _DECODING),
   *(f"benchmarks/{name}.py" for name in _TIMING),
   *(f"specdec_t5x/native/**/*.{kind}" for kind in ("py", "cc", "h", "cu", "cuh")),
-  *(f"specdec_t5x/{name}.py" for name in ("policies", "prepared", "tuning")),
+  *(f"specdec_t5x/{name}.py" for name in ("prepared", "tuning")),
 )
 
 

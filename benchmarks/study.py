@@ -15,7 +15,6 @@ from benchmarks.environment import machine
 from benchmarks.timed import Costs, Loop
 from specdec_t5x import api, tuning
 from specdec_t5x.api import Model
-from specdec_t5x.build import together
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.policies import Fixed
@@ -23,6 +22,7 @@ from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.network.ngram import NgramTable
+from specdec_t5x.ways import assembled
 
 BATCH = 16  # The batch size if nothing is timed.
 NEVER = -1  # An EOS id that no token has.
@@ -96,7 +96,7 @@ class Draft:
   name: str  # The name in tables.
   source: str  # The model's folder, or a name in `UNTRAINED`.
   model: Model | None  # The network or table; None without learned parameters.
-  drafter: str  # A name in `build.DRAFTERS`.
+  drafter: str  # A name in `ways.NAMED`.
   fingerprint: str  # The fingerprint of the parameters.
 
 
@@ -181,8 +181,8 @@ class Study:
   def decode(
     self, sampling: float | Sampling, draft: Any = None, *parts, **words
   ) -> Decode:
-    """Returns a way to decode with the other arguments of `build.together`."""
-    decoder, params = together(self.target, draft, *parts, **words)
+    """Returns a way to decode with the other arguments of `ways.assembled`."""
+    decoder, params = assembled(self.target, draft, *parts, **words)
     sampling = sampling if isinstance(sampling, Sampling) else Sampling(sampling)
     return Decode(decoder, params, sampling, self.job.max_length, self.eos_id)
 

@@ -35,7 +35,6 @@ from benchmarks.study import BATCH, Decode, Draft, Study
 from benchmarks.table import Table, put, render
 from specdec_t5x import api
 from specdec_t5x.api import Model
-from specdec_t5x.build import headed
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.core.tree import Tree, chain
@@ -43,6 +42,7 @@ from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.network.functional import is_decoder_only
 from specdec_t5x.training.heads import ahead, drafted_ahead, has_token
 from specdec_t5x.training.objectives import forward
+from specdec_t5x.ways import headed
 
 
 def batches(

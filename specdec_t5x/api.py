@@ -14,8 +14,6 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from specdec_t5x import arguments, environment, prepared, programs, tuning
-from specdec_t5x.build import Model as Model
-from specdec_t5x.build import check_models, together
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.distributions import Sampling as Sampling
@@ -31,7 +29,6 @@ from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.loop import step as step
 from specdec_t5x.decoding.state import Decoded, keys_at
 from specdec_t5x.groups import Group, grouped, room_of, rows_for, widest
-from specdec_t5x.names import python_names
 from specdec_t5x.network import rounded
 from specdec_t5x.network.config import NetworkConfig
 from specdec_t5x.network.functional import (
@@ -41,8 +38,10 @@ from specdec_t5x.network.functional import (
   network_for,
 )
 from specdec_t5x.platforms import check_platform
+from specdec_t5x.prepared import Model as Model
 from specdec_t5x.promotion import usual_promotion
 from specdec_t5x.vocabularies import frames
+from specdec_t5x.ways import assembled
 
 DecodeFn = Callable[..., Decoded]
 
@@ -56,7 +55,7 @@ _SHOWN_AFTER = 3.0
 def _from_python() -> Iterator[None]:
   """Runs an entry point of Python; also a decorator."""
   programs.keep()
-  with python_names(), environment.check_full(), usual_promotion():
+  with environment.check_full(), usual_promotion():
     yield
 
 
@@ -196,7 +195,7 @@ def generate(
   max_length = arguments.count(max_length, "max_length")
   batch_size = arguments.count(batch_size, "batch_size")
   arguments.check_sampling(sampling)
-  check_models(target, draft)
+  arguments.check_models(target, draft)
   target.generation.check()
   vocab_size = target.network.config.vocab_size
   inputs = arguments.inputs(inputs, vocab_size, target.generation.pads)
@@ -208,7 +207,7 @@ def generate(
   opened_vocabulary = opened(vocabulary, target)
   ids = encoded(inputs, target.network, opened_vocabulary)
   eos_id = end_tokens(target, opened_vocabulary)
-  decoder, params = together(
+  decoder, params = assembled(
     target,
     draft,
     drafter,
@@ -224,18 +223,14 @@ def generate(
   warn_where_lossy(decoder.rule.guarantee, stacklevel=4)
   # 32 bits, even under jax_enable_x64: outputs are the same.
   with jax.enable_x64(False):
-    groups = grouped([room_of(tokens) for tokens in ids])
-    for group in groups:
-      queued, rows = _queued(decoder, len(group.numbers), batch_size)
-      job = tuning.Job(queued, rows, group.width, sampling, max_length)
-      environment.check_fits(job, params)
-
-    def compile_fn(decoder: Decoder) -> DecodeFn:
-      return compiled(decoder, sampling, max_length, eos_id)
-
-    decodes = _decode_groups(
-      decoder, compile_fn, params, ids, groups, batch_size, seed=seed
-    )
+    jobs = []
+    for group in grouped([room_of(tokens) for tokens in ids]):
+      queued, rows = decoder, rows_for(len(group.numbers), batch_size)
+      if len(group.numbers) > rows:
+        queued, rows = dataclasses.replace(decoder, slots=rows), rows * _QUEUED
+      jobs.append((group, tuning.Job(queued, rows, group.width, sampling, max_length)))
+      environment.check_fits(jobs[-1][1], params)
+    decodes = _decodes(jobs, params, ids, eos_id, seed)
     return _collected(decodes, len(ids), opened_vocabulary, eos_id)
 
 
@@ -314,39 +309,36 @@ def warn_where_lossy(guarantee: Guarantee, stacklevel: int = 3) -> None:
     warnings.warn(message, stacklevel=stacklevel)
 
 
-def _queued(decoder: Decoder, count: int, batch_size: int) -> tuple[Decoder, int]:
-  """Returns the decoder for a batch size, and the number of inputs of a call."""
-  rows = rows_for(count, batch_size)
-  if count <= rows:
-    return decoder, rows
-  return dataclasses.replace(decoder, slots=rows), rows * _QUEUED
-
-
-def _decode_groups(
-  decoder: Decoder,
-  compile_fn: Callable[[Decoder], DecodeFn],
-  params,
+def _decodes(
+  jobs: Sequence[tuple[Group, tuning.Job]],
+  params: Mapping[str, Any],
   ids: Sequence[Sequence[int]],
-  groups: Sequence[Group],
-  batch_size: int,
-  *,
+  eos_id: EndTokens,
   seed: int,
 ) -> Iterator[tuple[list[int], Decoded]]:
   """Yields numbers of inputs and their outputs; raises an error if logits are NaN.
 
   The policy's state is handed from batch to batch.
   """
-  key, held = jax.random.key(seed), None
-  for group in groups:
-    queued, rows = _queued(decoder, len(group.numbers), batch_size)
-    run = compile_fn(queued)
-    kept_state = _first_known(queued, rows, held)
-    for numbers, inputs in group.batches(ids, rows):
+  key, state = jax.random.key(seed), None
+  for group, job in jobs:
+    run = compiled(job.decoder, job.sampling, job.max_length, eos_id)
+    first = job.decoder.policy.start(job.rows)
+    if state is not None:
+      # Rows beyond the slots have no state.
+      first = jax.tree.map(
+        lambda new, old: jnp.concatenate([old[: len(new)], new[len(old) :]]),
+        first,
+        state,
+      )
+    state = first
+    for numbers, inputs in group.batches(ids, job.rows):
       count = len(numbers)
       # A sample depends on the number of its input, not on the batch.
-      keys = keys_at(key, np.resize(numbers, rows))
-      decoded = run(params, inputs, keys, np.arange(rows) < count, **kept_state)
-      kept_state = dict.fromkeys(kept_state, decoded.policy_state)
+      keys = keys_at(key, np.resize(numbers, job.rows))
+      is_wanted = np.arange(job.rows) < count
+      decoded = run(params, inputs, keys, is_wanted, policy_state=state)
+      state = decoded.policy_state
       decoded = jax.tree.map(lambda array, count=count: array[:count], decoded)
       check_decoded(
         decoded.scores,
@@ -354,8 +346,7 @@ def _decode_groups(
         lambda row, numbers=numbers: f"input {numbers[row]}",
       )
       yield numbers, decoded
-    # Rows beyond the slots have no state.
-    held = jax.tree.map(lambda x, count=queued.slots or rows: x[:count], kept_state)
+    state = jax.tree.map(lambda x, count=job.rows_at_once: x[:count], state)
 
 
 def _collected(
@@ -384,18 +375,6 @@ def _collected(
       outputs |= zip(numbers, generations(decoded, vocabulary, eos_id), strict=True)
       progress.update(len(numbers))
   return [outputs[number] for number in range(count)]
-
-
-def _first_known(decoder: Decoder, rows: int, held: Mapping | None) -> dict[str, Any]:
-  """Returns the policy's state before a group, with the state after the last group."""
-  first = {"policy_state": decoder.policy.start(rows)}
-  if held is None:
-    return first
-
-  def carried_over(new, old):
-    return jnp.concatenate([old[:rows], new[len(old) :]])
-
-  return jax.tree.map(carried_over, first, dict(held))
 
 
 def padded_batches(

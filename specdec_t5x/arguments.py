@@ -8,6 +8,8 @@ import numpy as np
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.knobs import is_whole
+from specdec_t5x.prepared import Model
+from specdec_t5x.ways import NAMED
 
 
 def inputs(values: Any, vocab_size: int, pads: Collection[int]) -> list[Any]:
@@ -22,6 +24,7 @@ def inputs(values: Any, vocab_size: int, pads: Collection[int]) -> list[Any]:
     ValueError: if an input is neither text nor token ids.
   """
   check_listed(values, "inputs")
+  _refuse_mask(values, "inputs")
   # The elements of other libraries' arrays are slow to read one by one.
   examples = list(np.asarray(values) if _is_array(values) else values)
   if examples and all(is_whole(x, 0) for x in examples):
@@ -70,9 +73,10 @@ def token_ids(
     pads: the ids of padding.
 
   Raises:
-    ValueError: if an id is not a whole number from 0 to `vocab_size` - 1, or padding
-      comes first.
+    ValueError: if an id is not a whole number from 0 to `vocab_size` - 1, padding
+      comes first, or the input has a mask.
   """
+  _refuse_mask(ids, f"inputs[{number}]")
   ids = np.asarray(ids).tolist() if _is_array(ids) else ids
   is_list = isinstance(ids, Sequence)
   if not is_list or not all(is_whole(token, 0) and token < vocab_size for token in ids):
@@ -89,6 +93,14 @@ def token_ids(
       f"which begins with {tokens[0]}. Pad on the right, or leave the padding out."
     )
   return tokens
+
+
+def _refuse_mask(values: Any, name: str) -> None:
+  if isinstance(values, np.ma.MaskedArray):
+    raise ValueError(
+      f"{name} must be an array without a mask, got a MaskedArray. Give "
+      f"{name}.filled(0) if the masked ids are padding at the end."
+    )
 
 
 def text(value: Any, name: str) -> str:
@@ -135,6 +147,26 @@ def seed_of(value: Any) -> int:
   if not is_whole(value, 0) or value >= 2**32:
     raise ValueError(f"seed must be a whole number from 0 to 2^32 - 1, got {value!r}.")
   return int(value)
+
+
+def check_models(target: Any, draft: Any) -> None:
+  """Raises a ValueError if target and draft have other types than `generate` takes."""
+  models = {"target": target}
+  if isinstance(draft, Mapping):
+    models |= {f"draft[{name!r}]": model for name, model in draft.items()}
+  # A drafter's name stands for the drafter, even if a file has the name.
+  elif not isinstance(draft, str) or (draft not in NAMED and os.path.exists(draft)):
+    models |= {} if draft is None else {"draft": draft}
+  for name, model in models.items():
+    if isinstance(model, Model):
+      continue
+    expected = "a Model, a drafter's name or None" if name == "draft" else "a Model"
+    shown, fix = type(model).__name__, "Load a checkpoint with `load_model`."
+    if isinstance(model, str | os.PathLike):
+      shown = f"the path {os.fspath(model)!r}"
+      argument = name.partition("[")[0]
+      fix = f"Load the checkpoint first: {argument}=load_model({os.fspath(model)!r})."
+    raise ValueError(f"{name} must be {expected}, got {shown}. {fix}")
 
 
 def check_sampling(sampling: Any) -> None:

@@ -8,8 +8,6 @@ import sys
 import time
 from typing import Any
 
-from specdec_t5x import names
-
 
 def _age() -> float:
   """Returns the seconds since this process started; 0 on systems without /proc."""
@@ -63,12 +61,9 @@ STDOUT, STDERR = BestEffort("stdout"), BestEffort("stderr")
 
 
 def say(message: str) -> None:
-  """Prints a line on stderr, unless `set_quiet` turned the output off.
-
-  Lines for users of Python have Python's names of settings (`names.python_names`).
-  """
+  """Prints a line on stderr, unless `set_quiet` turned the output off."""
   if not _is_quiet:
-    print(names.shown(message), file=STDERR, flush=True)
+    print(message, file=STDERR, flush=True)
 
 
 @functools.cache

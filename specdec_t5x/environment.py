@@ -112,8 +112,8 @@ def check_full() -> Iterator[None]:
       raise
     reason = str(error).splitlines()[0].removesuffix(".")
     raise ValueError(
-      f"The device's memory is full: {reason}. Lower BATCH_SIZE or "
-      "TASK_FEATURE_LENGTHS, or set PARAM_DTYPE='bfloat16'."
+      f"The device's memory is full: {reason}. Lower batch_size or max_length, or set "
+      "dtype='bfloat16'."
     ) from error
 
 

@@ -3,6 +3,7 @@
 Weights are rounded, arrays are derived of parameters, and kernels for a GPU are chosen.
 """
 
+import dataclasses
 import os
 import pathlib
 import platform
@@ -12,11 +13,51 @@ from typing import Any
 import jax
 
 from specdec_t5x import console
+from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.native import library
 from specdec_t5x.native.cuda import choice
 from specdec_t5x.native.cuda import library as of_gpu
 from specdec_t5x.native.cuda import step as draft_step
 from specdec_t5x.network import rounded
+from specdec_t5x.network.functional import Network
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Model:
+  """A network with its parameters; `specdec_t5x.load_model` makes one.
+
+  A model equals itself alone: comparing parameters would take as long as reading.
+
+  Attributes:
+    network: the network.
+    params: the parameters, rounded if the network's weights are rounded.
+    restore: reads the parameters of the checkpoint again, if the weights are rounded.
+    generation: the settings for generation in the checkpoint's folder.
+    folder: the Hugging Face folder of the model, which may hold a vocabulary, or None.
+  """
+
+  network: Network
+  params: Any = dataclasses.field(repr=False)
+  restore: Callable[[], Any] | None = dataclasses.field(default=None, repr=False)
+  generation: Generation = dataclasses.field(default_factory=Generation)
+  folder: str | None = None
+  # Not an argument: `dataclasses.replace` with other parameters derives anew.
+  _derived: dict = dataclasses.field(default_factory=dict, init=False, repr=False)
+
+  def derived(
+    self, wanted: Mapping[str, Callable[[Any], Any]], name: str = "target"
+  ) -> dict[str, Any]:
+    """Returns arrays that a decode derives of the parameters; they are kept.
+
+    Args:
+      wanted: functions of the parameters, by name (`Decoder.derive`).
+      name: the name of the network in the decode.
+    """
+    for of_decode, make in wanted.items():
+      if make not in self._derived:
+        params = self.restore() if self.restore else self.params
+        self._derived[make] = made(of_decode, make, params, name)
+    return {of_decode: self._derived[make] for of_decode, make in wanted.items()}
 
 
 def made(
@@ -52,8 +93,8 @@ def in_weights(network: Any, params: Any) -> Any:
     rounded.size(tree) / 1e6 for tree in (rounded_params, params)
   )
   console.say(
-    f"WEIGHTS={network.config.weights!r}: the rounded weights are another model than "
-    f"the checkpoint's, with {rounded_megabytes:.1f} MB instead of {megabytes:.1f} MB."
+    f"The weights are rounded to {network.config.weights}: another model than the "
+    f"checkpoint's, with {rounded_megabytes:.1f} MB instead of {megabytes:.1f} MB."
   )
   return rounded_params
 
@@ -69,7 +110,7 @@ def choose_kernels(
     rows: rows that decode at once.
 
   Raises:
-    ValueError: if PRODUCTS='native' asks for a kernel with wrong results.
+    ValueError: if products='native' asks for a kernel with wrong results.
   """
   if not draft_step.is_for_gpu():
     return

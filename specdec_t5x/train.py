@@ -28,6 +28,7 @@ from absl import flags, logging
 from t5x import gin_utils
 
 from specdec_t5x.platforms import check_platform
+from specdec_t5x.t5x_bridge.macros import macro_names
 from specdec_t5x.training.jobs import (
   count_ngrams,
   decode_task,
@@ -58,7 +59,8 @@ def run(
   gin.clear_config()
   paths = [*gin_search_paths, _PACKAGE_PARENT]
   gin_utils.parse_gin_flags(paths, [*gin_files], [*gin_bindings])
-  gin.get_configurable(JOBS[job])()
+  with macro_names():
+    gin.get_configurable(JOBS[job])()
 
 
 def define_flags() -> None:

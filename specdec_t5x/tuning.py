@@ -95,7 +95,7 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
     return plain(decoder)
   if needs_times(decoder):
     if jax.device_count() > 1:
-      console.say_once("Times are known for one device only: drafting GAMMA tokens.")
+      console.say_once("Times are known for one device only: drafts have full length.")
       return decoder
     policy = _timed(job, params)
     prepare = [seconds / job.output_length for seconds in policy.prepare]

@@ -1,10 +1,9 @@
-"""The table of all ways to draft.
+"""All ways to draft, and decoders from words of gin files and of Python.
 
-A new way has a file, a record in this table, a gin file and a page. Everything else
-reads the record: names in gin and Python (`build`), the reference, the benchmarks, and
-the tests that all ways share. Classes are imported on first use. A drafter's class
-states its knobs, its default policy and its limits (`decoding.contracts`); the record
-states the rest.
+A new way has a file, a record in the table, a gin file and a page. Everything else
+reads the record: gin and Python (`decoder`), the benchmarks, and the shared tests. A
+drafter's class is imported on first use. The class states the knobs, the default policy
+and the limits (`decoding.contracts`); the record states the rest.
 """
 
 import dataclasses
@@ -13,7 +12,22 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from specdec_t5x.core.knobs import Knob, knobs_of
+import jax
+
+from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.core.knobs import KnobError, check_value, invalid, is_whole
+from specdec_t5x.core.rules import get_rule
+from specdec_t5x.core.tree import Tree, chain, delayed
+from specdec_t5x.core.types import Rule
+from specdec_t5x.decoding.contracts import Drafter, Policy
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.policies import CostAware, Fixed
+from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, GAMMA, DraftModel
+from specdec_t5x.network.functional import Network
+from specdec_t5x.network.heads import FeatureDrafter
+from specdec_t5x.prepared import Model
+
+POLICIES: Mapping[str, Policy] = {"auto": CostAware(), "fixed": Fixed()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,23 +35,19 @@ class Way:
   """The record of a way to draft.
 
   Attributes:
-    name: the name; the value of DRAFTER in gin if `is_named`.
+    name: the name; the value of DRAFTER in gin if it is in `NAMED`.
     drafter: "module:Class" of the drafter.
     about: one line of documentation.
-    networks: how the networks are trained, by their names.
-    page: the page in docs/methods/.
+    needs_network: whether the drafter has a network of its own.
     gin: the gin file in configs/, or ''.
-    is_named: whether gin and Python can ask for the way by name.
     tiny: knobs for tests with tiny networks.
   """
 
   name: str
   drafter: str
   about: str
-  networks: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  page: str = ""
+  needs_network: bool = False
   gin: str = ""
-  is_named: bool = False
   tiny: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @functools.cached_property
@@ -46,84 +56,53 @@ class Way:
     module, _, name = self.drafter.partition(":")
     return getattr(importlib.import_module(f"specdec_t5x.{module}"), name)
 
-  @property
-  def knobs(self) -> dict[str, tuple[Any, Knob]]:
-    """The default and the declaration of each knob, by field."""
-    return knobs_of(self.kind)
+  def make(self, network: Network | None = None, **knobs: Any) -> Any:
+    """Returns the drafter, with a network if the way needs a network."""
+    return self.kind(**({"network": network} if self.needs_network else {}), **knobs)
 
-  @property
-  def needs_network(self) -> bool:
-    """Whether the drafter has a network of its own."""
-    return "draft" in self.networks
-
-  def make(self, networks: Mapping[str, Any] | None = None, **knobs: Any) -> Any:
-    """Returns the drafter.
-
-    Args:
-      networks: the drafter's networks, by name.
-      **knobs: knobs with other values than the defaults.
-    """
-    if self.needs_network:
-      knobs = {"network": (networks or {})["draft"], **knobs}
-    return self.kind(**knobs)
-
-
-_MODEL = "a smaller model of the family; python -m specdec_t5x.train distils it"
-_HEADS = "heads on the target's features; python -m specdec_t5x.train --job=heads"
-_TABLE = "a table of n-grams; python -m specdec_t5x.train --job=ngrams counts it"
 
 _RECORDS = (
   Way(
     "draft_model",
     "drafters.draft_model:DraftModel",
     "a smaller model drafts token by token",
-    {"draft": _MODEL},
-    page="draft_model",
-    is_named=True,
+    needs_network=True,
     tiny={"gamma": 3},
   ),
   Way(
     "ngram",
     "drafters.draft_model:DraftModel",
     "a table of n-grams drafts token by token",
-    {"draft": _TABLE},
-    page="ngram",
+    needs_network=True,
     gin="drafters/ngram.gin",
-    is_named=True,
     tiny={"gamma": 3},
   ),
   Way(
     "copy",
     "drafters.copy:Copy",
     "copies what followed the last tokens before, in the input or the output",
-    page="copy",
     gin="drafters/copy.gin",
-    is_named=True,
     tiny={"gamma": 3, "match": 1},
   ),
   Way(
     "heads",
     "drafters.heads:Headed",
     "heads draft from the target's features",
-    {"draft": _HEADS},
-    page="heads",
+    needs_network=True,
     gin="drafters/heads.gin",
-    is_named=True,
   ),
   Way(
     "parallel",
     "drafters.heads:ParallelDraft",
     "one layer drafts all positions in one pass",
-    {"draft": _HEADS},
-    page="heads",
+    needs_network=True,
     gin="drafters/heads.gin",
   ),
   Way(
     "eagle",
     "drafters.eagle:EagleDraft",
     "one layer drafts token by token from the target's features and its own",
-    {"draft": _HEADS},
-    page="eagle",
+    needs_network=True,
     gin="drafters/heads.gin",
     tiny={"gamma": 3},
   ),
@@ -131,49 +110,41 @@ _RECORDS = (
     "tree",
     "drafters.tree_draft:TreeDraft",
     "a smaller model drafts a tree",
-    {"draft": _MODEL},
-    page="tree",
+    needs_network=True,
     gin="drafters/tree.gin",
   ),
   Way(
     "quantized",
     "drafters.of_target:Quantized",
     "the target with its weights in 8 or 4 bits drafts for itself",
-    page="quantized",
     gin="drafters/quantized.gin",
-    is_named=True,
     tiny={"bits": 4, "group": 8, "gamma": 3},
   ),
   Way(
     "sparse",
     "contrib.sparse:SparseDraft",
     "a smaller model drafts from the likeliest tokens of its distributions",
-    {"draft": _MODEL},
-    page="link",
+    needs_network=True,
     gin="contrib/sparse.gin",
-    is_named=True,
     tiny={"gamma": 3, "top_k": 4},
   ),
   Way(
     "link",
     "contrib.link.drafter:Link",
     "a draft in another process",
-    page="link",
     gin="contrib/link.gin",
   ),
   Way(
     "cascade",
     "drafters.cascade:Cascade",
     "a draft that is sped up by a draft of its own",
-    {"draft": _MODEL},
-    page="cascade",
+    needs_network=True,
     gin="drafters/cascade.gin",
   ),
   Way(
     "layer_skip",
     "drafters.of_target:LayerSkip",
     "the target without some of its sublayers drafts for itself",
-    page="layer_skip",
     gin="drafters/layer_skip.gin",
     tiny={"skip": ("self_0",), "gamma": 3},
   ),
@@ -181,11 +152,259 @@ _RECORDS = (
     "position_heads",
     "drafters.heads:HeadDraft",
     "feed-forward heads (blockwise, Medusa), one for each position",
-    {"draft": _HEADS},
-    page="heads",
+    needs_network=True,
     gin="drafters/heads.gin",
   ),
 )
 
 WAYS = {way.name: way for way in _RECORDS}
-NAMED = {name: way for name, way in WAYS.items() if way.is_named}
+# The names for gin and Python.
+NAMED = ("draft_model", "ngram", "copy", "heads", "quantized", "sparse")
+
+
+def decoder(
+  target: Network,
+  draft: Network | None = None,
+  drafter: Drafter | str | None = "draft_model",
+  rule: Rule | str = "token",
+  *,
+  gamma: int | None = None,
+  num_candidates: int = 1,
+  policy: Policy | str | None = None,
+  lenience: float = 1.0,
+  alpha: float | None = None,
+  is_word: bool = True,
+  paths: Mapping[str, str | None] | None = None,
+  **settings: Any,
+) -> Decoder:
+  """Returns a decoder; gin and Python call this function.
+
+  Args:
+    target: the target's network.
+    draft: the network of a named drafter.
+    drafter: a drafter, or a name of `NAMED`; None for plain decoding.
+    rule: accepts drafted tokens: a rule, or a name in `core.rules.RULES`.
+    gamma: draft length of a named drafter; without a policy, of every draft.
+    num_candidates: independent drafts of an iteration, of a named draft model.
+    policy: decides draft lengths; see `policy_for`, as for `alpha` and `is_word`.
+    lenience: of the rule 'lenient'.
+    paths: in gin, the checkpoints of the networks. The sizes of n-grams and heads are
+      read off the draft's checkpoint.
+    **settings: further fields of `Decoder`: slots, block, same_bits, observer.
+
+  Raises:
+    ValueError: if settings do not go together, or a checkpoint lacks the network.
+  """
+  if drafter is None:
+    words = {
+      "rule": (rule, "token"),
+      "gamma": (gamma, None),
+      "num_candidates": (num_candidates, 1),
+      "policy": (policy, None),
+      "lenience": (lenience, 1.0),
+      "alpha": (alpha, None),
+    }
+    if surplus := {name: x for name, (x, plain) in words.items() if x != plain}:
+      raise ValueError(
+        f"{surplus} need a draft, got None. Give a draft, or leave the settings out."
+      )
+    return Decoder(target, **settings)
+  if paths is not None and drafter in ("ngram", "heads"):
+    from specdec_t5x.checkpoints import networks
+
+    load = networks.ngram_table if drafter == "ngram" else networks.heads
+    draft = load(paths["draft"])
+  made = drafter_for(drafter, draft, gamma, num_candidates)
+  chosen = policy_for(made, policy, gamma, is_word, alpha)
+  return Decoder(target, made, rule_for(rule, lenience), chosen, **settings)
+
+
+def drafter_for(
+  drafter: Drafter | str,
+  network: Network | None = None,
+  gamma: int | None = None,
+  num_candidates: int = 1,
+) -> Drafter:
+  """Returns a drafter unchanged, or makes the named drafter; see `decoder`."""
+  if not is_whole(num_candidates, 1):
+    raise invalid("num_candidates", "a whole number of at least 1", num_candidates)
+  if isinstance(drafter, Drafter):
+    if num_candidates > 1 or gamma not in (None, drafter.depth):
+      raise KnobError(
+        "A drafter owns its knobs: your {kind} drafts {part.depth} tokens, got "
+        "{gamma}={length} and {num_candidates}={count}. Leave {gamma} and "
+        "{num_candidates} out, and set the drafter's knobs.",
+        kind=type(drafter).__name__,
+        part=drafter,
+        length=gamma,
+        count=num_candidates,
+      )
+    return drafter
+  if drafter not in NAMED:
+    raise KnobError(
+      "Unknown {drafter} {value!r}; expected one of {names} or a Drafter.",
+      value=drafter,
+      names=sorted(NAMED),
+    )
+  way = WAYS[drafter]
+  if way.needs_network and network is None:
+    raise KnobError(
+      "{drafter}={value!r} needs a draft network, got None. Give the draft.",
+      value=drafter,
+    )
+  if num_candidates > 1:
+    if way.kind is not DraftModel:
+      raise KnobError(
+        "{num_candidates}={count} needs a draft model, got {drafter}={value!r} with a "
+        "single draft per iteration. Set {num_candidates} to 1.",
+        count=num_candidates,
+        value=drafter,
+      )
+    return WAYS["tree"].kind(network, delayed(0, num_candidates, longest(gamma)))
+  if drafter == "heads":
+    return headed(network, gamma=gamma)
+  return way.make(network, **({} if gamma is None else {"gamma": gamma}))
+
+
+def headed(
+  network: FeatureDrafter,
+  shape: Any = None,
+  siblings: str = "distinct",
+  gamma: int | None = None,
+) -> Drafter:
+  """Returns the drafter of heads of any kind.
+
+  Args:
+    network: the heads.
+    shape: a tree, `RowTrees` or None; see `drafters.heads.Headed`.
+    siblings: see `drafters.heads.Headed`.
+    gamma: length of a chain without a `shape`; None is the number of heads.
+
+  Raises:
+    ValueError: if the network is not heads, or has no drafts of that shape.
+  """
+  if shape is None and gamma is not None:
+    check_value(GAMMA, gamma, "gamma")
+    shape = chain(gamma)
+  if not isinstance(network, FeatureDrafter):
+    raise KnobError(
+      "Expected heads as draft, got a {kind}. Load a checkpoint made by "
+      "configs/train/heads.gin, or leave {drafter} at 'draft_model'.",
+      kind=type(network).__name__,
+    )
+  if network.config.kind != "eagle":
+    way = "parallel" if network.config.kind == "parallel" else "position_heads"
+    return WAYS[way].kind(network, shape, siblings)
+  if shape is None:
+    return WAYS["eagle"].kind(network)
+  if not isinstance(shape, Tree) or not shape.is_chain:
+    raise KnobError(
+      "EAGLE's drafter drafts chains, got {shape}={value!r}. Leave {shape} out, or "
+      "draft with another kind of heads.",
+      value=shape,
+    )
+  return WAYS["eagle"].kind(network, shape.depth)
+
+
+def longest(gamma: int | None) -> int:
+  """Returns the length of the longest draft: gamma, or 5 if gamma is None."""
+  return DEFAULT_GAMMA if gamma is None else gamma
+
+
+def policy_for(
+  drafter: Drafter,
+  policy: Policy | str | None,
+  gamma: int | None,
+  is_word: bool = True,
+  alpha: float | None = None,
+) -> Policy:
+  """Returns the policy that was asked for, or a drafter's default policy.
+
+  Args:
+    drafter: the drafter.
+    policy: a policy, a name in `POLICIES`, or None.
+    gamma: a draft length that was asked for. Without a policy every draft then has this
+      length, as with a drafter that was built with a gamma.
+    is_word: whether a gin file or a name asked for the drafter (`Traits.auto`).
+    alpha: the acceptance rate that 'auto' expects before the first draft; None is the
+      policy's own, or the drafter's (`Traits.prior_alpha`) if 'auto' is a name.
+  """
+  if policy is None:
+    is_set = gamma is not None or getattr(drafter, "gamma", None) is not None
+    is_auto = drafter.traits.auto in ("always", "named" if is_word else "always")
+    policy = "auto" if is_auto and not is_set else "fixed"
+  if policy == "auto" and alpha is None:
+    alpha = drafter.traits.prior_alpha
+  policy = POLICIES.get(policy, policy) if isinstance(policy, str) else policy
+  if not isinstance(policy, Policy):
+    raise KnobError(
+      "Unknown {policy} {value!r}; expected one of {names} or a Policy.",
+      value=policy,
+      names=sorted(POLICIES),
+    )
+  if alpha is None or not isinstance(policy, CostAware):
+    return policy
+  return dataclasses.replace(policy, prior_alpha=alpha)
+
+
+def rule_for(rule: Rule | str, lenience: float = 1.0) -> Rule:
+  """Returns a rule unchanged, or makes the named rule; 'lenient' has a lenience."""
+  if rule == "lenient":
+    return get_rule(rule, lenience=lenience)
+  if lenience != 1.0:
+    raise KnobError(
+      "{lenience}={value} needs {rule}='lenient', got {name!r}.",
+      value=lenience,
+      name=rule,
+    )
+  return get_rule(rule)
+
+
+def assembled(
+  target: Model,
+  draft: Model | Mapping[str, Model] | str | None = None,
+  drafter: Drafter | str | None = None,
+  rule: Rule | str = "token",
+  **knobs: Any,
+) -> tuple[Decoder, Mapping[str, Any]]:
+  """Returns the decoder of some models, and its parameters on the device.
+
+  Args:
+    target: the target.
+    draft: the draft model, the models of a drafter's networks by name, the name of a
+      drafter without a network, or None.
+    drafter: a drafter or a name; None is the drafter of `draft`, or plain decoding.
+    rule: see `decoder`.
+    **knobs: further arguments of `decoder`.
+
+  Raises:
+    ValueError: if settings of speculation are given without a draft, or the drafter
+      needs other networks.
+  """
+  if isinstance(draft, str):
+    if drafter is not None:
+      raise ValueError(
+        f"draft={draft!r} names a drafter, but drafter={drafter!r} names a drafter, "
+        "too. Leave one out."
+      )
+    draft, drafter = None, draft
+  drafts = {"draft": draft} if isinstance(draft, Model) else dict(draft or {})
+  models = {"target": target, **drafts}
+  networks = {name: model.network for name, model in models.items()}
+  network = networks.get("draft")
+  if drafter is None and draft is not None:
+    drafter = "heads" if isinstance(network, FeatureDrafter) else "draft_model"
+  knobs["is_word"] = isinstance(drafter, str)
+  made = decoder(target.network, network, drafter, rule, **knobs)
+  if networks != made.networks:
+    raise ValueError(
+      f"The drafter {type(made.drafter).__name__} needs the networks "
+      f"{sorted(made.drafter.networks)}, but draft has different networks, called "
+      f"{sorted(drafts)}. Build the drafter with the networks of the models in draft."
+    )
+  params = jax.device_put({name: model.params for name, model in models.items()})
+  if made.drafter is not None:
+    params |= target.derived(made.drafter.derive(target.network))
+  for name, model in drafts.items():
+    params |= model.derived(made.derive(GREEDY, name), name)
+  return made, params

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec_t5x import build
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.functional import (
@@ -15,6 +14,7 @@ from specdec_t5x.network.functional import (
   network_for,
   start_decoding,
 )
+from specdec_t5x.ways import assembled
 
 
 def drawn(config, seed=0):
@@ -70,8 +70,8 @@ def start(module, params, *args, **kwargs):
 
 
 def decode(target, *drafts, inputs, room, sampling=GREEDY, eos_id=1, slots=0, **words):
-  """Decodes the inputs with the models and words of `build.together`."""
-  decoder, params = build.together(target, *drafts, **words)
+  """Decodes the inputs with the models and words of `assembled`."""
+  decoder, params = assembled(target, *drafts, **words)
   decoder = dataclasses.replace(decoder, slots=slots)
   return run(decoder, params, inputs, room, sampling, eos_id)
 

@@ -7,10 +7,10 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.loop import generate
+from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.policies import CostAware
 from tests import networks
 from tests.hash_model import HashModel, speculation
 from tests.t5x_bridge import tiny

@@ -16,7 +16,6 @@ from specdec_t5x.core.describe import describe
 from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.hugging_face import generation
 from specdec_t5x.hugging_face.generation import Generation
-from specdec_t5x.names import in_python
 from specdec_t5x.network.functional import network_for
 from tests import ways
 from tests.t5x_bridge import tiny, tiny_gpt
@@ -61,6 +60,8 @@ def setup(tmp_path_factory):
     (jnp.array(5), "inputs must be a list of texts, got"),
     ([5, 6, 1], r"the token ids of a single input: \[5, 6, 1\]. Wrap the ids"),
     (np.array([5, 6, 1]), "the token ids of a single input"),
+    (np.ma.array([[5, 9], [7, 1]]), "^inputs must be an array without a mask, got a"),
+    ([np.ma.array([5, 1], mask=[0, 1])], r"inputs\[0\].filled\(0\) if the masked"),
     ([[[5, 1]]], r"inputs\[0\] must be a list of token ids"),
     (np.ones((1, 2, 3), int), r"inputs\[0\] must be a list of token ids"),
     (np.ones((1, 2)), r"inputs\[0\] must be a list of token ids"),
@@ -222,13 +223,6 @@ def test_load_model_s_messages_name_its_arguments(tmp_path, words, message):
   assert "PARAM_DTYPE" not in str(caught.value)
 
 
-def test_only_settings_are_renamed():
-  message = "GAMMA_POLICY='auto' of LONGEST_GAMMA, --gin.TOPK or TOPK=3 (EXACT, T5)"
-  renamed = "policy='auto' of LONGEST_GAMMA, top_k or top_k=3 (EXACT, T5)"
-  assert in_python(message) == renamed
-  assert in_python(renamed) == renamed
-
-
 @pytest.mark.parametrize(
   "words",
   [
@@ -268,7 +262,7 @@ def test_caches_that_do_not_fit_are_refused(setup, monkeypatch, length, draft):
 def test_a_longer_cache_takes_the_bytes_of_its_keys_and_values(setup):
   target = setup["target"]
   config = tiny.TARGET
-  decoder, params = api.together(target)
+  decoder, params = api.assembled(target)
 
   def size(length):
     return environment.of_caches(

@@ -13,9 +13,9 @@ from specdec_t5x import console, speed, tuning
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.contracts import lengths_of
 from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.policies import CostAware
 from specdec_t5x.t5x_bridge import pace, writer
 from tests.t5x_bridge import tiny
 

@@ -8,12 +8,12 @@ import pytest
 
 import specdec_t5x
 from specdec_t5x import Sampling, api, groups
-from specdec_t5x.build import together
+from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.decoding.state import keys_at, row_keys
 from specdec_t5x.groups import Group, grouped, rows_for
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.policies import CostAware
 from specdec_t5x.vocabularies.opening import open_vocabulary
+from specdec_t5x.ways import assembled
 from tests import ways
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -126,7 +126,7 @@ def test_samples_equal_samples_of_single_inputs(kind, words, vocabulary, monkeyp
   )
   found = open_vocabulary(vocabulary)
   parts = {"drafter": words["drafter"]} if "drafter" in words else {}
-  decoder, params = together(
+  decoder, params = assembled(
     target, draft, **parts, **{n: x for n, x in words.items() if n != "drafter"}
   )
   alone = api.compiled(decoder, sampling, room, found.eos_id)
@@ -189,7 +189,7 @@ def test_rows_without_an_input_change_no_estimate(vocabulary):
   """Of three inputs in four rows, the fourth neither drafts nor counts."""
   target, draft = models("t5")
   policy = CostAware((1.0, 1.01, 1.02), prior_alpha=0.9)
-  decoder, params = together(target, draft, gamma=2, policy=policy)
+  decoder, params = assembled(target, draft, gamma=2, policy=policy)
   found = open_vocabulary(vocabulary)
   ids = api.encoded(TEXTS[:3], target.network, found)
   run = api.compiled(decoder, Sampling(1.0), 6, found.eos_id)

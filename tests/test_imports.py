@@ -5,13 +5,12 @@ import ast
 from tests.real_data import ROOT
 
 FLOORS = """t5x
-core lazy names platforms quiet tables console promotion
-ways
+core lazy platforms quiet tables console promotion
 native network hugging_face programs
 decoding
-drafters policies vocabularies prepared
+drafters vocabularies prepared speed
 data checkpoints tuning
-build groups arguments environment
+ways groups arguments environment
 t5x_bridge api __init__
 training train trace __main__
 contrib demo"""

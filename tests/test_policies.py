@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from specdec_t5x import speed
-from specdec_t5x.build import policy_for
 from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
@@ -19,7 +18,7 @@ from specdec_t5x.decoding import loop as loop_module
 from specdec_t5x.decoding.contracts import Policy
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.loop import generate
-from specdec_t5x.decoding.policies import Counts, Fixed
+from specdec_t5x.decoding.policies import CostAware, Counts, Fixed
 from specdec_t5x.decoding.state import StepInfo, row_keys
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -28,7 +27,7 @@ from specdec_t5x.drafters.of_target import LayerSkip, Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.policies import CostAware
+from specdec_t5x.ways import policy_for
 from tests.decoding.test_generate import output_lengths
 from tests.hash_model import HashHeads, HashModel, python_loop, speculation
 from tests.t5x_bridge import tiny

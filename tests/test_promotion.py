@@ -5,8 +5,8 @@ import pytest
 
 import specdec_t5x
 from specdec_t5x import Sampling
+from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.drafters.of_target import LayerSkip, Quantized
-from specdec_t5x.policies import CostAware
 from tests.t5x_bridge import tiny
 
 TEXTS = tiny.sentences(3, seed=6)

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import api, build
+from specdec_t5x import api
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.decoder import FIXED_WIDTH, Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.of_target import Quantized
@@ -19,6 +20,7 @@ from specdec_t5x.network import functional
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.net import in_blocks_of
+from specdec_t5x.ways import Model, assembled
 from tests import networks
 
 SHAPE = {"vocab_size": 40, "emb_dim": 64, "num_heads": 2, "head_dim": 32}
@@ -32,13 +34,13 @@ ROOM = 15
 def model(config, seed=0):
   network = network_for(config)
   params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), networks.sharp(network, seed))
-  return build.Model(network, params)
+  return Model(network, params)
 
 
 def run(config, sampling=GREEDY, draft=None, slots=0, rows=slice(None), **words):
   """Returns tokens and scores of a decode in blocks of equal width."""
   draft_model = model(config, 1) if draft == "draft" else draft
-  decoder, params = build.together(model(config), draft_model, same_bits=True, **words)
+  decoder, params = assembled(model(config), draft_model, same_bits=True, **words)
   decoder = dataclasses.replace(decoder, slots=slots)
   keys = jax.random.split(jax.random.key(0), len(INPUTS))[rows]
 
@@ -108,7 +110,7 @@ def test_by_default_blocks_have_one_width_on_accelerators_at_batch_1(monkeypatch
 
 
 NETWORK = network_for(T5)
-TREE = TreeDraft(NETWORK, build.delayed(0, 2, 2))
+TREE = TreeDraft(NETWORK, delayed(0, 2, 2))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ TREE = TreeDraft(NETWORK, build.delayed(0, 2, 2))
     ),
     (
       Decoder,
-      {"drafter": TREE, "rule": build.get_rule("traversal"), "same_bits": True},
+      {"drafter": TREE, "rule": "traversal", "same_bits": True},
       "got 4 tokens as a tree: every call",
     ),
     (Decoder, {"block": 9, "same_bits": True}, "got 8 tokens"),

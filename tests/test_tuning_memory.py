@@ -13,7 +13,7 @@ from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.policies import get_policy
+from specdec_t5x.ways import POLICIES
 from tests import memory, processes
 from tests.t5x_bridge import tiny
 
@@ -50,7 +50,7 @@ def print_peaks():
   for policy in ("fixed", "auto"):
     before = memory.resident()
     memory.forget_peak()
-    decoder = Decoder(target, DraftModel(draft, 1), policy=get_policy(policy))
+    decoder = Decoder(target, DraftModel(draft, 1), policy=POLICIES[policy])
     tuned = tuning.tuned(tuning.Job(decoder, 2, 16, *SETTINGS), params)
     run = jax.jit(lambda *x, decoder=tuned: decoder.decode(*x, *SETTINGS, 1).tokens)
     run(params, inputs, keys).block_until_ready()

@@ -12,16 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import build
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.knobs import knobs_of
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.loop import generate
-from specdec_t5x.decoding.policies import Fixed
+from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.policies import CostAware
-from specdec_t5x.ways import WAYS
+from specdec_t5x.ways import WAYS, Model
 from tests import hash_model, networks, ways
 from tests.decoding.test_generate import assert_follows
 from tests.hash_model import sequence_probs, speculation
@@ -128,7 +127,7 @@ def run(way, sampling, rule="token", policy=None, slots=0):
   drafts = way and {name: found[model] for name, model in way.models.items()}
   words = {} if way is None else {"rule": RULES[rule], "policy": policy}
   words |= {"inputs": INPUTS, "room": ROOM, "sampling": sampling, "slots": slots}
-  target = build.Model(network_for(ways.CONFIGS[0]), ways.drawn(ways.CONFIGS[0]))
+  target = Model(network_for(ways.CONFIGS[0]), ways.drawn(ways.CONFIGS[0]))
   return networks.decode(target, drafts or None, drafter, **words)
 
 
@@ -183,13 +182,13 @@ def test_a_record_s_tiny_drafter_drafts_for_a_tiny_network(name):
   record = WAYS[name]
   found = ways.networks_of(ways.models())
   network = found[{"ngram": "ngrams", "eagle": "eagle"}.get(name, "draft")]
-  drafter = record.make({"draft": network}, **record.tiny)
+  drafter = record.make(network, **record.tiny)
   decoder = Decoder(network_for(ways.CONFIGS[0]), drafter)
   assert decoder.drafter.tree.size == record.tiny["gamma"]
 
 
 def test_a_knob_s_check_accepts_the_default():
   for record in WAYS.values():
-    for field, (default, knob) in record.knobs.items():
+    for field, (default, knob) in knobs_of(record.kind).items():
       assert knob.check is None or knob.check.accepts(default), (record.name, field)
       assert knob.about

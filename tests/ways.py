@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec_t5x import ways
-from specdec_t5x.build import Model, headed
 from specdec_t5x.contrib.link.drafter import Link
+from specdec_t5x.core.knobs import knobs_of
 from specdec_t5x.core.tree import Tree, delayed
 from specdec_t5x.decoding.contracts import Drafter, Policy
-from specdec_t5x.decoding.policies import Fixed
+from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -30,9 +30,9 @@ from specdec_t5x.network import hot
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import Network, network_for
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.policies import CostAware
 from specdec_t5x.t5x_bridge.restore import abstract_state
 from specdec_t5x.training.ngrams import estimate
+from specdec_t5x.ways import Model, headed
 from tests.contrib.link.local import Local, honest
 from tests.hash_model import HashHeads, HashModel
 from tests.t5x_bridge import tiny
@@ -172,14 +172,13 @@ def _by_heads(name: str, shape: Any = None, **settings) -> Way:
 def _of_record(record: ways.Way) -> Way:
   """Returns the way of a record with a tiny drafter: no other entry is needed."""
   model = "ngrams" if record.name == "ngram" else "draft"
-  macros = {field: knob.macro for field, (_, knob) in record.knobs.items()}
-  on_tables = record.make({"draft": MIDDLE}, **record.tiny)
+  macros = {field: knob.macro for field, (_, knob) in knobs_of(record.kind).items()}
+  on_tables = record.make(MIDDLE, **record.tiny)
   has_tables = not on_tables.traits.reads_target and model == "draft"
   models = {"draft": model} if record.needs_network else {}
 
   def drafter(networks):
-    own = {name: networks[x] for name, x in models.items()}
-    return record.make(own, **record.tiny)
+    return record.make(networks.get(model), **record.tiny)
 
   return Way(
     drafter,
@@ -187,7 +186,6 @@ def _of_record(record: ways.Way) -> Way:
     tables=on_tables if has_tables else None,
     files=(record.gin.removesuffix(".gin"),) if record.gin else (),
     bindings={macros[x]: value for x, value in record.tiny.items() if x != "gamma"},
-    page=record.page,
   )
 
 

@@ -15,11 +15,11 @@ from lab import trees
 from lab.link import process
 from lab.peers import PACKAGES as PEERS
 from lab.peers import programs
-from specdec_t5x.build import headed
 from specdec_t5x.contrib.link.client import Remote
 from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.functional import is_decoder_only
+from specdec_t5x.ways import headed
 
 # The columns that need the calls, which peers do not report.
 _UNKNOWN = ("alpha", "alpha_by_counts", "tokens_per_call", "drafted")

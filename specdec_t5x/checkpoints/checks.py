@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec_t5x.core.knobs import KnobError
+
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -60,11 +62,16 @@ def check_finite(path: str, params: Any) -> None:
   }
   bad = [name for name in sorted(finite) if not finite[name]]
   if bad:
-    raise ValueError(
-      f"Checkpoint {path}: parameter {bad[0]} is not finite as {flat[bad[0]].dtype}: "
-      f"{len(bad)} of {len(flat)} parameters hold NaN or infinity. Take an earlier "
-      "checkpoint of the training, or copy the checkpoint again. If the range of "
-      "float16 is too small, set PARAM_DTYPE = 'bfloat16' or 'float32'."
+    raise KnobError(
+      "Checkpoint {path}: parameter {name} is not finite as {dtype}: {count} of "
+      "{total} parameters hold NaN or infinity. Take an earlier checkpoint of the "
+      "training, or copy the checkpoint again. If the range of float16 is too small, "
+      "set {param_dtype} = 'bfloat16' or 'float32'.",
+      path=path,
+      name=bad[0],
+      dtype=flat[bad[0]].dtype,
+      count=len(bad),
+      total=len(flat),
     )
 
 

@@ -15,7 +15,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core.knobs import is_finite, is_probability, is_whole
+from specdec_t5x.core.knobs import (
+  KnobError,
+  invalid,
+  is_finite,
+  is_probability,
+  is_whole,
+)
 
 # T5X treats lower temperatures as argmax, and so does this project.
 MIN_TEMPERATURE = 1e-4
@@ -44,22 +50,20 @@ class Sampling:
 
   def __post_init__(self):
     if not is_finite(self.temperature):
-      raise ValueError(
-        f"temperature must be a finite number of at least 0, got {self.temperature!r}. "
-        "0 is greedy decoding, 1 samples from the model's own distribution."
-      )
+      fix = "0 is greedy decoding, 1 samples from the model's own distribution."
+      expected = "a finite number of at least 0"
+      raise invalid("temperature", expected, self.temperature, fix)
     if not is_whole(self.top_k, 0):
-      raise ValueError(
-        f"top_k must be a whole number of at least 0, got {self.top_k!r}. 0 means off."
-      )
+      expected = "a whole number of at least 0"
+      raise invalid("top_k", expected, self.top_k, "0 means off.")
     if not is_probability(self.top_p):
-      raise ValueError(
-        f"top_p must be between 0 and 1, got {self.top_p!r}. 0 means off."
-      )
+      raise invalid("top_p", "between 0 and 1", self.top_p, "0 means off.")
     if self.top_k and self.top_p:
-      raise ValueError(
-        f"At most one of top_k and top_p may be set, as in T5X, got top_k={self.top_k} "
-        f"and top_p={self.top_p}. Set top_k or top_p to 0."
+      raise KnobError(
+        "At most one of {top_k} and {top_p} may be set, as in T5X, got {top_k}={k} and "
+        "{top_p}={p}. Set {top_k} or {top_p} to 0.",
+        k=self.top_k,
+        p=self.top_p,
       )
     if not isinstance(self.coupled, bool):
       raise ValueError(f"coupled must be True or False, got {self.coupled!r}.")

@@ -8,10 +8,82 @@ one place. A part's checks, the error messages and the reference of all ways to 
 import dataclasses
 import math
 import numbers
+import string
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 _KEY = "knob"
+
+
+class Name(NamedTuple):
+  """The names of a setting: the argument in Python, and the macro in gin files."""
+
+  python: str
+  gin: str
+
+
+# Settings with another macro than the argument in upper case.
+_NAMES = {
+  "activation_dtype": Name("dtype", "ACTIVATION_DTYPE"),
+  "lower_gamma": Name("gamma of the lower drafter", "LOWER_GAMMA"),
+  "max_length": Name("max_length", "TASK_FEATURE_LENGTHS"),
+  "order": Name("order", "NGRAM_ORDER"),
+  "param_dtype": Name("dtype", "PARAM_DTYPE"),
+  "policy": Name("policy", "GAMMA_POLICY"),
+  "rule": Name("rule", "VERIFICATION"),
+  "top_k": Name("top_k", "TOPK"),
+  "top_p": Name("top_p", "TOPP"),
+}
+
+
+class KnobError(ValueError):
+  """An error whose message names settings.
+
+  The message has the arguments of Python. The command line shows the macros of gin
+  files instead (`t5x_bridge.macros`).
+
+  >>> error = KnobError("{policy}={value!r} needs a {gamma}.", value="auto")
+  >>> str(error)
+  "policy='auto' needs a gamma."
+  >>> error.in_gin()
+  "GAMMA_POLICY='auto' needs a GAMMA."
+  """
+
+  def __init__(self, template: str, **values: Any):
+    """Creates the error.
+
+    Args:
+      template: the message. Every `{name}` that `values` lacks is a setting's name.
+      **values: the values in the message; a `Name` is also a setting's name.
+    """
+    super().__init__(template)
+    self._template, self._values = template, values
+
+  def __str__(self) -> str:
+    return self._message(is_gin=False)
+
+  def in_gin(self) -> str:
+    """Returns the message with the macros of gin files."""
+    return self._message(is_gin=True)
+
+  def _message(self, is_gin: bool) -> str:
+    fields = [field for _, field, _, _ in string.Formatter().parse(self._template)]
+    words = {x: _NAMES.get(x, Name(x, x.upper())) for x in fields if x} | self._values
+    words = {x: y[is_gin] if isinstance(y, Name) else y for x, y in words.items()}
+    return self._template.format(**words)
+
+
+def invalid(name: str, expected: str, value: Any, fix: str = "") -> KnobError:
+  """Returns the error of a setting that has an invalid value.
+
+  Args:
+    name: the setting.
+    expected: the valid values in words.
+    value: the value.
+    fix: a sentence, which may name settings in braces; '' for no sentence.
+  """
+  template = f"{{{name}}} must be {expected}, got {{value!r}}. {fix}".rstrip()
+  return KnobError(template, value=value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +107,7 @@ class Knob:
     check: the valid values; None allows any value.
     about: the documentation, in a clause.
     macro: the name in gin files; '' stands for the class and the field.
-    fix: a sentence for error messages; '' for no sentence.
+    fix: a sentence for error messages, with `{knob}` for the name; '' for no sentence.
   """
 
   check: Check | None
@@ -68,22 +140,28 @@ def knobs_of(part: Any) -> dict[str, tuple[Any, Knob]]:
 def check_knobs(part: Any) -> None:
   """Raises a ValueError if a knob of a dataclass has an invalid value."""
   for name, (_, declaration) in knobs_of(part).items():
-    check_value(declaration, getattr(part, name), f"{type(part).__name__}.{name}")
+    check_value(declaration, getattr(part, name), name, type(part).__name__)
 
 
-def check_value(declaration: Knob, value: Any, name: str = "") -> None:
+def check_value(declaration: Knob, value: Any, name: str, part: str = "") -> None:
   """Raises a ValueError if a value is invalid for a knob.
 
   Args:
     declaration: the knob's declaration.
     value: the value.
-    name: the name in the error message if the knob has no macro.
+    name: the knob's name in Python.
+    part: the class of the knob, for the message if the knob has no macro.
   """
   check = declaration.check
   if check is None or check.accepts(value):
     return
-  message = f"{declaration.macro or name} must be {check.expected}, got {value!r}."
-  raise ValueError(f"{message} {declaration.fix}".rstrip())
+  macro = declaration.macro
+  raise KnobError(
+    ("{knob} must be {expected}, got {value!r}. " + declaration.fix).rstrip(),
+    knob=Name(name, macro) if macro else f"{part}.{name}",
+    expected=check.expected,
+    value=value,
+  )
 
 
 def whole(least: int, most: int | None = None) -> Check:

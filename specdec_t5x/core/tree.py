@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from specdec_t5x.core.knobs import is_whole
+from specdec_t5x.core.knobs import KnobError, is_whole
 
 # The size of `Tree.sees` is quadratic in the number of nodes.
 _MOST_NODES = 4096
@@ -122,9 +122,11 @@ jax.tree_util.register_pytree_node(Tree, _flatten, _unflatten)
 
 def _check_size(size: int) -> None:
   if size > _MOST_NODES:
-    raise ValueError(
-      f"A draft may have at most {_MOST_NODES} tokens, got GAMMA (in a tree, the "
-      f"tokens of every branch) = {size}. Lower GAMMA or NUM_CANDIDATES."
+    raise KnobError(
+      "A draft may have at most {most} tokens, got {gamma} (in a tree, the tokens of "
+      "every branch) = {size}. Lower {gamma} or {num_candidates}.",
+      most=_MOST_NODES,
+      size=size,
     )
 
 
@@ -148,9 +150,10 @@ def delayed(stem: int, branches: int, length: int) -> Tree:
   if not (
     is_whole(stem, 0) and is_whole(branches, 1) and is_whole(length, max(stem, 1))
   ):
-    raise ValueError(
-      "A tree needs STEM of at least 0, BRANCHES of at least 1 and GAMMA of at least "
-      f"STEM and 1, got {stem!r}, {branches!r} and {length!r}."
+    raise KnobError(
+      "A tree needs {stem} of at least 0, {branches} of at least 1 and {gamma} of at "
+      "least {stem} and 1, got {values[0]!r}, {values[1]!r} and {values[2]!r}.",
+      values=(stem, branches, length),
     )
   _check_size(stem + branches * (length - stem))
   level = [stem] * branches

@@ -17,6 +17,7 @@ from flax.linen.partitioning import axis_rules, get_axis_rules
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Int, Key
 
+from specdec_t5x.core.knobs import KnobError
 from specdec_t5x.decoding.contracts import Policy
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.network.inputs import input_lengths
@@ -219,19 +220,23 @@ def by_shard(
   # The partitioner of upstream T5X has axis rules, but enters its mesh in a way that
   # JAX no longer shows.
   if mesh.empty and jax.device_count() > 1 and get_axis_rules():
-    raise ValueError(
-      f"SLOTS on several devices ({jax.device_count()}) needs a partitioner that "
-      "enters the mesh with jax.set_mesh, such as t5x_runtime's: otherwise a row would "
-      "take the inputs of another device. Leave SLOTS at 0."
+    raise KnobError(
+      "{slots} on several devices ({count}) needs a partitioner that enters the mesh "
+      "with jax.set_mesh, such as t5x_runtime's: otherwise a row would take the inputs "
+      "of another device. Leave {slots} at 0.",
+      count=jax.device_count(),
     )
   shards = 1 if mesh.empty else mesh.shape.get(_AXIS, 1)
   if shards == 1:
     return decode_part(request, slots)
   if slots % shards:
-    raise ValueError(
-      f"SLOTS must be divisible by the mesh's {_AXIS!r} axis of {shards} devices, got "
-      f"{slots}: every device decodes an equal number of rows. Change SLOTS or "
-      "PjitPartitioner.num_partitions."
+    raise KnobError(
+      "{slots} must be divisible by the mesh's {axis!r} axis of {shards} devices, got "
+      "{count}: every device decodes an equal number of rows. Change {slots} or "
+      "PjitPartitioner.num_partitions.",
+      axis=_AXIS,
+      shards=shards,
+      count=slots,
     )
   # Within a shard the rows are not divided over any axis.
   rules = [(name, None if axis == _AXIS else axis) for name, axis in get_axis_rules()]

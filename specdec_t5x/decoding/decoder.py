@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.knobs import is_whole
+from specdec_t5x.core.knobs import KnobError, invalid, is_whole
 from specdec_t5x.core.rules import rule_at
 from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.types import EndTokens, Rule
@@ -80,15 +80,11 @@ class Decoder:
 
   def __post_init__(self):
     if not is_whole(self.slots, 0):
-      raise ValueError(
-        f"SLOTS must be a whole number of at least 0, got {self.slots!r}. SLOTS is the "
-        "number of rows that decode at once; 0 means the whole batch."
-      )
+      fix = "{slots} is the number of rows that decode at once; 0 is the whole batch."
+      raise invalid("slots", "a whole number of at least 0", self.slots, fix)
     if not is_whole(self.block, 1) or (self.drafter and self.block > 1):
-      raise ValueError(
-        f"BLOCK must be a whole number of at least 1, got {self.block!r}. 1 is plain "
-        "decoding, GAMMA + 1 the strict baseline of a speculative run."
-      )
+      fix = "1 is plain decoding, {gamma} + 1 the strict baseline of a speculative run."
+      raise invalid("block", "a whole number of at least 1", self.block, fix)
     self._check_same_bits()
     if self.observer:
       self.observer.check(self.target)
@@ -98,15 +94,17 @@ class Decoder:
   def _check_same_bits(self) -> None:
     """Raises a ValueError if blocks can't all have `FIXED_WIDTH` tokens."""
     if self.same_bits not in (None, True, False):
-      raise ValueError(
-        f"SAME_BITS must be True, False or None, got {self.same_bits!r}."
-      )
+      raise invalid("same_bits", "True, False or None", self.same_bits)
     if self.same_bits and not self._fits_fixed_width:
       shape = " as a tree" if self.drafter and not self.drafter.tree.is_chain else ""
-      raise ValueError(
-        f"SAME_BITS=True needs chains of at most {FIXED_WIDTH - 1} tokens, got "
-        f"{self._drafted} tokens{shape}: every call of the target scores {FIXED_WIDTH} "
-        "tokens. Lower GAMMA, or leave SAME_BITS out."
+      raise KnobError(
+        "{same_bits}=True needs chains of at most {most} tokens, got {drafted} "
+        "tokens{shape}: every call of the target scores {width} tokens. Lower {gamma}, "
+        "or leave {same_bits} out.",
+        most=FIXED_WIDTH - 1,
+        drafted=self._drafted,
+        shape=shape,
+        width=FIXED_WIDTH,
       )
 
   def _check_drafter(self, drafter: Drafter) -> None:
@@ -114,10 +112,13 @@ class Decoder:
     drafter.check(self.target)
     tree, name = drafter.tree, type(self.rule).__name__
     if not self.rule.takes_trees and not tree.is_chain:
-      raise ValueError(
-        f"The rule {name} judges a single draft, got a {type(drafter).__name__} that "
-        f"drafts a tree of {tree.size} nodes. Use 'traversal', 'recursive' or 'kseq' "
-        "(NUM_CANDIDATES=1 drafts a chain)."
+      raise KnobError(
+        "The rule {name} judges a single draft, got a {kind} that drafts a tree of "
+        "{size} nodes. Use 'traversal', 'recursive' or 'kseq' ({num_candidates}=1 "
+        "drafts a chain).",
+        name=name,
+        kind=type(drafter).__name__,
+        size=tree.size,
       )
     if self.rule.needs_independent and not drafter.traits.independent:
       raise ValueError(
@@ -174,11 +175,13 @@ class Decoder:
     # Without a chosen length, only as many tokens are drafted as can count.
     chosen = getattr(self.drafter, "gamma", getattr(self.drafter, "shape", 0))
     if self.drafter and chosen is not None and self.drafter.depth >= max_length:
-      raise ValueError(
-        f"GAMMA={self.drafter.depth} is too long a draft for outputs of {max_length} "
-        f"tokens: at most {max_length - 1} drafted tokens can count, because every "
-        "call of the target adds a token. Lower GAMMA, or allow longer outputs "
-        "(TASK_FEATURE_LENGTHS)."
+      raise KnobError(
+        "{gamma}={depth} is too long a draft for outputs of {room} tokens: at most "
+        "{most} drafted tokens can count, because every call of the target adds a "
+        "token. Lower {gamma}, or allow longer outputs ({max_length}).",
+        depth=self.drafter.depth,
+        room=max_length,
+        most=max_length - 1,
       )
 
   def derive(

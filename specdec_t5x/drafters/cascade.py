@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.knobs import knob, one_of
+from specdec_t5x.core.knobs import KnobError, knob, one_of
 from specdec_t5x.core.rules import rule_at
 from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.tree import Tree, chain
@@ -299,10 +299,13 @@ def _check_lower(drafter: Any, gamma: int) -> None:
       "DraftModel, Copy or another Cascade."
     )
   if drafter.tree.size >= gamma:
-    raise ValueError(
-      f"A window of GAMMA={gamma} tokens takes at most {gamma - 1} tokens of a lower "
+    raise KnobError(
+      "A window of {gamma}={length} tokens takes at most {most} tokens of a lower "
       "draft, because the middle network adds a token to every lower draft, got lower "
-      f"drafts of {drafter.tree.size} tokens. Lower LOWER_GAMMA, or raise GAMMA."
+      "drafts of {size} tokens. Lower {lower_gamma}, or raise {gamma}.",
+      length=gamma,
+      most=gamma - 1,
+      size=drafter.tree.size,
     )
 
 

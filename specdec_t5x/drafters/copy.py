@@ -40,7 +40,7 @@ class Copy(ChainDrafter):
     whole(1, LONGEST_MATCH),
     "number of last tokens that must match before the copied tokens",
     "COPY_MATCH",
-    "COPY_MATCH is the number of last tokens that must match an earlier place.",
+    "{knob} is the number of last tokens that must match an earlier place.",
   )
 
   traits = Traits(independent=False, stops=Stops.BY_ITSELF, resumes=True)

@@ -22,6 +22,7 @@ import flax.struct
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec_t5x.core.knobs import KnobError
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Cache, Proposal, Verdict
 from specdec_t5x.decoding.contracts import Batch, Context, Drafter, Stops, Traits
@@ -152,9 +153,11 @@ class Headed(Drafter):
       return
     siblings.check(self.tree, self.siblings)
     if self.tree.depth > count:
-      raise ValueError(
-        f"A tree of depth {self.tree.depth} needs {self.tree.depth} heads, got "
-        f"{count}. Lower GAMMA (or choose another tree), or train more heads."
+      raise KnobError(
+        "A tree of depth {depth} needs {depth} heads, got {count}. Lower {gamma} (or "
+        "choose another tree), or train more heads.",
+        depth=self.tree.depth,
+        count=count,
       )
 
   @property

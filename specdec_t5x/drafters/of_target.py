@@ -18,7 +18,7 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from specdec_t5x.core.knobs import knob
+from specdec_t5x.core.knobs import KnobError, invalid, knob
 from specdec_t5x.core.types import Cache, ExtendFn
 from specdec_t5x.decoding.contracts import Batch, Context, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState
@@ -46,9 +46,8 @@ class OfTarget(Stepwise):
   def __post_init__(self):
     super().__post_init__()
     if isinstance(self.skip, str) or not all(isinstance(n, str) for n in self.skip):
-      raise ValueError(
-        f"SKIP must be names of sublayers, as ('self_3', 'mlp_5'), got {self.skip!r}."
-      )
+      expected = "names of sublayers, as ('self_3', 'mlp_5')"
+      raise invalid("skip", expected, self.skip)
     # A list from gin would make the drafter unhashable.
     object.__setattr__(self, "skip", tuple(self.skip))
 
@@ -58,10 +57,11 @@ class OfTarget(Stepwise):
     sublayers = getattr(target, "sublayers", ())
     unknown = [name for name in self.skip if name not in sublayers]
     if unknown:
-      names = ", ".join(sublayers) or "none"
-      raise ValueError(
-        f"SKIP: the target has no sublayers {unknown}; the sublayers are {names}. "
-        "`python -m lab layers`, in a clone, selects sublayers for a target."
+      raise KnobError(
+        "{skip}: the target has no sublayers {unknown}; the sublayers are {names}. "
+        "`python -m lab layers`, in a clone, selects sublayers for a target.",
+        unknown=unknown,
+        names=", ".join(sublayers) or "none",
       )
 
   def first_logits(
@@ -112,10 +112,12 @@ class Quantized(OfTarget):
     self.rounding.check(getattr(target, "sublayers", ()))
     target_rounding = rounded.of_weights(target.config)
     if target_rounding and target_rounding.bits <= self.bits:
-      raise ValueError(
-        f"BITS={self.bits} must be fewer than the bits of the target's "
-        f"WEIGHTS={target.config.weights!r}, or the draft would equal the target. Take "
-        "configs/drafters/quantized.gin with BITS=4 and GROUP=32, or Quantized(4, 32)."
+      raise KnobError(
+        "{bits}={count} must be fewer than the bits of the target's {weights}={kind!r}"
+        ", or the draft would equal the target. Take configs/drafters/quantized.gin "
+        "with {bits}=4 and {group}=32, or Quantized(4, 32).",
+        count=self.bits,
+        kind=target.config.weights,
       )
 
   def derive(self, target: Any) -> Mapping[str, Rounding]:

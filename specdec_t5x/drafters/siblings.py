@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.distributions import sample
+from specdec_t5x.core.knobs import invalid
 from specdec_t5x.core.noise import perturbed
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal, check_uniforms
@@ -50,10 +51,8 @@ class Level:
 def check(tree: Any, siblings: Any) -> None:
   """Raises a ValueError if `tree` is not static, or `siblings` is not in `SIBLINGS`."""
   if siblings not in SIBLINGS:
-    raise ValueError(
-      f"siblings must be one of {SIBLINGS}, got {siblings!r}. siblings is the way to "
-      "draw the children of a node."
-    )
+    fix = "{siblings} is the way to draw the children of a node."
+    raise invalid("siblings", f"one of {SIBLINGS}", siblings, fix)
   if not isinstance(tree, Tree) or not tree.is_static:
     raise ValueError(
       f"tree must be a core.tree.Tree with a tuple of parents, got {tree!r}."

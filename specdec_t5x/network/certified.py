@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from specdec_t5x.core.knobs import KnobError
 from specdec_t5x.native import library, platforms
 from specdec_t5x.network import products, rounded
 from specdec_t5x.network.rounded import Matrix, Rounding
@@ -36,11 +37,11 @@ def problem(config: Any) -> str | None:
   if config.logits_cap:
     return "the logits are capped, so the cap can make different large logits equal"
   if rounded.of_weights(config):
-    return f"the weights already have 8 bits (WEIGHTS={config.weights!r})"
+    return "the weights already have 8 bits"
   if config.dtype == "float32" and rounded.are_packed(config):
     return None
   return library.problem() or (
-    "the head needs native products, but PRODUCTS='xla' and bfloat16 do not use native "
+    "the head needs native products, but XLA's products and bfloat16 do not use native "
     "products"
   )
 
@@ -53,19 +54,20 @@ def is_used(config: Any, reads_argmaxes: bool) -> bool:
     reads_argmaxes: whether only the argmax of the target's logits is used.
 
   Raises:
-    ValueError: if HEAD is 'certified' and the head can't be certified.
+    ValueError: if head is 'certified' and the head can't be certified.
   """
   choice = getattr(config, "head", "full")
   if choice == "certified":
     reason = problem(config)
     if not reads_argmaxes:
       reason = (
-        "more of the target's logits than the argmax is used (by TEMPERATURE above 0, "
-        "a rule with probabilities, or a draft that learns)"
+        "more of the target's logits than the argmax is used (by a temperature above "
+        "0, a rule with probabilities, or a draft that learns)"
       )
     if reason:
-      raise ValueError(
-        f"HEAD='certified' is not available: {reason}. Use 'auto' or 'full'."
+      raise KnobError(
+        "{head}='certified' is not available: {reason}. Use 'auto' or 'full'.",
+        reason=reason,
       )
     return True
   if choice == "full" or not reads_argmaxes or problem(config):

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from specdec_t5x.core.knobs import is_whole
+from specdec_t5x.core.knobs import KnobError, invalid, is_whole
 from specdec_t5x.network import hot, products
 
 ACTIVATIONS = ("linear", "relu", "gelu", "silu", "swish", "tanh")
@@ -95,9 +95,12 @@ class NetworkConfig:
     with contextlib.suppress(TypeError):  # Refused below.
       object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
     if self.dtype not in DTYPES:
-      raise ValueError(
-        f"{kind}.dtype must be one of {DTYPES}, got {self.dtype!r}. Set "
-        "ACTIVATION_DTYPE to 'bfloat16' for 16 bits: T5's activations overflow float16."
+      raise KnobError(
+        "{kind}.dtype must be one of {dtypes}, got {dtype!r}. Set {activation_dtype} "
+        "to 'bfloat16' for 16 bits: T5's activations overflow float16.",
+        kind=kind,
+        dtypes=DTYPES,
+        dtype=self.dtype,
       )
     unknown = [name for name in self.mlp_activations if name not in ACTIVATIONS]
     if unknown or not self.mlp_activations:
@@ -111,12 +114,15 @@ class NetworkConfig:
         "Set TARGET_SHARDING and DRAFT_SHARDING."
       )
     if self.weights not in WEIGHTS:
-      raise ValueError(
-        f"WEIGHTS must be one of {tuple(WEIGHTS)}, got {self.weights!r}: 'float32' "
-        "keeps the checkpoint's weights, in PARAM_DTYPE, and 'int8' rounds the weights."
+      raise invalid(
+        "weights",
+        f"one of {tuple(WEIGHTS)}",
+        self.weights,
+        "'float32' keeps the checkpoint's weights, in {param_dtype}, and 'int8' rounds "
+        "the weights.",
       )
     if self.head not in HEADS:
-      raise ValueError(f"HEAD must be one of {HEADS}, got {self.head!r}.")
+      raise invalid("head", f"one of {HEADS}", self.head)
     products.check(self.products, self.dtype)
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)

@@ -28,6 +28,8 @@ import numpy as np
 from flax.linen.partitioning import param_with_axes
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from specdec_t5x.core.knobs import KnobError
+
 # FNV-1a's prime and offset, applied to whole tokens.
 _PRIME, _OFFSET = 16777619, 2166136261
 # Axes that T5X's rules do not divide.
@@ -46,9 +48,11 @@ class NgramConfig:
   def __post_init__(self):
     longest = len(self.contexts) + 1
     if not 1 <= self.order <= longest:
-      raise ValueError(
-        f"NGRAM_ORDER must be from 1 to {longest}, the table's order, or 0 for "
-        f"{longest}, got {self.order}."
+      raise KnobError(
+        "{order} must be from 1 to {longest}, the table's order, or 0 for {longest}, "
+        "got {value}.",
+        longest=longest,
+        value=self.order,
       )
 
 

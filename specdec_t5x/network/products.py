@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from specdec_t5x.core.knobs import KnobError, invalid
 from specdec_t5x.native import library, platforms
 from specdec_t5x.native.cuda import library as of_gpu
 
@@ -33,7 +34,7 @@ MASKED = -1e10
 def check(choice: str, dtype: str) -> None:
   """Raises a ValueError if a choice among `PRODUCTS` is not available."""
   if choice not in PRODUCTS:
-    raise ValueError(f"PRODUCTS must be one of {PRODUCTS}, got {choice!r}.")
+    raise invalid("products", f"one of {PRODUCTS}", choice)
   if choice != "native":
     return
   is_gpu = jax.default_backend() == "gpu"
@@ -43,10 +44,11 @@ def check(choice: str, dtype: str) -> None:
     names = " and ".join(dtypes)
     reason = (
       kernels.problem()
-      or f"ACTIVATION_DTYPE is {dtype!r}; native products support {names}"
+      or f"activations have dtype {dtype!r}; native products support {names}"
     )
-    raise ValueError(
-      f"PRODUCTS='native' is not available: {reason}. Use 'auto' or 'xla'."
+    raise KnobError(
+      "{products}='native' is not available: {reason}. Use 'auto' or 'xla'.",
+      reason=reason,
     )
 
 

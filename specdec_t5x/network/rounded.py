@@ -23,7 +23,7 @@ import numpy as np
 from flax.linen.partitioning import AxisMetadata
 from jaxtyping import Array, Float, Int8
 
-from specdec_t5x.core.knobs import is_whole
+from specdec_t5x.core.knobs import KnobError, invalid, is_whole
 from specdec_t5x.native import platforms
 from specdec_t5x.native.cuda import choice as gpu_choice
 from specdec_t5x.native.cuda import few
@@ -67,17 +67,13 @@ class Rounding:
 
   def __post_init__(self):
     if self.bits not in DTYPES:
-      raise ValueError(f"BITS must be one of {sorted(DTYPES)}, got {self.bits!r}.")
+      raise invalid("bits", f"one of {sorted(DTYPES)}", self.bits)
     if not is_whole(self.group, 0) or self.group % 8:
-      raise ValueError(
-        "GROUP must be a multiple of 8 (inputs per scale), or 0 (one scale per "
-        f"column), got {self.group!r}."
-      )
+      expected = "a multiple of 8 (inputs per scale), or 0 (one scale per column)"
+      raise invalid("group", expected, self.group)
     if isinstance(self.whole, str) or not all(isinstance(n, str) for n in self.whole):
-      raise ValueError(
-        "WHOLE must be names of sublayers, or 'logits', as ('mlp_5', 'logits'), got "
-        f"{self.whole!r}."
-      )
+      expected = "names of sublayers, or 'logits', as ('mlp_5', 'logits')"
+      raise invalid("whole", expected, self.whole)
     # gin passes a list, which would make the object unhashable.
     object.__setattr__(self, "whole", tuple(self.whole))
 
@@ -86,8 +82,10 @@ class Rounding:
     names = (*sublayers, LOGITS)
     unknown = [name for name in self.whole if name not in names]
     if unknown:
-      raise ValueError(
-        f"WHOLE: the target has no {unknown}; the names are {', '.join(names)}."
+      raise KnobError(
+        "{whole}: the target has no {unknown}; the names are {names}.",
+        unknown=unknown,
+        names=", ".join(names),
       )
 
   def __call__(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,7 +133,7 @@ def check(config: Any, params: Mapping[str, Any]) -> None:
   if _are_rounded(flat) != (of_weights(config) is not None):
     raise ValueError(
       f"Expected parameters in weights={config.weights!r}, got other parameters. Load "
-      "network and parameters with `load_model(.., weights=..)`, or with WEIGHTS."
+      "network and parameters with `load_model(.., weights=..)`."
     )
 
 

@@ -36,6 +36,7 @@ from specdec_t5x.t5x_bridge.examples import (
   number_of,
   numbered,
 )
+from specdec_t5x.t5x_bridge.macros import macro_names
 from specdec_t5x.vocabularies.frames import end_ids_of
 
 with epy.lazy_imports():
@@ -268,6 +269,7 @@ class Decodes:
   def _compute_logits(self, params, *args, **kwargs):
     return super()._compute_logits(params["target"], *args, **kwargs)
 
+  @macro_names()
   def predict_batch_with_aux(
     self,
     params,

@@ -17,6 +17,7 @@ from specdec_t5x import console, prepared, tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.network import rounded
+from specdec_t5x.t5x_bridge.macros import macro_names
 from specdec_t5x.t5x_bridge.restore import abstract_state, restore
 
 
@@ -60,6 +61,7 @@ class CheckpointManager:
     self._networks = decoder.networks if decoder else {}
     self._ready = ready
 
+  @macro_names()
   def restore(
     self,
     path: str,

@@ -33,6 +33,7 @@ from specdec_t5x.t5x_bridge.examples import (
   tasks_of,
 )
 from specdec_t5x.t5x_bridge.layout import check_layout
+from specdec_t5x.t5x_bridge.macros import macro_names
 from specdec_t5x.t5x_bridge.restore import abstract_state
 from specdec_t5x.t5x_bridge.writer import SUMMARY, configuration, what_decodes
 
@@ -45,6 +46,7 @@ _WHOLE_RUN = re.compile(
 )
 
 
+@macro_names()
 def check_run(
   dataset_cfg: utils.DatasetConfig,
   model,

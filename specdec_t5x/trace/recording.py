@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from specdec_t5x.api import compiled, encoded, end_tokens, padded_batches
-from specdec_t5x.build import Model, together
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.types import EndTokens, Rule
 from specdec_t5x.decoding.contracts import Drafter, decisions_of
@@ -18,6 +17,7 @@ from specdec_t5x.decoding.loop import commit, draft, draws, score, verify
 from specdec_t5x.decoding.state import DecodeState, Iteration, row_keys
 from specdec_t5x.vocabularies.base import Vocabulary
 from specdec_t5x.vocabularies.opening import open_vocabulary
+from specdec_t5x.ways import Model, assembled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ def record(
   if draft is None and drafter is None:
     raise ValueError("A trace needs a draft or a drafter, got None. Give a draft.")
   words = {"gamma": gamma, "num_candidates": num_candidates, "policy": "fixed"}
-  decoder, params = together(target, draft, drafter, rule, **words)
+  decoder, params = assembled(target, draft, drafter, rule, **words)
   decoder.check(sampling, max_length, 1)
   opened = open_vocabulary(vocabulary, vocab_size=decoder.target.config.vocab_size)
   eos_id = end_tokens(target, opened)

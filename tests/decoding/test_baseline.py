@@ -129,7 +129,7 @@ def test_a_token_has_the_same_bits_anywhere_in_a_block():
 
 
 def test_a_block_needs_a_token(unchecked):
-  with pytest.raises(ValueError, match="BLOCK must be"):
+  with pytest.raises(ValueError, match="block must be"):
     Decoder(Transformer(tiny.TARGET), block=0)
-  with pytest.raises(ValueError, match="GAMMA \\+ 1"):
+  with pytest.raises(ValueError, match="gamma \\+ 1"):
     Decoder(Transformer(tiny.TARGET), block=1.5)

@@ -14,11 +14,11 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding import loop
 from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.policies import CostAware
 from tests import networks
 
 pytestmark = pytest.mark.slow
@@ -167,14 +167,14 @@ def test_rows_are_busy_while_inputs_remain(monkeypatch):
 @pytest.mark.parametrize("slots", [-1, True])
 def test_slots_are_a_number_of_rows(slots):
   for decoder in (DECODERS["plain"], DECODERS["fixed"]):
-    with pytest.raises(ValueError, match="SLOTS must be a whole number of at least 0"):
+    with pytest.raises(ValueError, match="slots must be a whole number of at least 0"):
       dataclasses.replace(decoder, slots=slots)
 
 
 def test_slots_that_are_not_divisible_by_shards_are_refused(monkeypatch):
   mesh = jax.sharding.AbstractMesh((2, 1), ("data", "model"))
   monkeypatch.setattr(jax.sharding, "get_abstract_mesh", lambda: mesh)
-  with pytest.raises(ValueError, match=r"SLOTS must be divisible .* 'data' axis of 2"):
+  with pytest.raises(ValueError, match=r"slots must be divisible .* 'data' axis of 2"):
     decode(DECODERS["plain"], 5)
 
 

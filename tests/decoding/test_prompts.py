@@ -14,12 +14,11 @@ from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.core.rules.lossy import Typical
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.decoder import Decoder
-from specdec_t5x.decoding.policies import Fixed
+from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import functional
 from specdec_t5x.network.config import GptConfig
-from specdec_t5x.policies import CostAware
 from tests import networks
 from tests.decoding.test_generate import output_lengths
 

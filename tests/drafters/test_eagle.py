@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.build import headed
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.eagle import EagleDrafter
@@ -13,6 +12,7 @@ from specdec_t5x.network.functional import start_decoding
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.training.heads import drafted_ahead
 from specdec_t5x.training.objectives import forward
+from specdec_t5x.ways import headed
 from tests import networks
 from tests.drafters.test_shared_encoder import INPUTS, TARGET, all_params
 
@@ -72,5 +72,5 @@ def test_training_equals_drafting():
 
 @pytest.mark.parametrize("shape", [Tree((0, 0)), Pruned(6, 3, 3)], ids=repr)
 def test_trees_other_than_chains_are_refused(shape):
-  with pytest.raises(ValueError, match="EAGLE's drafter drafts chains, got SHAPE="):
+  with pytest.raises(ValueError, match="EAGLE's drafter drafts chains, got shape="):
     headed(EAGLE, shape)

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.build import get_drafter, headed
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain
@@ -23,6 +22,7 @@ from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.training.heads import drafted_ahead
 from specdec_t5x.training.objectives import forward
+from specdec_t5x.ways import drafter_for, headed
 from tests import networks
 from tests.t5x_bridge import tiny, tiny_gpt
 from tests.training.conftest import params_of, shapes_of
@@ -271,7 +271,7 @@ def test_unsupported_settings_are_refused():
       "of width 8, got heads of width",
     ),
     (lambda: headed(parallel).check(gpt), "attends to the target's keys"),
-    (lambda: get_drafter("heads", heads, num_candidates=2), "needs a draft model, got"),
+    (lambda: drafter_for("heads", heads, num_candidates=2), "needs a draft model, got"),
   ]:
     with pytest.raises(ValueError, match=message):
       make()
@@ -279,7 +279,7 @@ def test_unsupported_settings_are_refused():
 
 def test_heads_by_name_are_a_chain():
   heads, parallel = (heads_of(kind, tiny.TARGET) for kind in ("medusa", "parallel"))
-  assert get_drafter("heads", heads) == HeadDraft(heads)
+  assert drafter_for("heads", heads) == HeadDraft(heads)
   assert HeadDraft(heads).tree == chain(3)
-  assert get_drafter("heads", heads, gamma=2) == HeadDraft(heads, chain(2))
-  assert get_drafter("heads", parallel).tree == chain(3)
+  assert drafter_for("heads", heads, gamma=2) == HeadDraft(heads, chain(2))
+  assert drafter_for("heads", parallel).tree == chain(3)

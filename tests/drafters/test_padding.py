@@ -6,11 +6,11 @@ import re
 import pytest
 
 import specdec_t5x
-from specdec_t5x.build import Model
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.ways import Model
 from tests import networks
 from tests.t5x_bridge import tiny
 

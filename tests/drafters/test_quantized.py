@@ -6,14 +6,14 @@ import functools
 import numpy as np
 import pytest
 
-from specdec_t5x import api, build, console
+from specdec_t5x import api, console
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoder import Decoder
-from specdec_t5x.decoding.policies import Fixed
+from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.drafters.of_target import NAME, Quantized
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.policies import CostAware
+from specdec_t5x.ways import assembled
 from tests import networks
 from tests.drafters import test_layer_skip as of_target
 from tests.network.kinds import T5_1_0
@@ -65,7 +65,7 @@ def test_weights_are_rounded_once_with_a_message(monkeypatch):
   monkeypatch.setattr(console, "say", said.append)
   target = dataclasses.replace(model("t5"))  # Has derived nothing yet.
   first, again = (
-    build.together(target, "quantized", gamma=gamma)[1][NAME] for gamma in (2, 3)
+    assembled(target, "quantized", gamma=gamma)[1][NAME] for gamma in (2, 3)
   )
   assert first is again
   assert len(said) == 1
@@ -73,11 +73,11 @@ def test_weights_are_rounded_once_with_a_message(monkeypatch):
 
 
 def test_a_drafter_may_be_given_by_name():
-  decoder, _ = build.together(model("t5"), "quantized")
+  decoder, _ = assembled(model("t5"), "quantized")
   assert decoder.drafter == Quantized()
   assert decoder.policy == CostAware(prior_alpha=0.9)
   with pytest.raises(ValueError, match="names a drafter"):
-    build.together(model("t5"), "quantized", "copy")
+    assembled(model("t5"), "quantized", "copy")
 
 
 def test_missing_rounded_weights_are_an_error():

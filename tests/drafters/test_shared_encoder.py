@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.build import Model
 from specdec_t5x.contrib.link.server import Drafting
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoder import Decoder
@@ -14,6 +13,7 @@ from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.training.heads import begun
+from specdec_t5x.ways import Model
 from tests import networks
 from tests.t5x_bridge import tiny
 from tests.training.conftest import params_of

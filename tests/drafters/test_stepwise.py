@@ -12,9 +12,9 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.contracts import Policy, decisions_of
 from specdec_t5x.decoding.loop import generate, step
+from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.policies import CostAware
 from tests.hash_model import EasyAndHard, HashModel, speculation
 
 pytestmark = pytest.mark.slow

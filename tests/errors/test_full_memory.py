@@ -4,10 +4,11 @@ import jax
 import pytest
 import t5x
 
-from specdec_t5x import build, generate, tuning
+from specdec_t5x import generate, tuning
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.ways import Model
 from tests import commands, networks
 from tests.e2e import runs
 from tests.errors import inputs
@@ -40,9 +41,7 @@ def ends_with(monkeypatch):
 
 
 def decode():
-  model = build.Model(
-    NETWORK, networks.sharp(NETWORK), generation=Generation(eos_ids=(1,))
-  )
+  model = Model(NETWORK, networks.sharp(NETWORK), generation=Generation(eos_ids=(1,)))
   return generate([[3, 4]], model, None)
 
 

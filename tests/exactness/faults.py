@@ -12,9 +12,9 @@ from specdec_t5x.core.rules.token import acceptance_probs
 from specdec_t5x.core.types import Verdict
 from specdec_t5x.decoding import loop
 from specdec_t5x.decoding.contracts import decisions_of, lengths_of
+from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.decoding.state import unit_uniforms
 from specdec_t5x.network import cache
-from specdec_t5x.policies import CostAware
 from tests.hash_model import TokenCache
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.tree import chain
-from specdec_t5x.policies import CostAware
+from specdec_t5x.decoding.policies import CostAware
 from tests.exactness.driving import Loop, assert_the_loop_is_exact, loop_paths
 from tests.exactness.lengths import turns
 from tests.exactness.test_loop import DRAFT, TARGET

@@ -18,12 +18,11 @@ from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.core.tree import Tree, chain, delayed
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.loop import generate
-from specdec_t5x.decoding.policies import Fixed
+from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.decoding.state import DecodeState, row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.policies import CostAware
 from tests import hash_model, networks, ways
 from tests.exactness import driving
 from tests.hash_model import FIXED, HashModel, speculation

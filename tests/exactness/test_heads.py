@@ -4,10 +4,10 @@ import pytest
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import Tree, chain, delayed
+from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.policies import CostAware
 from tests.exactness.driving import (
   assert_all_are,
   assert_the_loop_is_exact,

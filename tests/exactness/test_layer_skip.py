@@ -18,11 +18,10 @@ from specdec_t5x import prepared
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoder import Decoder
-from specdec_t5x.decoding.policies import Fixed
+from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.drafters.of_target import NAME, LayerSkip, Quantized
 from specdec_t5x.network.functional import network_for, start_decoding, without_fn
 from specdec_t5x.network.gemma import GemmaConfig
-from specdec_t5x.policies import CostAware
 from tests import networks
 from tests.exactness import lengths
 from tests.exactness.distributions import adjusted

@@ -6,7 +6,7 @@ import pytest
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import chain, delayed
-from specdec_t5x.policies import CostAware
+from specdec_t5x.decoding.policies import CostAware
 from tests.exactness.driving import Loop, assert_the_loop_is_exact, difference
 from tests.exactness.test_loop import name_of
 from tests.hash_model import HashModel, sequence_probs

@@ -10,7 +10,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from specdec_t5x.build import rule_for
 from specdec_t5x.core import theory
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES, get_rule, rule_at
@@ -19,6 +18,7 @@ from specdec_t5x.core.rules.lossy import Distance, TopK
 from specdec_t5x.core.rules.token import Greedy
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Guarantee
+from specdec_t5x.ways import rule_for
 from tests.exactness import distributions, oracles
 from tests.exactness.driving import difference, rule_probs
 from tests.exactness.enumeration import (

@@ -10,8 +10,8 @@ import pytest
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.contracts import decisions
+from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.policies import CostAware
 from tests.exactness import two_rows
 from tests.exactness.driving import assert_all_are, drive, outputs_of, probs_along
 from tests.exactness.enumeration import Setting, explore

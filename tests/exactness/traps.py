@@ -14,6 +14,7 @@ from specdec_t5x.core.rules.block import Block
 from specdec_t5x.core.rules.token import Token
 from specdec_t5x.decoding import loop
 from specdec_t5x.decoding.contracts import Context
+from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import cascade, draft_model, siblings
 from specdec_t5x.drafters.cascade import Cascade
@@ -24,7 +25,6 @@ from specdec_t5x.drafters.heads import HeadDraft, Headed
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import cache, functional
 from specdec_t5x.network.eagle import EagleDrafter
-from specdec_t5x.policies import CostAware
 from tests.exactness import draft_faults as drafts
 from tests.exactness import faults
 from tests.exactness.planting import Trap

@@ -8,7 +8,7 @@ import itertools
 
 import numpy as np
 
-from specdec_t5x.policies import CostAware
+from specdec_t5x.decoding.policies import CostAware
 from tests.exactness.enumeration import Setting, World, has_ended, iterate
 from tests.exactness.lengths import best_length
 

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from lab.peers import hf_folder
-from specdec_t5x import api, build
+from specdec_t5x import api
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.hugging_face import folder, names
 from specdec_t5x.network import attention, products
 from specdec_t5x.network.decoder import CachedNetwork
 from specdec_t5x.network.gemma import GemmaConfig
+from specdec_t5x.ways import assembled
 
 torch = pytest.importorskip("torch", reason="the extra `peers` is not installed")
 transformers = pytest.importorskip(
@@ -103,7 +104,7 @@ def their_outputs(network, inputs):
 
 
 def our_outputs(target, draft, inputs):
-  decoder, params = build.together(target, draft)
+  decoder, params = assembled(target, draft)
   run = api.compiled(decoder, GREEDY, LENGTH, -1)
   keys = row_keys(jax.random.key(0), len(inputs))
   return np.asarray(run(params, jnp.asarray(inputs, jnp.int32), keys).tokens)

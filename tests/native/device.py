@@ -24,7 +24,6 @@ from benchmarks.measure import tokens
 from benchmarks.oracle import random_model
 from benchmarks.sizes import SIZES, random_params, t5_1_1
 from benchmarks.study import NEVER, Decode, Group, Job, Study
-from specdec_t5x.build import Model, together
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import get_rule
 from specdec_t5x.decoding.decoder import Decoder
@@ -33,7 +32,7 @@ from specdec_t5x.native.cuda import few, layout, library
 from specdec_t5x.native.cuda.step import DraftStep
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.policies import get_policy
+from specdec_t5x.ways import POLICIES, Model, assembled
 
 PASSED, FAILED, LEFT_OUT = "passed", "failed", "left out"
 LINES = 64
@@ -117,11 +116,11 @@ def agreement(size: str, dtype: str, same_bits: bool | None = None) -> tuple[boo
     for x, key in zip(leaves, keys, strict=True)
   ]
   draft = Model(target.network, jax.tree.unflatten(tree, noisy))
-  drafted, params = together(target, draft, gamma=GAMMA, same_bits=same_bits)
+  drafted, params = assembled(target, draft, gamma=GAMMA, same_bits=same_bits)
   decoders = {
     "plain": Decoder(target.network, same_bits=same_bits),
     f"GAMMA={GAMMA}": drafted,
-    "auto": dataclasses.replace(drafted, policy=get_policy("auto")),
+    "auto": dataclasses.replace(drafted, policy=POLICIES["auto"]),
   }
   vocab = target.network.config.vocab_size
   inputs = jax.random.randint(jax.random.key(2), (LINES, _INPUTS), 2, vocab)

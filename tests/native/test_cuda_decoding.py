@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import sizes
 from benchmarks.oracle import Pair, Setup
-from specdec_t5x import build, generate, tuning
+from specdec_t5x import generate, tuning
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding import batching
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -25,6 +25,7 @@ from specdec_t5x.native.cuda.step import DraftStep
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.ngram import NgramConfig
+from specdec_t5x.ways import Model, assembled
 from tests import networks
 from tests.native.cuda import handlers
 
@@ -61,7 +62,7 @@ def model(kind=T5_1_1, dtype="bfloat16", **settings):
   """Returns a model with parameters that do not depend on the dtype."""
   net = network(kind, dtype, **settings)
   ends = Generation(eos_ids=(1,))
-  return build.Model(net, networks.sharp(net), generation=ends)
+  return Model(net, networks.sharp(net), generation=ends)
 
 
 def close(ours, theirs):
@@ -72,7 +73,7 @@ def close(ours, theirs):
 def decoder_of(**words):
   target = model(dtype="float32")
   draft = model(**words)
-  return build.together(target, draft, gamma=GAMMA)
+  return assembled(target, draft, gamma=GAMMA)
 
 
 def choose(decoder, params, rows, capsys):
@@ -154,7 +155,7 @@ def test_more_than_eight_rows_use_xla(gpu, capsys):
 def test_greedy_outputs_equal_plain_decoding(faster, kind, slots, inputs, capsys):
   target = model(kind, "float32")
   draft = model(kind)
-  decoder, params = build.together(target, draft, gamma=GAMMA)
+  decoder, params = assembled(target, draft, gamma=GAMMA)
   decoder = dataclasses.replace(decoder, slots=slots)
   rows = slots or len(inputs)
   xla = networks.run(decoder, params, inputs, ROOM)
@@ -359,7 +360,7 @@ UNFIT = {
   "many heads": ({"num_heads": 17}, "at most 16 heads and 24 layers, got 17 and 1"),
   "wide layers": ({"num_heads": 1, "mlp_dim": 20_000}, "20000 hidden units a head are"),
   "rounded weights": ({"weights": "int8"}, "weights is 'int8'"),
-  "xla": ({"products": "xla"}, "PRODUCTS is 'xla'"),
+  "xla": ({"products": "xla"}, "the network's products are XLA's"),
 }
 
 
@@ -372,7 +373,7 @@ def test_an_unsupported_network_uses_xla(gpu, name):
   if name != "xla":
     asked_for = net.clone(config=_asked_for(net.config))
     with pytest.raises(
-      ValueError, match="PRODUCTS='native' is not available for the dra"
+      ValueError, match="products='native' is not available for the dra"
     ):
       draft_step.derived("draft", asked_for)
 
@@ -436,7 +437,7 @@ def test_tree_drafts_have_no_step(faster):
   target = model(dtype="float32")
   draft = model()
   tree = TreeDraft(draft.network)
-  _, params = build.together(target, draft, drafter=tree, rule="traversal")
+  _, params = assembled(target, draft, drafter=tree, rule="traversal")
   assert set(params) == {"target", "draft"}
 
 
@@ -444,13 +445,13 @@ def test_tree_drafts_have_no_step(faster):
 def test_other_decoders_use_no_kernel(gpu, kind, capsys):
   target = model(dtype="float32")
   if kind == "plain":
-    decoder, params = build.together(target)
+    decoder, params = assembled(target)
     expected = []
   else:
     table = network_for(NgramConfig(vocab_size=300, contexts=(40,), width=2, order=2))
     variables = initial_variables(table, jax.random.key(0))
-    ngrams = build.Model(table, variables["params"])
-    decoder, params = build.together(target, ngrams, gamma=GAMMA)
+    ngrams = Model(table, variables["params"])
+    decoder, params = assembled(target, ngrams, gamma=GAMMA)
     expected = [
       "Step of the draft: XLA's, because a NgramTable is not an encoder-decoder."
     ]

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import build, tuning
+from specdec_t5x import tuning
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.drafters.of_target import NAME, Quantized
 from specdec_t5x.native.cuda import choice, few
 from specdec_t5x.network import rounded
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import network_for
+from specdec_t5x.ways import Model, assembled
 from tests import kernels, networks
 from tests.native.cuda import handlers
 
@@ -113,7 +114,7 @@ def test_rounded_weights_decode_with_the_kernel(gpu, weights, capsys):
     params = rounded.within(unrounded, rounded.of_weights(net.config)(unrounded))
   else:
     drafter = Quantized(bits=4, gamma=2)
-  decoder, params = build.together(build.Model(net, params), drafter=drafter)
+  decoder, params = assembled(Model(net, params), drafter=drafter)
   if drafter:
     codes = params[NAME]["decoder"]["layers_0"]["mlp"]["wo"]["kernel"]["codes"]
     assert codes.dtype == jnp.uint8

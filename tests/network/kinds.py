@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import build
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import is_decoder_only, network_for
 from specdec_t5x.network.gemma import GemmaConfig
+from specdec_t5x.ways import Model
 from tests import networks
 from tests.training.conftest import params_of, shapes_of
 
@@ -62,7 +62,7 @@ def variables(config):
 
 
 def model(config):
-  return build.Model(network_for(config), variables(config)["params"])
+  return Model(network_for(config), variables(config)["params"])
 
 
 def forced(config, tokens):

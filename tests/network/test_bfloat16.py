@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import build
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.network import products, rounded
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
+from specdec_t5x.ways import Model, assembled
 from tests import networks
 from tests.kernels import KINDS, matrix, needs_kernels, normal, not_finite
 from tests.network.test_products import attention, masks
@@ -128,13 +128,13 @@ def model(config, dtype, seed=0):
   params = jax.tree.map(lambda x: x.astype(dtype), networks.sharp(network, seed))
   if rounding := rounded.of_weights(config):
     rounded_params = rounded.within(params, rounding(params))
-    return build.Model(network, rounded_params, restore=lambda: params)
-  return build.Model(network, params)
+    return Model(network, rounded_params, restore=lambda: params)
+  return Model(network, params)
 
 
 def outputs(target, batch, sampling=GREEDY, draft=None, drafter=None, **words):
   """Decodes the inputs in batches of a fixed size and returns the outputs."""
-  decoder, params = build.together(target, draft, drafter, **words)
+  decoder, params = assembled(target, draft, drafter, **words)
   keys = jax.random.split(jax.random.key(0), len(INPUTS))
 
   @jax.jit
@@ -177,7 +177,7 @@ def test_xla_s_products_give_different_logits():
   config = CONFIGS["t5 1.1"]
   target = model(config, NARROW)
   by_xla = dataclasses.replace(config, products="xla")
-  other = build.Model(network_for(by_xla), target.params)
+  other = Model(network_for(by_xla), target.params)
   assert not np.array_equal(scores(target), scores(other))
   np.testing.assert_allclose(scores(target), scores(other), atol=2)
 
@@ -194,6 +194,6 @@ def scores(target):
 def test_drafting_layers_read_float32_features_in_bfloat16(kind):
   target = model(CONFIGS["t5 1.1"], NARROW)
   config = HeadsConfig.of(target.network.config, 3, kind=kind, dtype="bfloat16")
-  draft = build.Model(network_for(config), params_of(network_for(config)))
+  draft = Model(network_for(config), params_of(network_for(config)))
   expected = outputs(target, 12)
   np.testing.assert_array_equal(outputs(target, 12, draft=draft, gamma=2), expected)

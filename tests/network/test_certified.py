@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x import build
 from specdec_t5x.api import Model
 from specdec_t5x.core.distributions import GREEDY, Sampling, certain_log_prob
 from specdec_t5x.decoding.state import row_keys
@@ -16,6 +15,7 @@ from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.native import library
 from specdec_t5x.network import certified, products, rounded
 from specdec_t5x.network.functional import network_for
+from specdec_t5x.ways import assembled
 from tests.drafters.test_quantized import INPUTS, ROOM, TARGETS, model
 from tests.kernels import needs_kernels, normal, screened
 from tests.network.kinds import GEMMA_2
@@ -182,7 +182,7 @@ DRAFTER = Quantized(4, 8, gamma=3)
 
 def decoding(target, sampling, drafter=None, **words):
   """Returns a decode, the parameters, and the parameters with the head's screen."""
-  decoder, params = build.together(target, None, drafter, **words)
+  decoder, params = assembled(target, None, drafter, **words)
   keys = row_keys(jax.random.key(0), len(INPUTS))
 
   def run(params):
@@ -213,7 +213,7 @@ def test_decodes_that_need_the_distribution_compute_every_logit(words, sampling)
 
 
 def test_auto_uses_a_certified_head_for_large_heads(monkeypatch):
-  decoder, _ = build.together(model("t5"))
+  decoder, _ = assembled(model("t5"))
 
   def wanted():
     return decoder.derive(GREEDY)
@@ -225,7 +225,7 @@ def test_auto_uses_a_certified_head_for_large_heads(monkeypatch):
   monkeypatch.setattr(library, "bytes_by", lambda: "portable C++")
   assert wanted() == {}
   config = dataclasses.replace(TARGETS["t5"], head="certified")
-  certain, _ = build.together(Model(network_for(config), model("t5").params))
+  certain, _ = assembled(Model(network_for(config), model("t5").params))
   assert certain.derive(GREEDY) == {certified.NAME: certified.screen}
 
 

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 from lab.peers import hf_folder
-from specdec_t5x import api, build
+from specdec_t5x import api
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.t5x_bridge.restore import T5XParameters
 from specdec_t5x.training.heads import new_heads
+from specdec_t5x.ways import Model
 from tests import networks
 from tests.network import kinds
 from tests.network.kinds import GEMMA_1, GEMMA_2, INPUTS, random_tokens
@@ -53,7 +54,7 @@ def test_heads_keep_greedy_outputs():
   settings = {"inputs": INPUTS, "room": LENGTH, "eos_id": -1}
   plain = networks.decode(kinds.model(GEMMA_2), **settings).tokens
   assert len(np.unique(plain)) > 4
-  draft = build.Model(heads, params_of(heads))
+  draft = Model(heads, params_of(heads))
   found = networks.decode(kinds.model(GEMMA_2), draft, policy="fixed", **settings)
   np.testing.assert_array_equal(found.tokens, plain)
 

@@ -91,7 +91,7 @@ def test_bytes_are_counted():
 
 
 def test_a_string_of_names_is_refused():
-  with pytest.raises(ValueError, match="WHOLE must be names"):
+  with pytest.raises(ValueError, match="whole must be names"):
     Rounding(8, 0, "logits")
 
 

@@ -100,5 +100,5 @@ def test_any_checkpoint_can_be_loaded_with_rounded_weights(tmp_path, monkeypatch
   found, theirs = (api.load_model(str(x), weights="int8") for x in (path, folder))
   jax.tree.map(np.testing.assert_array_equal, found.params, theirs.params)
   assert found.network.config.weights == theirs.network.config.weights == "int8"
-  assert all("WEIGHTS='int8': the rounded weights are another" in x for x in lines)
+  assert all("The weights are rounded to int8: another" in x for x in lines)
   assert rounded.size(found.params) < 0.6 * rounded.size(unrounded.params)

@@ -13,8 +13,8 @@ from t5x import decoding, models
 
 from specdec_t5x import tuning
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.policies import CostAware
 from specdec_t5x.t5x_bridge import pairing, writer
 from specdec_t5x.t5x_bridge.examples import EXAMPLE
 from tests.t5x_bridge import tiny, tiny_gpt

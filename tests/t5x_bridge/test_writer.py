@@ -13,10 +13,10 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native import library, platforms
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.policies import CostAware
 from specdec_t5x.t5x_bridge import writer
 from tests import processes
 from tests.t5x_bridge import tiny

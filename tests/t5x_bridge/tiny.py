@@ -9,9 +9,8 @@ import sentencepiece
 import seqio
 from t5x import models, partitioning, train_state
 
-from specdec_t5x.build import Model, get_drafter, policy_for
+from specdec_t5x import ways
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.core.rules import get_rule
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import is_decoder_only, network_for
@@ -19,6 +18,7 @@ from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 from specdec_t5x.t5x_bridge.restore import T5XParameters, abstract_state
+from specdec_t5x.ways import Model
 
 TEXT = "the a old young man woman dog cat sees red house"
 WORDS = TEXT.split()
@@ -86,11 +86,9 @@ def decoder(
   **words,
 ):
   """Returns a decoder from networks and parts; a part may be a name or an object."""
+  words |= {"gamma": gamma, "policy": policy, "is_word": isinstance(drafter, str)}
   network = draft and network_for(draft)
-  is_word = isinstance(drafter, str)
-  drafter = get_drafter(drafter, network, gamma, **words)
-  policy = policy_for(drafter, policy, gamma, is_word)
-  return Decoder(network_for(target), drafter, get_rule(rule), policy)
+  return ways.decoder(network_for(target), network, drafter, rule, **words)
 
 
 def model(decoder, vocabulary, sampling=GREEDY, **kwargs):

@@ -54,9 +54,9 @@ def keeping(kept):
     (Online, (0,), "interval must be a whole number of at least 1, got 0"),
     (Online, (2, 1.5), "kept must be a whole number of at least 1, got 1.5"),
     (Online, (2, 3, "kl"), "Unknown distillation loss 'kl'"),
-    (keeping, (-1,), "KEPT must be a whole number from 1 to 63"),
-    (keeping, (0,), "KEPT must be a whole number from 1 to 63"),
-    (keeping, (64,), "KEPT must be a whole number from 1 to 63"),
+    (keeping, (-1,), "kept must be a whole number from 1 to 63"),
+    (keeping, (0,), "kept must be a whole number from 1 to 63"),
+    (keeping, (64,), "kept must be a whole number from 1 to 63"),
   ],
 )
 def test_settings_out_of_range_are_refused(make, arguments, message):

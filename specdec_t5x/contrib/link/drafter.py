@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.contrib.truncation import SparseProbs, Truncation
 from specdec_t5x.core.distributions import Sampling, draws_per_token
-from specdec_t5x.core.knobs import is_whole
+from specdec_t5x.core.knobs import KnobError, Name, is_whole
 from specdec_t5x.core.noise import WORDS
 from specdec_t5x.core.types import Proposal, check_uniforms
 from specdec_t5x.decoding.contracts import Batch, Context, Stops, Traits
@@ -50,12 +50,17 @@ class Setup:
     tokens = self.rows * (self.slots + self.inputs)
     probs = self.rows * self.gamma * max(self.kept, 1)
     if max(tokens, probs) > _MOST_NUMBERS:
-      raise ValueError(
-        f"A link's message has at most {_MOST_NUMBERS} tokens and {_MOST_NUMBERS} "
-        f"probabilities, got {tokens} and {probs}: {self.rows} rows of {self.inputs} "
-        f"input tokens and {self.slots} places, {self.gamma} drafted tokens with "
-        f"{self.kept} probabilities per token. Lower BATCH_SIZE, GAMMA, LINK_TOPK (0 "
-        "keeps the whole distribution) or TASK_FEATURE_LENGTHS."
+      raise KnobError(
+        "A link's message has at most {most} tokens and {most} probabilities, got "
+        "{tokens} and {probs}: {setup.rows} rows of {setup.inputs} input tokens and "
+        "{setup.slots} places, {setup.gamma} drafted tokens with {setup.kept} "
+        "probabilities per token. Lower {batch_size}, {gamma}, {top_k} (0 keeps the "
+        "whole distribution) or {max_length}.",
+        most=_MOST_NUMBERS,
+        tokens=tokens,
+        probs=probs,
+        setup=self,
+        top_k=Name("top_k", "LINK_TOPK"),
       )
 
   @property

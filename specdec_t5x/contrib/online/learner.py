@@ -20,7 +20,7 @@ from etils import epath
 from flax.core import unfreeze
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core.knobs import is_whole
+from specdec_t5x.core.knobs import KnobError, is_whole
 from specdec_t5x.network.functional import Network, lacks_encoder
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge import learned
@@ -320,9 +320,10 @@ class Saved:
 def check_learns(network: Any) -> None:
   """Raises a ValueError if a draft can't learn from the target's distributions."""
   if not isinstance(network, Transformer) or lacks_encoder(network):
-    raise ValueError(
-      "Online learning needs a draft model with an encoder and a decoder, got "
-      f"{type(network).__name__}: online learning can't train heads, tables and copies "
-      "on distributions at single places, and does not read prompts. Use "
-      "DRAFTER='draft_model', or leave online learning out."
+    raise KnobError(
+      "Online learning needs a draft model with an encoder and a decoder, got {kind}: "
+      "online learning can't train heads, tables and copies on distributions at single "
+      "places, and does not read prompts. Use {drafter}='draft_model', or leave online "
+      "learning out.",
+      kind=type(network).__name__,
     )

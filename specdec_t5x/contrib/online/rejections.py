@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax.linen.partitioning import with_sharding_constraint
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.knobs import is_whole
+from specdec_t5x.core.knobs import KnobError, invalid, is_whole
 from specdec_t5x.core.rules.token import probs_at
 from specdec_t5x.decoding.loop import is_cut
 from specdec_t5x.decoding.state import DecodeState, Iteration
@@ -67,16 +67,19 @@ class KeepRejections:
     """Raises a ValueError if the target's vocabulary is too small for K tokens."""
     size = target.config.vocab_size
     if not is_whole(self.count, 1) or self.count >= size:
-      raise ValueError(
-        f"KEPT must be a whole number from 1 to {size - 1}, got {self.count!r}. KEPT "
-        "is the number of tokens of the target's distribution to keep for a rejected "
-        "draft."
+      raise invalid(
+        "kept",
+        f"a whole number from 1 to {size - 1}",
+        self.count,
+        "{kept} is the number of tokens of the target's distribution to keep for a "
+        "rejected draft.",
       )
     if num_decodes != 1:
-      raise ValueError(
-        f"NUM_DECODES must be 1 if a draft learns (KEPT={self.count}), got "
-        f"{num_decodes!r}: distributions are kept for one output per input. Set "
-        "NUM_DECODES=1."
+      raise KnobError(
+        "{num_decodes} must be 1 if a draft learns ({kept}={count}), got {value!r}: "
+        "distributions are kept for one output per input. Set {num_decodes}=1.",
+        count=self.count,
+        value=num_decodes,
       )
 
   def start(self, rows: int, max_length: int) -> Rejections:

@@ -23,6 +23,7 @@ from specdec_t5x.contrib.online import learner as online_lib
 from specdec_t5x.contrib.online.learner import Learner, Online, Requests
 from specdec_t5x.contrib.online.rejections import LEARNED_FROM, KeepRejections
 from specdec_t5x.t5x_bridge import examples, learned, pairing, writer
+from specdec_t5x.t5x_bridge.macros import macro_names
 from specdec_t5x.t5x_bridge.model import Decodes
 
 _DRAFT = "draft"
@@ -82,7 +83,8 @@ class Course:
         "configs/spec_*.gin."
       )
     self._network = decoder.networks.get(_DRAFT)
-    online_lib.check_learns(self._network)
+    with macro_names():
+      online_lib.check_learns(self._network)
     if jax.process_count() > 1:
       raise ValueError(
         f"Online learning runs in one process, got {jax.process_count()}: a second "

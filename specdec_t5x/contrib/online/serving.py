@@ -9,9 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from specdec_t5x import api, arguments, build, programs
+from specdec_t5x import api, arguments, programs, ways
 from specdec_t5x.api import Generation
-from specdec_t5x.build import Model
 from specdec_t5x.contrib.online.learner import Learner, Requests
 from specdec_t5x.contrib.online.rejections import KeepRejections
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -20,7 +19,7 @@ from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.contracts import Drafter
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import Decoded, row_keys
-from specdec_t5x.names import python_names
+from specdec_t5x.prepared import Model
 from specdec_t5x.promotion import usual_promotion
 from specdec_t5x.vocabularies.frames import framed
 
@@ -73,7 +72,7 @@ def serve(
       learn.
   """
   programs.keep()
-  with python_names(), usual_promotion():
+  with usual_promotion():
     vocabulary = arguments.path_of(vocabulary, "vocabulary")
     seed = arguments.seed_of(seed)
     input_length = arguments.count(input_length, "input_length")
@@ -107,8 +106,8 @@ def together(
   drafting if drafts do not pay would leave no rejections to learn from.
   """
   draft = Model(learner.network, learner.params)
-  decoder, params = build.together(
-    target, draft, drafter, rule, gamma=gamma, num_candidates=1, policy="fixed"
+  decoder, params = ways.assembled(
+    target, draft, drafter, rule, gamma=gamma, policy="fixed"
   )
   slots = min(batch_size, learner.online.interval)
   observer = KeepRejections(learner.online.kept)

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.knobs import KnobError
 from specdec_t5x.core.types import Guarantee, Rule
 from specdec_t5x.lazy import Lazy
 
@@ -45,9 +46,11 @@ def get_rule(rule: Rule | str, **knobs: Any) -> Rule:
       )
     return dataclasses.replace(RULES[rule], **knobs)
   if not isinstance(rule, Rule):
-    raise ValueError(
-      f"Unknown verification rule {rule!r}; expected one of {sorted(RULES)} or a Rule. "
-      "Correct --gin.VERIFICATION."
+    raise KnobError(
+      "Unknown verification rule {value!r}; expected one of {names} or a Rule. Correct "
+      "{rule}.",
+      value=rule,
+      names=sorted(RULES),
     )
   if knobs:
     raise ValueError(

@@ -14,7 +14,7 @@ from jax.scipy.special import entr
 from jaxtyping import Array, Bool, Float
 
 from specdec_t5x.core.distributions import Sampling, argmax, sample
-from specdec_t5x.core.knobs import knob, whole
+from specdec_t5x.core.knobs import KnobError, knob, whole
 from specdec_t5x.core.rules.token import (
   Greedy,
   drafted_probs,
@@ -89,10 +89,12 @@ class Approximate(Rule):
       ValueError: if the temperature is not 0.
     """
     if not sampling.greedy:
-      raise ValueError(
-        f"The rule {type(self).__name__} needs TEMPERATURE=0, got "
-        f"{sampling.temperature}: the rule compares with the target's likeliest token. "
-        "To sample use 'token' or 'block', or 'typical', another lossy rule."
+      raise KnobError(
+        "The rule {name} needs {temperature}=0, got {value}: the rule compares with "
+        "the target's likeliest token. To sample use 'token' or 'block', or 'typical', "
+        "another lossy rule.",
+        name=type(self).__name__,
+        value=sampling.temperature,
       )
     # `Greedy` compares logits, as float32 probabilities may tie if logits do not tie.
     if self.is_greedy:

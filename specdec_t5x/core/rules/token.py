@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.distributions import Sampling, argmax, residual, sample
+from specdec_t5x.core.knobs import KnobError
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
 
 
@@ -53,9 +54,10 @@ class Greedy(Rule):
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
     """Returns the rule and `sampling`; raises a ValueError unless temperature is 0."""
     if not sampling.greedy:
-      raise ValueError(
-        f"VERIFICATION='greedy' needs TEMPERATURE=0, got {sampling.temperature}: the "
-        "rule gives the target's greedy output. To sample use 'token' or 'block'."
+      raise KnobError(
+        "{rule}='greedy' needs {temperature}=0, got {value}: the rule gives the "
+        "target's greedy output. To sample use 'token' or 'block'.",
+        value=sampling.temperature,
       )
     return self, sampling
 

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from specdec_t5x.core.knobs import KnobError
 from specdec_t5x.native import library
 from specdec_t5x.native.cuda import library as of_gpu
 
@@ -91,7 +92,7 @@ def decide(
     contest: the kernel and XLA's computation.
     device: the device and all further conditions of the outcome. The kept outcome is
       named by the `repr` of key and device.
-    is_asked_for: whether PRODUCTS='native' asks for the kernel, fast or not.
+    is_asked_for: whether products='native' asks for the kernel, fast or not.
 
   Raises:
     ValueError: if the kernel is asked for, and the results do not agree or the
@@ -112,7 +113,9 @@ def decide(
     reason = outcome.line(is_chosen)
   line = f"{contest.name}: {reason}"
   if is_asked_for and not is_chosen:
-    raise ValueError(f"PRODUCTS='native' is not available: {line} Use 'auto' or 'xla'.")
+    raise KnobError(
+      "{products}='native' is not available: {line} Use 'auto' or 'xla'.", line=line
+    )
   _decided[key] = is_chosen
   return line
 

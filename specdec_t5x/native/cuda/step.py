@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
+from specdec_t5x.core.knobs import KnobError
 from specdec_t5x.core.types import ExtendFn
 from specdec_t5x.native.cuda import choice, library
 from specdec_t5x.native.cuda import layout as layouts
@@ -215,15 +216,17 @@ def derived(network_name: str, network: Any) -> dict[str, Prepare]:
   """Returns the function that makes a step's weights, by name; empty without a step.
 
   Raises:
-    ValueError: if PRODUCTS='native' asks for a step that our kernel can't compute.
+    ValueError: if products='native' asks for a step that our kernel can't compute.
   """
   reason = problem_of(network)
   config = getattr(network, "config", None)
   is_asked_for = getattr(config, "products", None) == "native"
   if reason and is_asked_for and is_for_gpu():
-    raise ValueError(
-      f"PRODUCTS='native' is not available for the {network_name}'s step: {reason}. "
-      "Use 'auto' or 'xla'."
+    raise KnobError(
+      "{products}='native' is not available for the {network}'s step: {reason}. Use "
+      "'auto' or 'xla'.",
+      network=network_name,
+      reason=reason,
     )
   return {} if reason else {name_of(network_name): Prepare(of_network(network))}
 
@@ -238,7 +241,7 @@ def problem_of(network: Any, rows: int = 1) -> str | None:
   if not isinstance(getattr(network, "config", None), T5Config):
     return f"a {type(network).__name__} is not an encoder-decoder"
   if network.config.products == "xla":
-    return "PRODUCTS is 'xla'"
+    return "the network's products are XLA's"
   for name, expected in _FIELDS.items():
     if (value := getattr(network.config, name)) not in expected:
       choices = " or ".join(map(repr, expected))

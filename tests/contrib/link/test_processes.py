@@ -9,7 +9,7 @@ import pytest
 import t5x
 
 from lab.link import process
-from specdec_t5x import api, build
+from specdec_t5x import api
 from specdec_t5x.contrib.link import __main__ as link_command
 from specdec_t5x.contrib.link import client, wire
 from specdec_t5x.contrib.link.client import Remote
@@ -19,6 +19,7 @@ from specdec_t5x.contrib.sparse import SparseDraft
 from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.ways import assembled
 from tests import commands
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
@@ -46,7 +47,7 @@ def address(models):
 
 
 def decoded(target, draft, drafter, sampling):
-  decoder, params = build.together(target, draft, drafter)
+  decoder, params = assembled(target, draft, drafter)
   run = api.compiled(decoder, sampling, LENGTH, 1)
   return run(params, INPUTS, row_keys(jax.random.key(0), len(INPUTS)))
 
