@@ -145,7 +145,7 @@ def _model_fns(model, batch_size, initializer, partitioner) -> dict[str, Callabl
       batch_size=batch_size,
       train_state_axes=initializer.train_state_axes,
       partitioner=partitioner,
-      nothing_known=getattr(model, "nothing_known", None) if has_aux else None,
+      first_state=getattr(model, "decode_state", None) if has_aux else None,
     )
     key = {} if name == "score_fn" else {"rng": jax.random.PRNGKey(0)}
     model_fns[name] = functools.partial(run, **key)

@@ -160,7 +160,7 @@ def infer(
       partitioner=partitioner,
       keep_aux_as_numpy=keep_aux_as_numpy,
       # State passes from batch to batch among the auxiliary values.
-      nothing_known=getattr(model, "nothing_known", None) if has_aux else None,
+      first_state=getattr(model, "decode_state", None) if has_aux else None,
     )
     run = functools.partial(_inferences, infer_fn, train_state)
 

@@ -64,8 +64,8 @@ def open_examples(
     num_shards: number of shards of the dataset.
   """
   task = plain_tasks.find(cfg.mixture_or_task_name)
-  is_plain = task is not None and not cfg.use_cached and model.takes_plain_features()
-  if is_plain:
+  has_plain_features = hasattr(model.FEATURE_CONVERTER_CLS, "plain_features")
+  if task is not None and not cfg.use_cached and has_plain_features:
     return PlainExamples(cfg, model, task, shard_id, num_shards)
   quiet_start.import_seqio()
   return SeqioExamples(cfg, model, shard_id, num_shards)
@@ -84,7 +84,7 @@ class PlainExamples:
   ):
     self.tasks = [task]
     self._cfg = cfg
-    self._model = model
+    self._converter = model.FEATURE_CONVERTER_CLS
     self._shard_id = shard_id
     self._num_shards = num_shards
 
@@ -124,7 +124,7 @@ class PlainExamples:
   def _features(self, example: dict[str, Any], place: int) -> dict[str, np.ndarray]:
     (task,) = self.tasks
     lengths = self._cfg.task_feature_lengths
-    return self._model.plain_features(example, lengths, task.name, place)
+    return self._converter.plain_features(example, lengths, task.name, place)
 
 
 class SeqioExamples:
