@@ -48,8 +48,8 @@ class Shard(NamedTuple):
 ALONE = Shard()
 
 
-def inputs_of_call(batch_size: int, read_ahead: int) -> int:
-  """Returns the number of inputs of a call.
+def rows_at_once(batch_size: int, read_ahead: int) -> int:
+  """Returns the number of rows that decode at once; 0 means all rows of a call.
 
   Args:
     batch_size: BATCH_SIZE.
@@ -66,18 +66,20 @@ def inputs_of_call(batch_size: int, read_ahead: int) -> int:
       raise ValueError(
         f"{name} must be a whole number of at least {least}, got {count!r}."
       )
+  return batch_size if read_ahead else 0
+
+
+def inputs_of_call(batch_size: int, read_ahead: int) -> int:
+  """Returns the number of inputs of a call; arguments as for `rows_at_once`."""
+  if not rows_at_once(batch_size, read_ahead):
+    return batch_size
   if read_ahead > 1 and jax.device_count() > 1 and not hasattr(t5x, "PROVIDER"):
     console.say_once(
       "Upstream T5X's partitioner does not report the device of a row, so a finished "
       "row waits for the batch (READ_AHEAD=1)."
     )
     return batch_size
-  return batch_size * max(1, read_ahead)
-
-
-def rows_at_once(batch_size: int, read_ahead: int) -> int:
-  """Returns the number of rows that decode at once; 0 means all rows of a call."""
-  return batch_size if read_ahead else 0
+  return batch_size * read_ahead
 
 
 class NumberedConverter:

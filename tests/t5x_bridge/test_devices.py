@@ -45,7 +45,7 @@ def test_rounded_weights_are_divided_and_drafts_do_not_change(results):
 
 
 @pytest.mark.parametrize(
-  ("run", "held"), [("data 8, T=0", 264), ("data 2, model 4, SLOTS=4, T=1", 264 // 4)]
+  ("run", "held"), [("data 8, T=0", 264), ("data 2, model 4, slots=4, T=1", 264 // 4)]
 )
 def test_a_block_s_distributions_are_divided_by_vocabulary(results, run, held):
   # With a 'model' axis no device holds a whole distribution.
