@@ -61,7 +61,8 @@ class Evaluator(seqio.Evaluator):
     Raises:
       ValueError: if a check of the run fails, or the task has no metrics.
     """
-    begin(dataset_cfg, model, paths={**paths, "target": _target(restore_cfg)})
+    paths = {**paths, "target": _target(restore_cfg)}
+    begin(dataset_cfg, model, paths=paths, output_macro="EVAL_OUTPUT_DIR")
     if model.returns_all:
       raise ValueError(
         "An evaluation needs one output per input, but the run writes NUM_DECODES "

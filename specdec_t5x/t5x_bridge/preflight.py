@@ -46,6 +46,7 @@ def check_run(
   output_dir: str,
   paths: Mapping[str, str | None],
   partitioner: Any = None,
+  output_macro: str = "INFER_OUTPUT_DIR",
 ) -> None:
   """Checks the task, vocabularies, output directory and checkpoints of a run.
 
@@ -57,6 +58,7 @@ def check_run(
     output_dir: directory for results.
     paths: paths of the networks' checkpoints by the networks' names.
     partitioner: the run's partitioner; None skips the check of the layout on devices.
+    output_macro: the macro with `output_dir`, for messages.
 
   Raises:
     ValueError: if a check fails; the message has the expectation, the value and the
@@ -73,7 +75,7 @@ def check_run(
   shards = 1 if partitioner is None else partitioner.mesh.shape["data"]
   model.check(lengths, dataset_cfg.batch_size, shards)
   utils.verify_matching_vocabs(dataset_cfg, model)
-  check_writable(output_dir)
+  check_writable(output_dir, output_macro)
   check_same_run(output_dir)
   if partitioner is not None:
     rows = model.decoder.slots or dataset_cfg.batch_size
@@ -205,8 +207,11 @@ def check_split(task: Any, split: str) -> None:
   ) from cause
 
 
-def check_writable(directory: str) -> None:
-  """Raises a ValueError if `directory` is not writable; creates no folder."""
+def check_writable(directory: str, macro: str) -> None:
+  """Raises a ValueError if the directory of a macro is not writable.
+
+  The function creates no folder.
+  """
   folder = epath.Path(directory)
   if "://" not in str(directory):
     folder = next(p for p in (folder, *folder.absolute().parents) if p.exists())
@@ -216,8 +221,8 @@ def check_writable(directory: str) -> None:
     probe.unlink()
   except OSError as error:
     raise ValueError(
-      f"The output directory {directory} can't be written to ({error}). Choose a "
-      "directory with write permission."
+      f"{macro}={directory} can't be written to ({error}). Choose a directory with "
+      "write permission."
     ) from error
 
 

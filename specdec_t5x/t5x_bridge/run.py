@@ -21,7 +21,9 @@ def begin(
   output_dir: str,
   paths: Mapping[str, str | None],
   partitioner: Any = None,
+  *,
   quiet: bool = False,
+  output_macro: str = "INFER_OUTPUT_DIR",
 ) -> None:
   """Checks a run, then prepares the model and describes the run.
 
@@ -35,12 +37,13 @@ def begin(
     paths: paths of the networks' checkpoints by the networks' names.
     partitioner: as for `preflight.check_run`.
     quiet: whether the run prints only errors and results.
+    output_macro: as for `preflight.check_run`.
 
   Raises:
     ValueError: if a check fails.
   """
   console.set_quiet(quiet)
-  preflight.check_run(dataset_cfg, model, output_dir, paths, partitioner)
+  preflight.check_run(dataset_cfg, model, output_dir, paths, partitioner, output_macro)
   model.adopt(Checkpoint.open(paths["target"]))
   guarantee = model.decoder.rule.guarantee
   if not guarantee.keeps_distribution:

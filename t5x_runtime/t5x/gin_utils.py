@@ -161,7 +161,12 @@ def _explained(error: Exception, where: str = "") -> ValueError:
       "reads itself. Remove the `include` or the macro."
     )
   message = one_line(error)
-  if isinstance(error, ValueError) and not _is_gins(error):
+  trace = error.__traceback__
+  while trace.tb_next is not None:
+    trace = trace.tb_next
+  # gin's code or gin's reading of a file has raised the error, not a bound function.
+  is_gins = trace.tb_frame.f_globals.get("__name__", "").startswith("gin.")
+  if isinstance(error, ValueError) and not (is_gins or isinstance(error, UnicodeError)):
     return ValueError(message)
   if isinstance(error, FileNotFoundError) and message.startswith("Unable to open"):
     return ValueError(f"{where}{message}")
@@ -202,19 +207,6 @@ def _closest_file(missing: str, folders: Iterable[str]) -> str:
   return f" Did you mean {' or '.join(paths[name] for name in close)}?"
 
 
-def _is_gins(error: ValueError) -> bool:
-  """Returns whether gin's code or gin's reading of a file has raised an error.
-
-  Errors of functions that gin calls are not gin's.
-  """
-  if isinstance(error, UnicodeError):
-    return True
-  trace = error.__traceback__
-  while trace.tb_next is not None:
-    trace = trace.tb_next
-  return trace.tb_frame.f_globals.get("__name__", "").startswith("gin.")
-
-
 def macros() -> dict[str, Any]:
   """Returns the macros with values, without evaluating the values."""
   # gin has no public function that lists bindings.
@@ -243,28 +235,28 @@ def _macros_read() -> set[str]:
 def _check_known(
   gin_bindings: Sequence[str], file_macros: Iterable[str], gin_files: Sequence[str]
 ) -> None:
-  """Raises a ValueError if a binding sets a macro without an effect."""
-  names = [binding.partition("=")[0].strip() for binding in gin_bindings]
+  """Raises a ValueError if a binding sets a macro without an effect.
+
+  The message suggests gin files in folders beside `gin_files` that set the macro.
+  """
   known_macros = {*file_macros, *_macros_read()}
-  for name in names:
-    if re.fullmatch(r"[\w/]+", name) and name not in known_macros:
-      raise ValueError(
-        f"--gin.{name} sets a macro that no gin file sets or reads."
-        f"{_beside(name, gin_files) or _closest(name, known_macros)}"
-      )
-
-
-def _beside(name: str, gin_files: Sequence[str]) -> str:
-  """Suggests gin files that set a macro, in folders beside `gin_files`."""
-  folders = {pathlib.Path(file).parent for file in gin_files}
-  files = [file for folder in folders for file in folder.glob("*/*.gin")]
-  sets_macro = re.compile(rf"^{name} *=", re.MULTILINE)
-  setters = [
-    f"--gin_file={file}"
-    for file in sorted(files, key=lambda file: (len(file.name), file))
-    if os.access(file, os.R_OK) and sets_macro.search(file.read_text(errors="replace"))
-  ]
-  return f" Add {' or '.join(setters[:2])}, which sets {name}." if setters else ""
+  for name in [binding.partition("=")[0].strip() for binding in gin_bindings]:
+    if not re.fullmatch(r"[\w/]+", name) or name in known_macros:
+      continue
+    folders = {pathlib.Path(file).parent for file in gin_files}
+    files = [file for folder in folders for file in folder.glob("*/*.gin")]
+    sets_macro = re.compile(rf"^{name} *=", re.MULTILINE)
+    setters = [
+      f"--gin_file={file}"
+      for file in sorted(files, key=lambda file: (len(file.name), file))
+      if os.access(file, os.R_OK)
+      and sets_macro.search(file.read_text(errors="replace"))
+    ]
+    advice = f" Add {' or '.join(setters[:2])}, which sets {name}."
+    raise ValueError(
+      f"--gin.{name} sets a macro that no gin file sets or reads."
+      f"{advice if setters else _closest(name, known_macros)}"
+    )
 
 
 def _check_set() -> None:

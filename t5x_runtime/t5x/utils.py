@@ -322,7 +322,12 @@ def get_infer_fn(
       columns.append(jax.tree.map(lambda x, real=real: x[real], aux))
       numbered += zip(numbers[real].tolist(), predictions[real], strict=True)
       report(int(real.sum()), columns[-1])
-    return _joined(numbered, columns, keep_aux_as_numpy)
+    order = np.argsort([number for number, _ in numbered])
+    numbered = [numbered[place] for place in order]
+    if not (columns and jax.tree.leaves(columns[0])):
+      return numbered
+    aux = jax.tree.map(lambda *parts: np.concatenate(parts)[order], *columns)
+    return numbered, aux if keep_aux_as_numpy else jax.tree.map(plain, aux)
 
   return infer_fn
 
@@ -345,16 +350,6 @@ def _step(infer_step):
     return numbers, (predictions, aux), state
 
   return step
-
-
-def _joined(numbered, columns, keep_aux_as_numpy):
-  """Returns the predictions, and auxiliary values if any, in the examples' order."""
-  order = np.argsort([number for number, _ in numbered])
-  numbered = [numbered[place] for place in order]
-  if not (columns and jax.tree.leaves(columns[0])):
-    return numbered
-  aux = jax.tree.map(lambda *parts: np.concatenate(parts)[order], *columns)
-  return numbered, aux if keep_aux_as_numpy else jax.tree.map(plain, aux)
 
 
 def _batches(ds, layout):
@@ -397,10 +392,17 @@ def log_model_info(log_file: str | None, full_train_state, partitioner) -> None:
       partitioner.get_mesh_axes(full_train_state),
     )
   )
-  lines = {
-    name: _variable_line(name, array, logical_axes.get(name), mesh_axes.get(name))
-    for name, array in arrays.items()
-  }
+  lines = {}
+  for name, array in arrays.items():
+    sizes = [str(size) for size in array.shape]
+    axes = logical_axes.get(name)
+    if axes and len(axes) == array.ndim:
+      sizes = [f"{axis}={size}" for axis, size in zip(axes, sizes, strict=True)]
+    spec = mesh_axes.get(name)
+    spec = None if spec is None else tuple(spec)
+    line = f"Variable {name.split('/', 1)[1]:80} size {array.size:<12} "
+    line += f"shape ({', '.join(sizes)})"
+    lines[name] = f"{line:155}partition spec {spec}"
   params = sorted(name for name in arrays if name.startswith("target/"))
   others = sorted(set(arrays) - set(params))
   total = sum(arrays[name].size for name in params)
@@ -410,16 +412,3 @@ def log_model_info(log_file: str | None, full_train_state, partitioner) -> None:
   if log_file is not None:
     epath.Path(log_file).write_text(text + "\n")
   logging.info("%s", text)
-
-
-def _variable_line(name, array, logical_axes, spec) -> str:
-  """Returns a line about a variable: the name, size, shape and PartitionSpec."""
-  sizes = [str(size) for size in array.shape]
-  if logical_axes and len(logical_axes) == array.ndim:
-    sizes = [f"{axis}={size}" for axis, size in zip(logical_axes, sizes, strict=True)]
-  spec = None if spec is None else tuple(spec)
-  return (
-    f"Variable {name.split('/', 1)[1]:80} size {array.size:<12} "
-    f"shape ({', '.join(sizes)})".ljust(155)
-    + f"partition spec {spec}"
-  )
