@@ -63,7 +63,7 @@ class Evaluator(seqio.Evaluator):
     """
     paths = {**paths, "target": _target(restore_cfg)}
     begin(dataset_cfg, model, paths=paths, output_macro="EVAL_OUTPUT_DIR")
-    if model.returns_all:
+    if model.returns_all(model.num_decodes):
       raise ValueError(
         "An evaluation needs one output per input, but the run writes NUM_DECODES "
         "outputs. Set NUM_DECODES=1, or use t5x.infer."

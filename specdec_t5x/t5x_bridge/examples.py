@@ -8,7 +8,6 @@ dataset of each task, so the feature converter numbers the examples.
 from __future__ import annotations
 
 import copy
-import functools
 import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -141,16 +140,14 @@ def numbered(
       task, shard = self.source
       if task is None:
         task, shard = task_of_command(), shard_of_command()
-      features = super().__call__(ds, task_feature_lengths)
-      number = functools.partial(_number, task, shard)
-      return features.enumerate().map(number)
+
+      def number(i, features):
+        place = shard.index + shard.num_shards * tf.cast(i, tf.int32)
+        return {**features, EXAMPLE: tf.stack([number_of(task), place])}
+
+      return super().__call__(ds, task_feature_lengths).enumerate().map(number)
 
   return Numbered
-
-
-def _number(task, shard, i, features):
-  place = shard.index + shard.num_shards * tf.cast(i, tf.int32)
-  return {**features, EXAMPLE: tf.stack([number_of(task), place])}
 
 
 def is_first(examples: Int[Array, "B 2"]) -> Bool[Array, "B"]:

@@ -11,7 +11,6 @@ import flax.core
 import jax
 import jax.numpy as jnp
 from etils import epy
-from jaxtyping import Array, Int, Key
 from t5x import models
 
 from specdec_t5x import console, tuning
@@ -163,19 +162,11 @@ class Decodes:
     """The end tokens of the target's folder, or else of the vocabulary."""
     return self._end_ids or end_ids_of(self.output_vocabulary)
 
-  @property
-  def returns_all(self) -> bool:
-    """Whether a call returns all decodes of an input by default."""
-    return self._returns_all(self.num_decodes)
-
-  def _returns_all(self, num_decodes: int) -> bool:
+  def returns_all(self, num_decodes: int) -> bool:
+    """Returns whether a call returns all decodes of an input by default."""
     # The best of several samples is no sample of the target's distribution.
     is_sampled = num_decodes > 1 and not self.sampling.greedy
     return self._default_decoder_params.return_all_decodes or is_sampled
-
-  def tune(self, job: tuning.Job, params: Mapping[str, Any]) -> None:
-    """Chooses the decoder for calls of a job's size, by measured times if needed."""
-    self.tuned[job.rows, job.max_length] = job, tuning.tuned(job, params)
 
   def decoder_for(self, rows: int, max_length: int) -> Decoder:
     """Returns the decoder for a number of rows and a maximal length of outputs.
@@ -316,14 +307,23 @@ class Decodes:
       )
     pace.tracing()
     inputs, max_length = self.read(batch)
+    count = self.num_decodes if num_decodes is None else num_decodes
+    rows = len(inputs) * count
     key = decode_rng if rng is None else rng
     keys = self._keys(batch, key, len(inputs))
-    request = {"policy_state": state}
-    if EXAMPLE in batch:
-      request["is_wanted"] = is_first(batch[EXAMPLE])
-    (predictions, aux), decoded = self.decode(
-      params, inputs, keys, max_length, num_decodes, return_all_decodes, **request
+    decoded = self.decoder_for(rows, max_length).decode(
+      params,
+      inputs,
+      jax.vmap(lambda key: row_keys(key, count))(keys).reshape(rows),
+      self.sampling,
+      max_length,
+      self.end_ids,
+      is_first(batch[EXAMPLE]) if EXAMPLE in batch else None,
+      policy_state=state,
     )
+    if return_all_decodes is None:
+      return_all_decodes = self.returns_all(count)
+    predictions, aux = _package(decoded, len(inputs), count, return_all_decodes)
     pace.traced()
     if state is not None:
       aux[DECODE_STATE] = decoded.policy_state
@@ -336,40 +336,6 @@ class Decodes:
     return predictions, aux | self.decoder.observer.auxiliary(
       decoded.observed, features
     )
-
-  def decode(
-    self,
-    params,
-    inputs: Int[Array, "B E"],
-    keys: Key[Array, "B"],
-    max_length: int,
-    num_decodes: int | None = None,
-    return_all_decodes: bool | None = None,
-    **request: Any,
-  ) -> tuple[tuple[jax.Array, dict[str, jax.Array]], Decoded]:
-    """Returns the outputs of `predict_batch_with_aux`, and the underlying decode.
-
-    Args:
-      params: as for `predict_batch_with_aux`.
-      inputs: encoder tokens, or prompts, zero-padded.
-      keys: one key per input.
-      max_length: maximal number of tokens of an output.
-      num_decodes: as for `predict_batch_with_aux`.
-      return_all_decodes: as for `predict_batch_with_aux`.
-      **request: further arguments of `Decoder.decode`.
-    """
-    rows = len(inputs)
-    count = num_decodes
-    if count is None:
-      count = self.num_decodes
-    if return_all_decodes is None:
-      return_all_decodes = self._returns_all(count)
-    keys = jax.vmap(lambda key: row_keys(key, count))(keys).reshape(rows * count)
-    decoder = self.decoder_for(rows * count, max_length)
-    decoded = decoder.decode(
-      params, inputs, keys, self.sampling, max_length, self.end_ids, **request
-    )
-    return _package(decoded, rows, count, return_all_decodes), decoded
 
   def _keys(self, batch, key: jax.Array | None, rows: int) -> jax.Array:
     """Returns one key per example, from the example's place in the task.
