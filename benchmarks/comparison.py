@@ -114,7 +114,7 @@ def _ways(study, entry, flags, temperature, batch) -> dict[Any, Way]:
     if entry.get("slots") and rows > batch:
       decoder = dataclasses.replace(decode.decoder, slots=batch)
       program = study.grouped(dataclasses.replace(decode, decoder=decoder), rows)
-      shape = f"{columns['shape']}, SLOTS"
+      shape = f"{columns['shape']}, read ahead"
       ways[key, rows] = Way(program, {**columns, "shape": shape, "reference": False})
   return ways
 

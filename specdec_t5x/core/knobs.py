@@ -31,6 +31,7 @@ _NAMES = {
   "param_dtype": Name("dtype", "PARAM_DTYPE"),
   "policy": Name("policy", "GAMMA_POLICY"),
   "rule": Name("rule", "VERIFICATION"),
+  "slots": Name("slots", "BATCH_SIZE"),
   "top_k": Name("top_k", "TOPK"),
   "top_p": Name("top_p", "TOPP"),
 }

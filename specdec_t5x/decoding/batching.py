@@ -17,7 +17,7 @@ from flax.linen.partitioning import axis_rules, get_axis_rules
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Int, Key
 
-from specdec_t5x.core.knobs import KnobError
+from specdec_t5x.core.knobs import KnobError, Name
 from specdec_t5x.decoding.contracts import Policy
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.network.inputs import input_lengths
@@ -223,8 +223,9 @@ def by_shard(
     raise KnobError(
       "{slots} on several devices ({count}) needs a partitioner that enters the mesh "
       "with jax.set_mesh, such as t5x_runtime's: otherwise a row would take the inputs "
-      "of another device. Leave {slots} at 0.",
+      "of another device. {fix}.",
       count=jax.device_count(),
+      fix=Name("Leave slots at 0", "Set READ_AHEAD to 0"),
     )
   shards = 1 if mesh.empty else mesh.shape.get(_AXIS, 1)
   if shards == 1:

@@ -13,6 +13,7 @@ from t5x import models
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.t5x_bridge.examples import NumberedConverter
 from specdec_t5x.t5x_bridge.model import Decodes
 
 with epy.lazy_imports():
@@ -26,6 +27,8 @@ class DecoderOnlyModel(Decodes, models.DecoderOnlyModel):
   own `DecoderOnlyModel`, an output after a short prompt may be longer, by the positions
   that the prompt leaves free.
   """
+
+  FEATURE_CONVERTER_CLS = NumberedConverter("DecoderFeatureConverter")
 
   def __init__(
     self,

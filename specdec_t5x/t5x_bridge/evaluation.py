@@ -18,6 +18,7 @@ from etils import epath
 from t5x import checkpoints, utils
 
 from specdec_t5x.decoding.checked import check_decoded
+from specdec_t5x.t5x_bridge.examples import ALONE, provider_of
 from specdec_t5x.t5x_bridge.writer import rates
 
 # Statistics that are reported beside a task's metrics.
@@ -42,33 +43,33 @@ class Evaluator(seqio.Evaluator):
     dataset_cfg: utils.DatasetConfig,
     restore_cfg: utils.RestoreCheckpointConfig,
     paths: Mapping[str, str],
-    check: Callable[..., None],
+    begin: Callable[..., None],
     **of_seqio: Any,
   ):
     """Checks the run and reads the task.
 
     Args:
       mixture_or_task_name: the task or mixture to evaluate.
-      feature_converter: T5X's converter, unused; the model's own converter also numbers
-        the examples.
+      feature_converter: the model's converter, which numbers the examples.
       model: the run's model, a model of this project.
       dataset_cfg: the run's configuration of the dataset.
       restore_cfg: the run's configuration of the target's checkpoint.
       paths: paths of the networks' checkpoints by the networks' names.
-      check: `preflight.check_run`.
+      begin: `run.begin`.
       **of_seqio: further arguments of seqio's evaluator.
 
     Raises:
       ValueError: if a check of the run fails, or the task has no metrics.
     """
-    del feature_converter
-    check(dataset_cfg, model, paths={**paths, "target": _target(restore_cfg)})
-    if model.returns_all:
+    paths = {**paths, "target": _target(restore_cfg)}
+    begin(dataset_cfg, model, paths=paths, output_macro="EVAL_OUTPUT_DIR")
+    if model.returns_all(model.num_decodes):
       raise ValueError(
         "An evaluation needs one output per input, but the run writes NUM_DECODES "
         "outputs. Set NUM_DECODES=1, or use t5x.infer."
       )
-    converter = model.FEATURE_CONVERTER_CLS(pack=False)
+    name = provider_of(mixture_or_task_name).name
+    converter = feature_converter.of_shard(name, ALONE)
     with _without_advice_on_lengths():
       super().__init__(mixture_or_task_name, converter, **of_seqio)
     if not super().eval_tasks:

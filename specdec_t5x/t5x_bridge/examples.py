@@ -1,4 +1,4 @@
-"""Numbers of examples, from which the random keys of samples are made.
+"""The examples of a run: how many a call decodes, and the numbers of their samples.
 
 T5X passes a batch and the key of the batch to a model. The key depends on BATCH_SIZE
 and the chunk, but not on the shard. T5X calls a model's feature converter on the
@@ -8,16 +8,22 @@ dataset of each task, so the feature converter numbers the examples.
 from __future__ import annotations
 
 import copy
-import functools
 import zlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import gin
+import jax
 import jax.numpy as jnp
+import numpy as np
 import t5x
 from absl import flags
 from etils import epy
 from jaxtyping import Array, Bool, Int
+from t5x import models
+
+from specdec_t5x import console
+from specdec_t5x.core.knobs import is_whole
 
 try:
   from t5x import plain_tasks
@@ -41,16 +47,81 @@ class Shard(NamedTuple):
 ALONE = Shard()
 
 
+def rows_at_once(batch_size: int, read_ahead: int) -> int:
+  """Returns the number of rows that decode at once; 0 means all rows of a call.
+
+  Args:
+    batch_size: BATCH_SIZE.
+    read_ahead: READ_AHEAD.
+
+  Raises:
+    ValueError: if an argument is not a whole number, or is too small.
+  """
+  for name, count, least in (
+    ("BATCH_SIZE", batch_size, 1),
+    ("READ_AHEAD", read_ahead, 0),
+  ):
+    if not is_whole(count, least):
+      raise ValueError(
+        f"{name} must be a whole number of at least {least}, got {count!r}."
+      )
+  return batch_size if read_ahead else 0
+
+
+def inputs_of_call(batch_size: int, read_ahead: int) -> int:
+  """Returns the number of inputs of a call; arguments as for `rows_at_once`."""
+  if not rows_at_once(batch_size, read_ahead):
+    return batch_size
+  if read_ahead > 1 and jax.device_count() > 1 and not hasattr(t5x, "PROVIDER"):
+    console.say_once(
+      "Upstream T5X's partitioner does not report the device of a row, so a finished "
+      "row waits for the batch (READ_AHEAD=1)."
+    )
+    return batch_size
+  return batch_size * read_ahead
+
+
+class NumberedConverter:
+  """Makes a feature converter of seqio that also numbers the examples.
+
+  seqio is imported on first use.
+
+  Args:
+    name: name of the converter in seqio.
+  """
+
+  def __init__(self, name: str):
+    self._name = name
+
+  def __call__(self, **settings: Any) -> seqio.FeatureConverter:
+    return numbered(getattr(seqio, self._name))(**settings)
+
+
+class PlainNumberedConverter(NumberedConverter):
+  """The converter of encoder-decoder models, also without seqio for `t5x_runtime`."""
+
+  def __init__(self):
+    super().__init__("EncDecFeatureConverter")
+
+  def plain_features(
+    self, example: Mapping[str, Any], lengths: Mapping[str, int], task: str, place: int
+  ) -> dict[str, np.ndarray]:
+    """Returns `t5x_runtime`'s features of an example, and the example's number."""
+    plain = models.EncoderDecoderModel.FEATURE_CONVERTER_CLS.plain_features
+    number = np.array([number_of(task), place], np.int32)
+    return {**plain(example, lengths, task, place), EXAMPLE: number}
+
+
 def numbered(
   converter: type[seqio.FeatureConverter],
-  task: str = "",
+  task: str | None = None,
   shard: Shard = ALONE,
 ) -> type[seqio.FeatureConverter]:
   """Returns a converter that adds the number of each example as a feature.
 
   Args:
     converter: the class that makes the model's features.
-    task: the task's name.
+    task: the task's name; None means the task and the shard of the command.
     shard: the shard of the task that the converter converts.
   """
 
@@ -66,15 +137,17 @@ def numbered(
       return converter
 
     def __call__(self, ds, task_feature_lengths):
-      features = super().__call__(ds, task_feature_lengths)
-      return features.enumerate().map(functools.partial(_number, *self.source))
+      task, shard = self.source
+      if task is None:
+        task, shard = task_of_command(), shard_of_command()
+
+      def number(i, features):
+        place = shard.index + shard.num_shards * tf.cast(i, tf.int32)
+        return {**features, EXAMPLE: tf.stack([number_of(task), place])}
+
+      return super().__call__(ds, task_feature_lengths).enumerate().map(number)
 
   return Numbered
-
-
-def _number(task, shard, i, features):
-  place = shard.index + shard.num_shards * tf.cast(i, tf.int32)
-  return {**features, EXAMPLE: tf.stack([number_of(task), place])}
 
 
 def is_first(examples: Int[Array, "B 2"]) -> Bool[Array, "B"]:
@@ -92,13 +165,6 @@ def provider_of(name: Any) -> Any:
   """Returns the task or mixture of a name, from `t5x_runtime`'s own tasks or seqio."""
   task = plain_tasks and plain_tasks.find(name)
   return task or seqio.maybe_get_mixture_or_task(name)
-
-
-def task_names() -> list[str]:
-  """Returns the names of all tasks and mixtures."""
-  if plain_tasks:
-    return plain_tasks.known_names()
-  return sorted([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()])
 
 
 def tasks_of(provider: Any) -> list[Any]:
@@ -128,7 +194,22 @@ def shard_of_command() -> Shard:
   )
 
 
-def _bound(name: str) -> int:
-  value = gin.query_parameter(name)
-  is_macro = isinstance(value, gin.config.ConfigurableReference)
-  return value.scoped_configurable_fn() if is_macro else value
+def task_of_command() -> str:
+  """Returns the name of the task or mixture in gin's bindings; "" without a binding.
+
+  Samples of a run without gin do not depend on the task's name.
+  """
+  try:
+    name = gin.query_parameter("utils.DatasetConfig.mixture_or_task_name")
+  except ValueError:  # gin has no public test of a binding.
+    return ""
+  return provider_of(_evaluated(name)).name
+
+
+def _bound(name: str) -> Any:
+  return _evaluated(gin.query_parameter(name))
+
+
+def _evaluated(value: Any) -> Any:
+  is_reference = isinstance(value, gin.config.ConfigurableReference)
+  return value.scoped_configurable_fn() if is_reference else value

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import flax.core
 import jax
 import jax.numpy as jnp
-import numpy as np
 from etils import epy
-from jaxtyping import Array, Int, Key
 from t5x import models
 
-from specdec_t5x import tuning
+from specdec_t5x import console, tuning
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.decoding.contracts import Batch
 from specdec_t5x.decoding.decoder import Decoder
-from specdec_t5x.decoding.state import Decoded, StepInfo, num_slots, row_keys
-from specdec_t5x.hugging_face.generation import Generation
+from specdec_t5x.decoding.state import Decoded, num_slots, row_keys
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import (
   blank_variables,
@@ -29,11 +28,9 @@ from specdec_t5x.network.functional import (
 )
 from specdec_t5x.t5x_bridge import pace
 from specdec_t5x.t5x_bridge.examples import (
-  ALONE,
   EXAMPLE,
-  Shard,
+  PlainNumberedConverter,
   is_first,
-  number_of,
   numbered,
 )
 from specdec_t5x.t5x_bridge.macros import macro_names
@@ -42,9 +39,10 @@ from specdec_t5x.vocabularies.frames import end_ids_of
 with epy.lazy_imports():
   import seqio
 
-# The feature, and the auxiliary value, with the policy's state after earlier batches.
-KNOWN = "known"
-DECODE_RNG = "decode_rng"  # The name in T5X's decoder_params that a call may set.
+# The names in T5X's decoder_params that a call may set: the key of the samples, and the
+# policy's state after the batch before (also an auxiliary value of the batch).
+DECODE_RNG = "decode_rng"
+DECODE_STATE = "decode_state"
 
 
 class Decodes:
@@ -54,10 +52,8 @@ class Decodes:
   parameters are {network's name: parameters} for the decoder's networks.
   """
 
-  # Whether every network has a checkpoint, so that initial values are never used.
+  # Whether the run has checkpoints, so that initial values are never used.
   is_restored = False
-  _converter = None  # Replaces the feature converter of T5X's class.
-  _source = ("", ALONE)
 
   def __init__(
     self,
@@ -65,11 +61,16 @@ class Decodes:
     sampling: Sampling,
     seed: int,
     default_decoder_params: models.DecoderParams | None,
+    feature_converter_cls: type[seqio.FeatureConverter] | None = None,
     **of_t5x: Any,
   ):
     """Creates T5X's model, then checks and stores the settings of decoding."""
     super().__init__(
-      module=decoder.target, optimizer_def=None, decode_fn=None, **of_t5x
+      module=decoder.target,
+      optimizer_def=None,
+      decode_fn=None,
+      feature_converter_cls=feature_converter_cls and numbered(feature_converter_cls),
+      **of_t5x,
     )
     self._default_decoder_params = default_decoder_params or models.DecoderParams()
     if not is_whole(self.num_decodes, 1):
@@ -115,20 +116,15 @@ class Decodes:
   def read(self, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, int]:
     """Returns a batch's inputs [B, E], and the maximal number of tokens per output."""
 
-  def check_max_length(self, max_length: int) -> None:
-    """Raises a ValueError if decoder, sampling and max_length are incompatible."""
-    self.decoder.check(self.sampling, max_length, self.num_decodes)
-
-  def check_batch(
-    self, examples: int, lengths: Mapping[str, int], shards: int = 1
-  ) -> None:
-    """Raises a ValueError if the drafter can't draft for batches of this size.
+  def check(self, lengths: Mapping[str, int], examples: int, shards: int = 1) -> None:
+    """Raises a ValueError if decoder, sampling and batches are incompatible.
 
     Args:
-      examples: number of examples in a batch, over all devices.
       lengths: lengths of inputs and targets, in tokens.
+      examples: number of examples in a batch, over all devices.
       shards: number of shards of the slots.
     """
+    self.decoder.check(self.sampling, lengths["targets"], self.num_decodes)
     drafter = self.decoder.drafter
     if drafter is None:
       return
@@ -143,32 +139,19 @@ class Decodes:
       input_length = 0
     drafter.check(target, Batch(self.sampling, rows, input_length, slots))
 
-  def number_examples(self, task: str = "", shard: Shard = ALONE) -> None:
-    """Sets the task and the shard of the next examples, which number the examples.
-
-    `t5x_runtime` passes the task and the shard to the converter instead.
+  def adopt(self, target: Checkpoint) -> None:
+    """Adopts the settings of the target's checkpoint, before T5X uses the model.
 
     Args:
-      task: the task's name.
-      shard: the shard of the task.
+      target: the target's checkpoint. Every other network has a checkpoint, too.
+
+    Raises:
+      ValueError: if neither the folder nor the vocabulary has an end token.
     """
-    self._source = (task, shard)
-
-  @property
-  def FEATURE_CONVERTER_CLS(self) -> type[seqio.FeatureConverter]:
-    """T5X's feature converter, which also numbers the examples here."""
-    converter = self._converter or super().FEATURE_CONVERTER_CLS
-    task, shard = self._source
-    return numbered(converter, task, shard)
-
-  @FEATURE_CONVERTER_CLS.setter
-  def FEATURE_CONVERTER_CLS(self, converter: type[seqio.FeatureConverter]) -> None:
-    """Replaces the class's converter, as T5X's constructor does."""
-    self._converter = converter
-
-  def takes_plain_features(self) -> bool:
-    """Returns whether `plain_features` makes the features, for `t5x_runtime`."""
-    return self._converter is None and hasattr(self, "plain_features")
+    self.is_restored = True
+    self._end_ids = target.generation.eos_ids or end_ids_of(self.output_vocabulary)
+    if note := target.generation.note():
+      console.announce(note)
 
   @property
   def num_decodes(self) -> int:
@@ -180,29 +163,11 @@ class Decodes:
     """The end tokens of the target's folder, or else of the vocabulary."""
     return self._end_ids or end_ids_of(self.output_vocabulary)
 
-  def follow(self, generation: Generation) -> None:
-    """Sets the end tokens from the settings of the target's folder.
-
-    Raises:
-      ValueError: if the folder's settings change the target's distribution, or neither
-        the folder nor the vocabulary has an end token.
-    """
-    generation.check()
-    self._end_ids = generation.eos_ids or end_ids_of(self.output_vocabulary)
-
-  @property
-  def returns_all(self) -> bool:
-    """Whether a call returns all decodes of an input by default."""
-    return self._returns_all(self.num_decodes)
-
-  def _returns_all(self, num_decodes: int) -> bool:
+  def returns_all(self, num_decodes: int) -> bool:
+    """Returns whether a call returns all decodes of an input by default."""
     # The best of several samples is no sample of the target's distribution.
     is_sampled = num_decodes > 1 and not self.sampling.greedy
     return self._default_decoder_params.return_all_decodes or is_sampled
-
-  def tune(self, job: tuning.Job, params: Mapping[str, Any]) -> None:
-    """Chooses the decoder for calls of a job's size, by measured times if needed."""
-    self.tuned[job.rows, job.max_length] = job, tuning.tuned(job, params)
 
   def decoder_for(self, rows: int, max_length: int) -> Decoder:
     """Returns the decoder for a number of rows and a maximal length of outputs.
@@ -220,16 +185,15 @@ class Decodes:
       )
     return self.decoder
 
-  def nothing_known(self, examples: int) -> Any:
-    """Returns the feature `KNOWN` of a first batch; None if no policy needs a state.
+  def decode_state(self, examples: int) -> Any:
+    """Returns `DECODE_STATE` of a first batch; None if no policy needs a state.
 
     `t5x_runtime` passes the state after each batch to the next batch. Upstream T5X
     does not.
     """
     if self.tuned and all(each.drafter is None for _, each in self.tuned.values()):
       return None
-    rows = examples * self.num_decodes
-    return self.decoder.policy.start(rows)
+    return self.decoder.policy.start(examples * self.num_decodes)
 
   def get_initial_variables(self, rng, input_shapes, input_types=None):
     """Returns params and params_axes of all networks, by the networks' names.
@@ -238,16 +202,33 @@ class Decodes:
     from parameters (`Decoder.derive`).
     """
     del input_shapes, input_types  # No parameter depends on the inputs' shapes.
-    networks = self.decoder.networks
     if self.is_restored:
-      initialised = {name: blank_variables(x) for name, x in networks.items()}
-    else:
-      # Typed keys, as in the rest of the package: each network is then traced once.
-      keys = jax.random.split(_typed_key(rng), len(networks))
-      initialised = {
+      return self._blank_variables()
+    # Typed keys, as in the rest of the package: each network is then traced once.
+    networks = self.decoder.networks
+    keys = jax.random.split(_typed_key(rng), len(networks))
+    return self._with_derived(
+      {
         name: initial_variables(network, key)
         for (name, network), key in zip(networks.items(), keys, strict=True)
       }
+    )
+
+  @functools.cached_property
+  def abstract_variables(self) -> Mapping[str, Any]:
+    """The result of `get_initial_variables`, with abstract arrays."""
+    return jax.eval_shape(self._blank_variables)
+
+  def _blank_variables(self) -> Mapping[str, Any]:
+    networks = self.decoder.networks
+    return self._with_derived(
+      {name: blank_variables(x) for name, x in networks.items()}
+    )
+
+  def _with_derived(self, initialised: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns variables of all networks, with derived arrays and rounded weights."""
+    initialised = dict(initialised)
+    networks = self.decoder.networks
     for network in networks:
       for name, make in self.decoder.derive(self.sampling, network).items():
         initialised[name] = _made(make, initialised[network])
@@ -289,8 +270,9 @@ class Decodes:
       rng: key of this batch; `rng` and `seed` fix the samples of a batch without the
         feature `example`, and a batch with the feature does not use `rng`.
       decoder_params: may hold decode_rng, as key data: one key [2] in place of `rng`,
-        or one key per example [B, 2], which alone fixes the example's samples. The
-        constructor fixes the rest of decoder_params.
+        or one key per example [B, 2], which alone fixes the example's samples. May hold
+        decode_state, the policy's state after the batch before. The constructor fixes
+        the rest of decoder_params.
       return_all_decodes: whether to return all decodes of an input, or only the best;
         None returns all if the decodes are sampled, and otherwise follows
         `default_decoder_params`.
@@ -301,25 +283,52 @@ class Decodes:
       Tokens [B, T] and, per input, scores, tokens, target_calls, drafted, accepted,
       acceptance_mass and acceptance_positions (counts are sums over an input's
       decodes); with `return_all_decodes` tokens [B, N, T] and scores [B, N], by
-      increasing score.
+      increasing score; with decode_state the new state.
 
     Raises:
       ValueError: if these loops do not support an argument, or the batch lacks a
         feature.
     """
-    _refuse(prompt_with_targets, decoder_params)
+    if prompt_with_targets:
+      raise ValueError(
+        "prompt_with_targets must be False: decoding starts at the start token."
+      )
+    settings = dict(decoder_params or {})
+    decode_rng = settings.pop(DECODE_RNG, None)
+    state = settings.pop(DECODE_STATE, None)
+    if settings:
+      raise ValueError(
+        f"decoder_params may hold {DECODE_RNG!r} and {DECODE_STATE!r} alone, got "
+        f"{sorted(settings)}. Set TEMPERATURE, TOPK, TOPP and SEED instead; every "
+        "setting compiles a program."
+      )
+    if rng is not None and decode_rng is not None:
+      raise ValueError(
+        f"Expected one key, got rng and {DECODE_RNG!r} of decoder_params. Leave one "
+        "out."
+      )
     pace.tracing()
     inputs, max_length = self.read(batch)
-    keys = self._keys(batch, _one_key(rng, decoder_params), len(inputs))
-    request = {"policy_state": batch.get(KNOWN)}
-    if EXAMPLE in batch:
-      request["is_wanted"] = is_first(batch[EXAMPLE])
-    (predictions, aux), decoded = self.decode(
-      params, inputs, keys, max_length, num_decodes, return_all_decodes, **request
+    count = self.num_decodes if num_decodes is None else num_decodes
+    rows = len(inputs) * count
+    key = decode_rng if rng is None else rng
+    keys = self._keys(batch, key, len(inputs))
+    decoded = self.decoder_for(rows, max_length).decode(
+      params,
+      inputs,
+      jax.vmap(lambda key: row_keys(key, count))(keys).reshape(rows),
+      self.sampling,
+      max_length,
+      self.end_ids,
+      is_first(batch[EXAMPLE]) if EXAMPLE in batch else None,
+      policy_state=state,
     )
+    if return_all_decodes is None:
+      return_all_decodes = self.returns_all(count)
+    predictions, aux = _package(decoded, len(inputs), count, return_all_decodes)
     pace.traced()
-    if KNOWN in batch:
-      aux[KNOWN] = decoded.policy_state
+    if state is not None:
+      aux[DECODE_STATE] = decoded.policy_state
     if decoded.observed is None:
       return predictions, aux
     # There is one decode per input: `decoder.check` raises an error otherwise.
@@ -330,45 +339,13 @@ class Decodes:
       decoded.observed, features
     )
 
-  def decode(
-    self,
-    params,
-    inputs: Int[Array, "B E"],
-    keys: Key[Array, "B"],
-    max_length: int,
-    num_decodes: int | None = None,
-    return_all_decodes: bool | None = None,
-    **request: Any,
-  ) -> tuple[tuple[jax.Array, dict[str, jax.Array]], Decoded]:
-    """Returns the outputs of `predict_batch_with_aux`, and the underlying decode.
-
-    Args:
-      params: as for `predict_batch_with_aux`.
-      inputs: encoder tokens, or prompts, zero-padded.
-      keys: one key per input.
-      max_length: maximal number of tokens of an output.
-      num_decodes: as for `predict_batch_with_aux`.
-      return_all_decodes: as for `predict_batch_with_aux`.
-      **request: further arguments of `Decoder.decode`.
-    """
-    rows = len(inputs)
-    count = num_decodes
-    if count is None:
-      count = self.num_decodes
-    if return_all_decodes is None:
-      return_all_decodes = self._returns_all(count)
-    keys = jax.vmap(lambda key: row_keys(key, count))(keys).reshape(rows * count)
-    decoder = self.decoder_for(rows * count, max_length)
-    decoded = decoder.decode(
-      params, inputs, keys, self.sampling, max_length, self.end_ids, **request
-    )
-    return _package(decoded, rows, count, return_all_decodes), decoded
-
   def _keys(self, batch, key: jax.Array | None, rows: int) -> jax.Array:
     """Returns one key per example, from the example's place in the task.
 
     The key does not depend on the example's place in the batch.
     """
+    if key is not None:
+      key = _typed_key(jnp.asarray(key))
     if key is not None and key.ndim:
       return key
     if EXAMPLE not in batch:
@@ -386,6 +363,8 @@ class Decodes:
 
 class EncoderDecoderModel(Decodes, models.EncoderDecoderModel):
   """An encoder-decoder model with one of this project's decoding loops."""
+
+  FEATURE_CONVERTER_CLS = PlainNumberedConverter()
 
   def __init__(
     self,
@@ -422,11 +401,6 @@ class EncoderDecoderModel(Decodes, models.EncoderDecoderModel):
       feature_converter_cls=feature_converter_cls,
     )
 
-  def plain_features(self, example, lengths, task, place):
-    """Returns `t5x_runtime`'s features of an example, and the example's number."""
-    number = np.array([number_of(task), place], np.int32)
-    return super().plain_features(example, lengths, task, place) | {EXAMPLE: number}
-
   def read(self, batch):
     """Returns encoder_input_tokens [B, E], and the length of decoder_input_tokens."""
     return batch["encoder_input_tokens"], batch["decoder_input_tokens"].shape[1]
@@ -439,30 +413,6 @@ def _made(make, variables) -> dict[str, Any]:
   return {"params": made, "params_axes": axes}
 
 
-def _refuse(prompt_with_targets: bool, decoder_params: Any) -> None:
-  """Raises a ValueError if this project's loops do not support T5X's arguments."""
-  if prompt_with_targets:
-    raise ValueError(
-      "prompt_with_targets must be False: decoding starts at the start token."
-    )
-  if surplus := set(decoder_params or ()) - {DECODE_RNG}:
-    raise ValueError(
-      f"decoder_params may hold {DECODE_RNG!r} alone, got {sorted(surplus)}. Set "
-      "TEMPERATURE, TOPK, TOPP and SEED instead; every setting compiles a program."
-    )
-
-
-def _one_key(rng, decoder_params) -> jax.Array | None:
-  """Returns the batch's key or the rows' keys, depending on T5X's arguments."""
-  arguments = [rng, (decoder_params or {}).get(DECODE_RNG)]
-  keys = [_typed_key(jnp.asarray(key)) for key in arguments if key is not None]
-  if len(keys) > 1:
-    raise ValueError(
-      f"Expected one key, got rng and {DECODE_RNG!r} of decoder_params. Leave one out."
-    )
-  return keys[0] if keys else None
-
-
 def _typed_key(rng: jax.Array) -> jax.Array:
   # T5X passes raw keys, uint32 [2].
   is_typed = jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
@@ -470,29 +420,25 @@ def _typed_key(rng: jax.Array) -> jax.Array:
 
 
 def _package(decoded: Decoded, batch: int, num_decodes: int, return_all: bool):
-  """Returns T5X's (predictions, aux), with decodes sorted by increasing score."""
+  """Returns T5X's (predictions, aux), with decodes sorted by increasing score.
+
+  Counts are sums over the decodes of an input.
+  """
   tokens = decoded.tokens.reshape(batch, num_decodes, -1)
   scores = decoded.scores.reshape(batch, num_decodes)
   order = jnp.argsort(scores, axis=1)
   tokens = jnp.take_along_axis(tokens, order[..., None], axis=1)
   scores = jnp.take_along_axis(scores, order, axis=1)
-  counts = _per_input(decoded.statistics, batch)
+  info = decoded.statistics
+  by_name = {
+    "tokens": info.emitted,
+    "target_calls": info.target_calls,
+    "drafted": info.drafted,
+    "accepted": info.accepted,
+    "acceptance_mass": info.acceptance_mass,
+    "acceptance_positions": info.acceptance_positions,
+  }
+  counts = {name: x.reshape(batch, -1).sum(axis=1) for name, x in by_name.items()}
   if return_all:
     return tokens, {"scores": scores, **counts}
   return tokens[:, -1], {"scores": scores[:, -1], **counts}
-
-
-def _per_input(info: StepInfo, batch: int) -> dict[str, jax.Array]:
-  """Returns the sums of statistics [B * N] over the N decodes of each input."""
-
-  def total(x):
-    return x.reshape(batch, -1).sum(axis=1)
-
-  return {
-    "tokens": total(info.emitted),
-    "target_calls": total(info.target_calls),
-    "drafted": total(info.drafted),
-    "accepted": total(info.accepted),
-    "acceptance_mass": total(info.acceptance_mass),
-    "acceptance_positions": total(info.acceptance_positions),
-  }

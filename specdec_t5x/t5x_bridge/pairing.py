@@ -97,20 +97,17 @@ class CheckpointManager:
 
   def _restore_network(self, name: str, path: str) -> InferenceState:
     """Returns the state of one network, restored from the checkpoint at `path`."""
-    return restore(
-      Checkpoint.open(path),
-      self._stored(name),
-      self._partitioner,
-      self._restore_dtype,
-    )
-
-  def _stored(self, name: str) -> InferenceState:
-    """Returns the shapes of a network's parameters in the network's checkpoint."""
     network = self._networks.get(name)
     if network and rounded.of_weights(network.config):
-      return abstract_state(network)
-    state = self._train_state
-    return state.replace(params=state.params[name], params_axes=state.params_axes[name])
+      stored = abstract_state(network)
+    else:
+      state = self._train_state
+      stored = state.replace(
+        params=state.params[name], params_axes=state.params_axes[name]
+      )
+    return restore(
+      Checkpoint.open(path), stored, self._partitioner, self._restore_dtype
+    )
 
   def _laid_out(self, derived: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns derived parameters, sharded by the partitioner."""
@@ -160,8 +157,8 @@ def tune(
     sampling=model.sampling,
     max_length=lengths["targets"],
   )
-  all_params = {**params, **derived}
-  model.tune(job, all_params)
+  tuned = tuning.tuned(job, {**params, **derived})
+  model.tuned[job.rows, job.max_length] = job, tuned
   model.derived_bytes = {
     name: {
       "bytes": rounded.size(derived[name]),

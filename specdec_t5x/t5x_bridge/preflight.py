@@ -10,32 +10,27 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import flax
 import gin
 import jax
+import numpy as np
 import t5x
 from absl import flags
 from etils import epath, epy
 from t5x import utils
+from t5x.train_state import InferenceState
 
 import specdec_t5x
-from specdec_t5x import console
 from specdec_t5x.checkpoints.checkpoint import Checkpoint, HuggingFace
 from specdec_t5x.checkpoints.checks import flat_shapes
 from specdec_t5x.core.knobs import is_whole
-from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.gemma import UNTOLD
-from specdec_t5x.t5x_bridge import learned, pace
-from specdec_t5x.t5x_bridge.examples import (
-  provider_of,
-  shard_of_command,
-  task_names,
-  tasks_of,
-)
-from specdec_t5x.t5x_bridge.layout import check_layout
+from specdec_t5x.t5x_bridge import learned
+from specdec_t5x.t5x_bridge.examples import provider_of, tasks_of
 from specdec_t5x.t5x_bridge.macros import macro_names
 from specdec_t5x.t5x_bridge.restore import abstract_state
-from specdec_t5x.t5x_bridge.writer import SUMMARY, configuration, what_decodes
+from specdec_t5x.t5x_bridge.writer import SUMMARY, configuration
 
 with epy.lazy_imports():
   import seqio
@@ -53,13 +48,11 @@ def check_run(
   output_dir: str,
   paths: Mapping[str, str | None],
   partitioner: Any = None,
-  quiet: bool = False,
+  output_macro: str = "INFER_OUTPUT_DIR",
 ) -> None:
   """Checks the task, vocabularies, output directory and checkpoints of a run.
 
-  T5X calls this function through `infer.verify_matching_vocabs_fn`, before T5X uses the
-  model. This function also passes the task and the shard to the model
-  (`number_examples`).
+  The function prints nothing and changes nothing.
 
   Args:
     dataset_cfg: the dataset's configuration, with the task's name.
@@ -67,7 +60,7 @@ def check_run(
     output_dir: directory for results.
     paths: paths of the networks' checkpoints by the networks' names.
     partitioner: the run's partitioner; None skips the check of the layout on devices.
-    quiet: whether the run prints only errors and results.
+    output_macro: the macro with `output_dir`, for messages.
 
   Raises:
     ValueError: if a check fails; the message has the expectation, the value and the
@@ -76,98 +69,38 @@ def check_run(
   check_macros()
   if "gin_file" in flags.FLAGS and flags.FLAGS.is_parsed():
     check_one_job(flags.FLAGS.gin_file or ())
-  console.set_quiet(quiet)
-  guarantee = model.decoder.rule.guarantee
-  if not guarantee.keeps_distribution:
-    console.announce(f"{guarantee.name}: this run keeps {guarantee.value}.")
-  if rounded.of_weights(model.decoder.target.config):
-    console.announce(f"The target is {what_decodes(model.decoder.target)}.")
-  check_task(dataset_cfg)
-  provider = provider_of(dataset_cfg.mixture_or_task_name)
-  model.number_examples(provider.name, shard_of_command())
   lengths = dataset_cfg.task_feature_lengths
-  model.check_max_length(lengths["targets"])
+  check_lengths(lengths)
+  provider = provider_of(dataset_cfg.mixture_or_task_name)
+  for task in tasks_of(provider):
+    check_split(task, dataset_cfg.split)
   shards = 1 if partitioner is None else partitioner.mesh.shape["data"]
-  model.check_batch(dataset_cfg.batch_size, lengths, shards)
+  model.check(lengths, dataset_cfg.batch_size, shards)
   utils.verify_matching_vocabs(dataset_cfg, model)
-  check_writable(output_dir)
+  check_writable(output_dir, output_macro)
   check_same_run(output_dir)
-  model.is_restored = True
-  variables = abstract_variables(model, lengths)
   if partitioner is not None:
-    check_layout(variables, partitioner, _rows(model.decoder, dataset_cfg))
-  for name in model.decoder.networks:
+    rows = model.decoder.slots or dataset_cfg.batch_size
+    check_layout(model.abstract_variables, partitioner, rows)
+  draws = learned.Draws.of_run(model, provider)
+  for name, network in model.decoder.networks.items():
     macro = f"{name.upper()}_CHECKPOINT_PATH"
     if name not in paths:
       raise ValueError(
         f"CHECKPOINT_PATHS has {sorted(paths)}, but {type(model.decoder).__name__} "
         f"needs a path of the network {name!r}. Bind the path in your gin file."
       )
-    shapes = flat_shapes(abstract_state(model.decoder.networks[name]).params)
+    shapes = flat_shapes(abstract_state(network).params)
     checkpoint = Checkpoint.of_network(paths[name], macro, shapes)
-    check_activations(macro, checkpoint, model.decoder.networks[name])
+    check_activations(macro, checkpoint, network)
     if name == "target":
-      follow_generation(model, checkpoint)
-    check_new_draws(macro, paths[name], learned.Draws.of_run(model, provider))
-  examples = count_examples(provider, dataset_cfg.split)
-  pace.start(examples)
-  console.stage(describe_run(dataset_cfg, model, variables["params"]))
-
-
-def describe_run(dataset_cfg: utils.DatasetConfig, model, params) -> str:
-  """Returns a one-line description of a run.
-
-  Args:
-    dataset_cfg: the dataset's configuration, with the task and the lengths.
-    model: a model of this project.
-    params: shapes of the networks' parameters.
-  """
-  decoder = model.decoder
-  sizes = {
-    name: sum(leaf.size for leaf in jax.tree.leaves(params[name])) / 1e6
-    for name in decoder.networks
-  }
-  rows = _rows(decoder, dataset_cfg)
-  target = decoder.target.config
-  words = [
-    f"{dataset_cfg.mixture_or_task_name} ({dataset_cfg.split})",
-    f"a target of {sizes['target']:.1f}M parameters",
-  ]
-  if drafter := decoder.drafter:
-    drafts = [f"{size:.1f}M" for name, size in sizes.items() if name != "target"]
-    size = f" of {' and '.join(drafts)} parameters" if drafts else ""
-    words.append(f"{_spaced(type(drafter).__name__)}{size}")
-    words.append(f"rule '{_spaced(type(decoder.rule).__name__)}'")
-  words += [
-    f"temperature {model.sampling.temperature:g}",
-    f"batch size {rows}",
-    f"{jax.numpy.dtype(target.dtype).name} on {jax.devices()[0].platform}",
-  ]
-  kind = "Speculative" if drafter else "Plain"
-  return f"{kind} decoding: {', '.join(words)}."
-
-
-def _spaced(name: str) -> str:
-  """Returns a class's name in words.
-
-  >>> _spaced("DraftModel")
-  'draft model'
-  """
-  return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
-
-
-def count_examples(provider, split: str) -> int | None:
-  """Returns the number of examples in a task's split; None if the number is unknown."""
-  try:
-    counts = [task.num_input_examples(split) for task in tasks_of(provider)]
-  except (KeyError, ValueError, NotImplementedError):
-    return None
-  return None if None in counts else sum(counts)
-
-
-def _rows(decoder, dataset_cfg) -> int:
-  """Returns the number of rows that decode at once: SLOTS, or the whole batch."""
-  return decoder.slots or dataset_cfg.batch_size
+      checkpoint.generation.check()
+    if chunks := draws.among(learned.read(paths[name]) or ()):
+      raise ValueError(
+        f"{macro}={paths[name]} has learned from {chunks[0].name}, drawn with "
+        f"SEED={draws.seed}. With equal random numbers, outputs would not have the "
+        "target's distribution. Set another SEED."
+      )
 
 
 def check_macros() -> None:
@@ -193,18 +126,8 @@ def check_macros() -> None:
     )
 
 
-def check_task(dataset_cfg: utils.DatasetConfig) -> None:
-  """Raises a ValueError if the task or the task's split does not exist."""
-  name = dataset_cfg.mixture_or_task_name
-  names = task_names()
-  if isinstance(name, str) and name not in names:
-    close = difflib.get_close_matches(name, names) or names
-    raise ValueError(
-      f"Unknown task {name!r} in MIXTURE_OR_TASK_NAME. The closest registered tasks "
-      f"are: {', '.join(close)}. For your own files bind a function of "
-      "specdec_t5x.data.tasks, or import the module that registers the task in gin."
-    )
-  lengths = dataset_cfg.task_feature_lengths
+def check_lengths(lengths: Any) -> None:
+  """Raises a ValueError unless inputs and targets have a length."""
   if not (
     isinstance(lengths, Mapping)
     and set(lengths) >= {"inputs", "targets"}
@@ -214,8 +137,6 @@ def check_task(dataset_cfg: utils.DatasetConfig) -> None:
       "TASK_FEATURE_LENGTHS must give 'inputs' and 'targets' a length of at least 1, "
       f"got {lengths!r}."
     )
-  for task in tasks_of(provider_of(name)):
-    check_split(task, dataset_cfg.split)
 
 
 def macros_of_files(gin_files: Sequence[str]) -> set[str]:
@@ -272,7 +193,9 @@ def check_split(task: Any, split: str) -> None:
     return
   fix = "Set SPLIT to an existing split"
   cause = None
-  if _has_parts(task):
+  source = getattr(task, "source", None)  # `t5x_runtime`'s tasks of texts have none.
+  has_parts = source is None or getattr(source, "has_parts", False)
+  if has_parts or isinstance(source, seqio.TfdsDataSource):
     fix += " or to a part with examples, as 'test[:100]'"
     try:
       if isinstance(split, str) and task.num_input_examples(split):
@@ -286,16 +209,11 @@ def check_split(task: Any, split: str) -> None:
   ) from cause
 
 
-def _has_parts(task) -> bool:
-  """Returns whether SPLIT may be a part of a task's split, such as 'test[:100]'."""
-  if not hasattr(task, "source"):  # One of `t5x_runtime`'s own tasks of texts.
-    return True
-  has_parts = getattr(task.source, "has_parts", False)
-  return has_parts or isinstance(task.source, seqio.TfdsDataSource)
+def check_writable(directory: str, macro: str) -> None:
+  """Raises a ValueError if the directory of a macro is not writable.
 
-
-def check_writable(directory: str) -> None:
-  """Raises a ValueError if `directory` is not writable; creates no folder."""
+  The function creates no folder.
+  """
   folder = epath.Path(directory)
   if "://" not in str(directory):
     folder = next(p for p in (folder, *folder.absolute().parents) if p.exists())
@@ -305,8 +223,8 @@ def check_writable(directory: str) -> None:
     probe.unlink()
   except OSError as error:
     raise ValueError(
-      f"INFER_OUTPUT_DIR={directory} can't be written to ({error}). Choose a directory "
-      "with write permission."
+      f"{macro}={directory} can't be written to ({error}). Choose a directory with "
+      "write permission."
     ) from error
 
 
@@ -340,40 +258,6 @@ def check_same_run(output_dir: str) -> None:
     )
 
 
-def check_new_draws(macro: str, path: str, draws: learned.Draws) -> None:
-  """Raises a ValueError if a network has learned from the samples of this run."""
-  if chunks := draws.among(learned.read(path) or ()):
-    raise ValueError(
-      f"{macro}={path} has learned from {chunks[0].name}, drawn with "
-      f"SEED={draws.seed}. With equal random numbers, outputs would not have the "
-      "target's distribution. Set another SEED."
-    )
-
-
-def abstract_variables(model, lengths: Mapping[str, int]) -> Mapping[str, Any]:
-  """Returns `params` and `params_axes` of `model`, with abstract arrays."""
-  input_shapes = {
-    "encoder_input_tokens": (1, lengths["inputs"]),
-    "decoder_input_tokens": (1, lengths["targets"]),
-  }
-  input_types = dict.fromkeys(input_shapes, jax.numpy.int32)
-  return jax.eval_shape(
-    lambda rng: model.get_initial_variables(rng, input_shapes, input_types),
-    jax.random.PRNGKey(0),
-  )
-
-
-def follow_generation(model, target: Checkpoint) -> None:
-  """Sets the end tokens from the target's folder, and prints settings not applied.
-
-  Raises:
-    ValueError: if the folder's settings change the target's distribution.
-  """
-  model.follow(target.generation)
-  if note := target.generation.note():
-    console.announce(note)
-
-
 def check_activations(macro: str, checkpoint: Checkpoint, network: Network) -> None:
   """Raises a ValueError if a Hugging Face folder has another feed-forward layer.
 
@@ -404,3 +288,37 @@ def check_activations(macro: str, checkpoint: Checkpoint, network: Network) -> N
       f"{macro}={checkpoint.path} starts decoding from token {folder.start_token}, but "
       f"the gin file has {config.start_token}. Set start_token to the folder's value."
     )
+
+
+def check_layout(variables, partitioner, rows: int) -> None:
+  """Raises a ValueError if the mesh does not divide the batch or a parameter.
+
+  Args:
+    variables: shapes and logical axes of a model's parameters.
+    partitioner: maps logical axes to the mesh.
+    rows: number of rows that decode at once, over all devices.
+  """
+  mesh = dict(partitioner.mesh.shape)
+  if rows % mesh["data"]:
+    raise ValueError(
+      f"BATCH_SIZE must be divisible by the mesh's 'data' axis of {mesh['data']} "
+      f"devices, got {rows}. Change BATCH_SIZE or PjitPartitioner.num_partitions "
+      f"(num_partitions times the 'data' axis is {jax.device_count()}, the number of "
+      "devices)."
+    )
+  state = jax.eval_shape(lambda: InferenceState.create(variables))
+  state = state.replace(params_axes=variables["params_axes"])
+  axes = flax.core.unfreeze(partitioner.get_mesh_axes(state).params)
+  flat = flax.traverse_util.flatten_dict(axes, sep="/")
+  for name, shape in flat_shapes(variables["params"]).items():
+    for size, names in zip(shape, flat[name] or (), strict=False):
+      names = (names,) if isinstance(names, str) else names or ()
+      devices = int(np.prod([mesh[axis] for axis in names]))
+      if size % devices:
+        macro = f"{name.partition('/')[0].upper()}_SHARDING"
+        raise ValueError(
+          f"{name} {shape} can't be divided over {devices} devices: {size} is not "
+          f"divisible by {devices}. Set {macro}='no_heads' (heads are not divided) or "
+          "'replicated' (every device holds the whole network), or change "
+          "PjitPartitioner.num_partitions."
+        )

@@ -77,7 +77,13 @@ def write_decoded(
   if mode != "predict":
     scores = jnp.asarray(predictions if mode == "score" else aux["scores"], float)
     mass = jnp.asarray(aux.get("acceptance_mass", jnp.zeros(len(scores))), float)
-    check_decoded(scores, mass, lambda row: _name(path, task_ds, row))
+
+    def described(row: int) -> str:
+      (example,) = itertools.islice(task_ds.as_numpy_iterator(), row, row + 1)
+      texts = {k: v.decode() for k, v in example.items() if k.endswith("_pretokenized")}
+      return f"Example {row} of {path.rsplit('-', 1)[1]}, {texts}"
+
+    check_decoded(scores, mass, described)
     pace.decoded(int(np.sum(aux.get("tokens", 0))))
     if any(cut := _cut_lengths(task_ds, vocabulary)):
       inferences = (predictions, {**aux, CUT: cut})
@@ -98,13 +104,6 @@ def _cut_lengths(task_ds, vocabulary: Any) -> list[int]:
     is_whole = any(tokens[place : place + len(text)] == text for place in places)
     cut.append(0 if is_whole else longest)
   return cut
-
-
-def _name(path: str, task_ds, row: int) -> str:
-  """Returns a description of the example in a row of a chunk: the place and texts."""
-  (example,) = itertools.islice(task_ds.as_numpy_iterator(), row, row + 1)
-  texts = {k: v.decode() for k, v in example.items() if k.endswith("_pretokenized")}
-  return f"Example {row} of {path.rsplit('-', 1)[1]}, {texts}"
 
 
 def merge_and_summarize(
@@ -130,6 +129,8 @@ def merge_and_summarize(
   infer.merge_chunks_to_file(output_dir, output_fname, tmp_dir, step)
   mode = output_fname.split(".jsonl")[0].rsplit("-", 1)[1]
   guarantee = model.decoder.rule.guarantee
+  # The drafter's counts from outside of programs, in this process.
+  remote = getattr(model.decoder.drafter, "remote", None)
   files = None
   new_files = result_files(output_dir, mode)
   # Files are never removed, so the last writer's summary covers all earlier files.
@@ -142,7 +143,7 @@ def merge_and_summarize(
       "target": what_decodes(model.decoder.target),
       "statistics": summarize(files, model.decoder.rule.alpha_is_mass),
       "decoder": describe(model.decoder),
-      **_counted(model.decoder),
+      **({"counted": dict(remote.counts())} if remote else {}),
       "sampling": describe(model.sampling),
       "seconds_per_token": pace.seconds_per_token(),
       "iteration_seconds": [
@@ -230,19 +231,15 @@ def closing(
   """
   if statistics is None or statistics["tokens_per_target_call"]["value"] is None:
     return []
-  return [*_of_speed(statistics, has_drafter, tuned), *_of_cuts(statistics)]
-
-
-def _of_cuts(statistics: Mapping[str, Any]) -> list[str]:
-  """Returns a line about inputs that TASK_FEATURE_LENGTHS has cut."""
-  if not (cut := statistics.get("inputs_cut")):
-    return []
-  was = "was" if cut["examples"] == 1 else "were"
-  return [
-    f"{cut['examples']} of {statistics['examples']} inputs {was} cut to "
-    f"{cut['tokens']} tokens. Raise TASK_FEATURE_LENGTHS['inputs'] to decode whole "
-    f"inputs; {CUT!r} in the results marks the cut inputs."
-  ]
+  lines = _of_speed(statistics, has_drafter, tuned)
+  if cut := statistics.get("inputs_cut"):
+    was = "was" if cut["examples"] == 1 else "were"
+    lines.append(
+      f"{cut['examples']} of {statistics['examples']} inputs {was} cut to "
+      f"{cut['tokens']} tokens. Raise TASK_FEATURE_LENGTHS['inputs'] to decode whole "
+      f"inputs; {CUT!r} in the results marks the cut inputs."
+    )
+  return lines
 
 
 def _of_speed(statistics, has_drafter, tuned) -> list[str]:
@@ -297,12 +294,6 @@ def _timed(tuned) -> list[tuple[tuning.Job, Decoder]]:
   ]
 
 
-def _counted(decoder) -> dict[str, Any]:
-  """Returns the drafter's counts from outside of programs, in this process."""
-  remote = getattr(decoder.drafter, "remote", None)
-  return {"counted": dict(remote.counts())} if remote else {}
-
-
 def result_files(output_dir: str, mode: str) -> list[epath.Path]:
   """Returns the finished files of a mode, with each example once.
 
@@ -350,19 +341,18 @@ def summarize(
   if not rows or any(set(COUNTS) - set(row) for row in rows):
     return None
   categories.pop(None, None)
-  summary = _rates_of_rows(rows, alpha_is_mass)
+
+  def rates_of(rows):
+    return rates({name: [row[name] for row in rows] for name in COUNTS}, alpha_is_mass)
+
+  summary = rates_of(rows)
   if lengths := [row[CUT] for row in rows if row.get(CUT)]:
     summary["inputs_cut"] = {"examples": len(lengths), "tokens": max(lengths)}
   if categories:
     summary["categories"] = {
-      name: _rates_of_rows(rows_of_category, alpha_is_mass)
-      for name, rows_of_category in categories.items()
+      name: rates_of(rows_of_category) for name, rows_of_category in categories.items()
     }
   return summary
-
-
-def _rates_of_rows(rows: Sequence[Mapping[str, float]], alpha_is_mass: bool):
-  return rates({name: [row[name] for row in rows] for name in COUNTS}, alpha_is_mass)
 
 
 def rates(aux: Mapping[str, Sequence[float]], alpha_is_mass: bool) -> dict[str, Any]:

@@ -199,5 +199,5 @@ def new_checkpoint(output_dir: str) -> str:
       f"OUTPUT_DIR={output_dir} already holds a checkpoint_0. Choose another "
       "directory, or remove the checkpoint."
     )
-  preflight.check_writable(output_dir)
+  preflight.check_writable(output_dir, "OUTPUT_DIR")
   return path

@@ -179,7 +179,7 @@ def decode_task(
     )
   batches.check_splits(data, (split,))
   folder = os.path.dirname(os.path.abspath(output_file))
-  preflight.check_writable(folder)
+  preflight.check_writable(folder, "The folder of OUTPUT_FILE")
   target = api.load_model(target_checkpoint)
   target.generation.check()
   vocabulary = batches.target_vocabulary(data.task)

@@ -258,7 +258,17 @@ def write_checkpoint(
     writes = []
     try:
       for name in names:
-        writes += _write_shards(stores[name], state[name], is_first)
+        array = state[name]
+        if isinstance(array, jax.Array):
+          # The holder of a shard's first replica writes the shard, so each shard is
+          # written once.
+          writes += [
+            stores[name][shard.index].write(np.asarray(shard.data))
+            for shard in array.addressable_shards
+            if shard.replica_id == 0
+          ]
+        elif is_first:
+          writes.append(stores[name].write(array))
     finally:
       _ended(writes)
   if is_first:
@@ -274,18 +284,6 @@ def _ended(pending: Iterable[ts.Future]) -> list:
     if error is not None:
       raise error
   return [future.result() for future in pending]
-
-
-def _write_shards(store, array, is_first: bool) -> list:
-  if not isinstance(array, jax.Array):
-    return [store.write(array)] if is_first else []
-  # The holder of a shard's first replica writes the shard, so each shard is written
-  # once.
-  return [
-    store[shard.index].write(np.asarray(shard.data))
-    for shard in array.addressable_shards
-    if shard.replica_id == 0
-  ]
 
 
 def _chunks(array) -> list[int]:
@@ -315,8 +313,13 @@ def _place(store, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
   pending = []
   for index, holders in devices.items():
     shard = store[tuple(slice(start, stop) for start, stop in index)]
-    value, is_read = _start_reading(shard)
-    pending.append((value, is_read, holders))
+    dtype = shard.dtype.numpy_dtype
+    size = shard.size * dtype.itemsize
+    # With JAX's alignment on a CPU, JAX uses the array without a copy.
+    buffer = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -buffer.ctypes.data % _ALIGNMENT
+    value = buffer[start : start + size].view(dtype).reshape(shard.shape)
+    pending.append((value, ts.array(value).write(shard), holders))
   shards = []
   while pending:
     # `pop` frees each host array as soon as the devices have a copy.
@@ -324,19 +327,6 @@ def _place(store, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
     is_read.result()
     shards += jax.block_until_ready([jax.device_put(value, d) for d in holders])
   return jax.make_array_from_single_device_arrays(shape, sharding, shards)
-
-
-def _start_reading(store) -> tuple[np.ndarray, ts.Future]:
-  """Returns a host array, and the read that fills the array.
-
-  The alignment is JAX's on a CPU, so that JAX uses the array without a copy.
-  """
-  dtype = store.dtype.numpy_dtype
-  size = store.size * dtype.itemsize
-  buffer = np.empty(size + _ALIGNMENT, np.uint8)
-  start = -buffer.ctypes.data % _ALIGNMENT
-  value = buffer[start : start + size].view(dtype).reshape(store.shape)
-  return value, ts.array(value).write(store)
 
 
 def first_line(error: Exception) -> str:

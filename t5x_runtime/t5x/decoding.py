@@ -62,25 +62,13 @@ def add_beam_dim(x: jax.Array, beam_size: int, offset: int = 0) -> jax.Array:
 
 def flatten_beam_dim(x: jax.Array, offset: int = 0) -> jax.Array:
   """Merges batch and beam: [..., batch, beam, rest] -> [..., batch * beam, rest]."""
-  shape = x.shape
-  if len(shape) < offset + 2:
-    raise ValueError(
-      f"flatten_beam_dim needs at least {offset + 2} dimensions (offset {offset}), "
-      f"got shape {shape}. Add the beam dimension first (add_beam_dim)."
-    )
-  merged = shape[offset] * shape[offset + 1]
-  return x.reshape((*shape[:offset], merged, *shape[offset + 2 :]))
+  return x.reshape((*x.shape[:offset], -1, *x.shape[offset + 2 :]))
 
 
 def unflatten_beam_dim(
   x: jax.Array, batch_size: int, beam_size: int, offset: int = 0
 ) -> jax.Array:
   """Splits batch and beam: [..., batch * beam, rest] -> [..., batch, beam, rest]."""
-  if x.shape[offset] != batch_size * beam_size:
-    raise ValueError(
-      f"Expected dimension {offset} to be batch_size * beam_size = "
-      f"{batch_size} * {beam_size}, got shape {x.shape}."
-    )
   return x.reshape((*x.shape[:offset], batch_size, beam_size, *x.shape[offset + 1 :]))
 
 
@@ -113,18 +101,13 @@ def cache_gather_beams(
   Args:
     nested: cache with [batch, old_beam, ...] leaves.
     beam_indices: [batch, new_beam] indices into the old beams.
-    batch_size: batch, checked against `beam_indices`.
-    old_beam_size: number of beams in `nested`, unused.
-    new_beam_size: new_beam, checked against `beam_indices`.
-    one_hot: unused, accepted for compatibility.
+    batch_size: batch, unused, as the next three.
+    old_beam_size: number of beams in `nested`.
+    new_beam_size: new_beam.
+    one_hot: how upstream gathers.
     offset: number of dimensions before the batch (1 for scanned layers).
   """
-  del old_beam_size, one_hot
-  if beam_indices.shape != (batch_size, new_beam_size):
-    raise ValueError(
-      f"Expected beam_indices of shape {(batch_size, new_beam_size)}, got "
-      f"{beam_indices.shape}."
-    )
+  del batch_size, old_beam_size, new_beam_size, one_hot
   return cache_map(lambda leaf: gather_beams(leaf, beam_indices, offset), nested)
 
 
@@ -274,19 +257,16 @@ def sample_token(
     best, _ = jax.lax.top_k(scaled, min(topk, scaled.shape[-1]))
     masked = jnp.where(scaled < best[:, -1:], NEG_INF_VALUE, scaled)
   elif topp:
-    masked = _nucleus(scaled, topp)
+    # Masks the tokens outside the smallest set of probability >= topp.
+    ordered = jnp.flip(jnp.sort(scaled, axis=-1), axis=-1)
+    mass = jnp.cumsum(jax.nn.softmax(ordered, axis=-1), axis=-1)
+    last = jnp.sum(mass < topp, axis=-1, keepdims=True)
+    last = jnp.minimum(last, scaled.shape[-1] - 1)
+    floor = jnp.take_along_axis(ordered, last, axis=-1)
+    masked = jnp.where(scaled < floor, NEG_INF_VALUE, scaled)
   token = jax.random.categorical(rng, masked)
   log_probs = jax.nn.log_softmax(masked)
   return token, jnp.take_along_axis(log_probs, token[:, None], axis=-1)[:, 0]
-
-
-def _nucleus(logits: jax.Array, topp: float) -> jax.Array:
-  """Masks the tokens outside the smallest set of probability >= topp."""
-  ordered = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
-  mass = jnp.cumsum(jax.nn.softmax(ordered, axis=-1), axis=-1)
-  last = jnp.minimum(jnp.sum(mass < topp, axis=-1, keepdims=True), logits.shape[-1] - 1)
-  floor = jnp.take_along_axis(ordered, last, axis=-1)
-  return jnp.where(logits < floor, NEG_INF_VALUE, logits)
 
 
 # ---- Beam search. ----

@@ -26,7 +26,7 @@ from t5x import (
   utils,
 )
 from t5x.inference_data import check_dataset
-from t5x.inference_files import check_writable
+from t5x.inference_files import writing
 
 # seqio's names of model functions, and the model's methods.
 _STEPS = {
@@ -79,10 +79,12 @@ def evaluate(
     input_shapes={k: (dataset_cfg.batch_size, *v) for k, v in shapes.items()},
     partitioner=partitioner,
   )
-  log_dir.mkdir(parents=True, exist_ok=True)  # seqio's JSONLogger creates no folder.
-  summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
-  log_file = os.path.join(output_dir, "model-info.txt")
-  utils.log_model_info(log_file, initializer.global_train_state_shape, partitioner)
+  what = "inference_eval, config.gin or model-info.txt"
+  with writing(what, output_dir, macro="EVAL_OUTPUT_DIR"):
+    log_dir.mkdir(parents=True, exist_ok=True)  # seqio's JSONLogger creates no folder.
+    summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
+    log_file = os.path.join(output_dir, "model-info.txt")
+    utils.log_model_info(log_file, initializer.global_train_state_shape, partitioner)
   model_fns = _model_fns(model, dataset_cfg.batch_size, initializer, partitioner)
   # The list of evaluated checkpoints.
   list_file = epath.Path(output_dir) / f"eval.{dataset_cfg.mixture_or_task_name}.ckpt"
@@ -114,7 +116,6 @@ def evaluate(
 def _checked(model, dataset_cfg, output_dir, log_dir, evaluator_cls) -> seqio.Evaluator:
   """Returns the task's evaluator, after checks of the run and of the task's metrics."""
   check_dataset(dataset_cfg)
-  check_writable(output_dir, "EVAL_OUTPUT_DIR")
   utils.verify_matching_vocabs(dataset_cfg, model)
   evaluator = evaluator_cls(
     mixture_or_task_name=dataset_cfg.mixture_or_task_name,
@@ -145,7 +146,7 @@ def _model_fns(model, batch_size, initializer, partitioner) -> dict[str, Callabl
       batch_size=batch_size,
       train_state_axes=initializer.train_state_axes,
       partitioner=partitioner,
-      nothing_known=getattr(model, "nothing_known", None) if has_aux else None,
+      first_state=getattr(model, "decode_state", None) if has_aux else None,
     )
     key = {} if name == "score_fn" else {"rng": jax.random.PRNGKey(0)}
     model_fns[name] = functools.partial(run, **key)

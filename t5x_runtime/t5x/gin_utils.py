@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import sys
+import tempfile
 import tokenize
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -34,9 +35,8 @@ _FIXES = (
   (Exception, "Check the spelling. A gin file must import the modules that it binds."),
 )
 
-# gin's second reader takes the folder of a path for a package. It raises a TypeError at
-# a folder of another kind, such as `configs`, and thereby stops the search.
-del gin.config._FILE_READERS[1:]
+# An `include` at the start of a line, with the path.
+_INCLUDE = re.compile(r"^include\s+(['\"])(.+?)\1", re.MULTILINE)
 
 
 def parse_gin_flags(
@@ -55,15 +55,15 @@ def parse_gin_flags(
     ValueError: with a one-line message, if a file or binding can't be parsed, a macro
       has no value, or a binding sets a macro that no file sets or reads.
   """
-  folders = [os.path.expanduser(path) for path in gin_search_paths]
+  folders = ["", *map(os.path.expanduser, gin_search_paths)]
   gin_files = [os.path.expanduser(file) for file in gin_files]
-  for path in folders:
-    gin.add_config_file_search_path(path)
   where = ""
+  names: dict[str, str] = {}
   try:
-    for file in gin_files:
-      where = f"--gin_file={file}: "
-      gin.parse_config_file(file)
+    with tempfile.TemporaryDirectory() as copies:
+      for file in gin_files:
+        where = f"--gin_file={file}: "
+        gin.parse_config_file(_copied(file, folders, copies, names))
     file_macros = {*macros(), *_macros_read()}
     where = "--gin.NAME=VALUE: "
     gin.parse_config(gin_bindings)
@@ -76,13 +76,46 @@ def parse_gin_flags(
     logging.info("gin configuration:\n%s", gin.config_str())
   # gin files import modules and bind their contents, so errors may have any type.
   except Exception as error:
-    missing = re.match(r"Unable to open file: (.*)\. Searched config paths", str(error))
-    if isinstance(error, OSError) and missing:
-      raise ValueError(
-        f"{where}Unable to open file: {missing[1]}, searched in "
-        f"{', '.join(dict.fromkeys(folders))}.{_closest_file(missing[1], folders)}"
-      ) from error
-    raise _explained(error, where) from error
+    message = str(_explained(error, where))
+    for copy, name in names.items():
+      message = message.replace(copy, name)
+    raise ValueError(message) from error
+
+
+def _copied(
+  name: str, folders: Sequence[str], copies: str, names: dict[str, str]
+) -> str:
+  """Copies a gin file and the included files, and returns the path of the copy.
+
+  Copies include each other by absolute paths. gin's own search takes the folder of a
+  relative path for a package, and raises a TypeError at a folder without `__init__.py`.
+
+  Args:
+    name: path of the file, relative to any of `folders`.
+    folders: the folders to search, in order.
+    copies: folder of the copies.
+    names: gets the name of each copy.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+  """
+  paths = [os.path.join(folder, name) for folder in folders]
+  path = next(filter(os.path.isfile, paths), None)
+  if path is None:
+    searched = ", ".join(dict.fromkeys(filter(None, folders)))
+    raise FileNotFoundError(
+      f"Unable to open file: {name}, searched in {searched}."
+      f"{_closest_file(name, folders)}"
+    )
+  text = pathlib.Path(path).read_text(encoding="utf-8")
+  copy = os.path.join(copies, f"{len(names)}.gin")
+  names[copy] = name
+
+  def absolute(include):
+    return f"include '{_copied(include[2], folders, copies, names)}'"
+
+  pathlib.Path(copy).write_text(_INCLUDE.sub(absolute, text), encoding="utf-8")
+  return copy
 
 
 def bound_arguments(function: Callable[..., Any]) -> dict[str, Any]:
@@ -128,8 +161,15 @@ def _explained(error: Exception, where: str = "") -> ValueError:
       "reads itself. Remove the `include` or the macro."
     )
   message = one_line(error)
-  if isinstance(error, ValueError) and not _is_gins(error):
+  trace = error.__traceback__
+  while trace.tb_next is not None:
+    trace = trace.tb_next
+  # gin's code or gin's reading of a file has raised the error, not a bound function.
+  is_gins = trace.tb_frame.f_globals.get("__name__", "").startswith("gin.")
+  if isinstance(error, ValueError) and not (is_gins or isinstance(error, UnicodeError)):
     return ValueError(message)
+  if isinstance(error, FileNotFoundError) and message.startswith("Unable to open"):
+    return ValueError(f"{where}{message}")
   # The gin files of a command give the module `__main__` the command's name.
   if main := re.search(r"resolve selector (infer|eval)_script\.", message):
     return ValueError(
@@ -167,19 +207,6 @@ def _closest_file(missing: str, folders: Iterable[str]) -> str:
   return f" Did you mean {' or '.join(paths[name] for name in close)}?"
 
 
-def _is_gins(error: ValueError) -> bool:
-  """Returns whether gin's code or gin's reading of a file has raised an error.
-
-  Errors of functions that gin calls are not gin's.
-  """
-  if isinstance(error, UnicodeError):
-    return True
-  trace = error.__traceback__
-  while trace.tb_next is not None:
-    trace = trace.tb_next
-  return trace.tb_frame.f_globals.get("__name__", "").startswith("gin.")
-
-
 def macros() -> dict[str, Any]:
   """Returns the macros with values, without evaluating the values."""
   # gin has no public function that lists bindings.
@@ -208,28 +235,28 @@ def _macros_read() -> set[str]:
 def _check_known(
   gin_bindings: Sequence[str], file_macros: Iterable[str], gin_files: Sequence[str]
 ) -> None:
-  """Raises a ValueError if a binding sets a macro without an effect."""
-  names = [binding.partition("=")[0].strip() for binding in gin_bindings]
+  """Raises a ValueError if a binding sets a macro without an effect.
+
+  The message suggests gin files in folders beside `gin_files` that set the macro.
+  """
   known_macros = {*file_macros, *_macros_read()}
-  for name in names:
-    if re.fullmatch(r"[\w/]+", name) and name not in known_macros:
-      raise ValueError(
-        f"--gin.{name} sets a macro that no gin file sets or reads."
-        f"{_beside(name, gin_files) or _closest(name, known_macros)}"
-      )
-
-
-def _beside(name: str, gin_files: Sequence[str]) -> str:
-  """Suggests gin files that set a macro, in folders beside `gin_files`."""
-  folders = {pathlib.Path(file).parent for file in gin_files}
-  files = [file for folder in folders for file in folder.glob("*/*.gin")]
-  sets_macro = re.compile(rf"^{name} *=", re.MULTILINE)
-  setters = [
-    f"--gin_file={file}"
-    for file in sorted(files, key=lambda file: (len(file.name), file))
-    if os.access(file, os.R_OK) and sets_macro.search(file.read_text(errors="replace"))
-  ]
-  return f" Add {' or '.join(setters[:2])}, which sets {name}." if setters else ""
+  for name in [binding.partition("=")[0].strip() for binding in gin_bindings]:
+    if not re.fullmatch(r"[\w/]+", name) or name in known_macros:
+      continue
+    folders = {pathlib.Path(file).parent for file in gin_files}
+    files = [file for folder in folders for file in folder.glob("*/*.gin")]
+    sets_macro = re.compile(rf"^{name} *=", re.MULTILINE)
+    setters = [
+      f"--gin_file={file}"
+      for file in sorted(files, key=lambda file: (len(file.name), file))
+      if os.access(file, os.R_OK)
+      and sets_macro.search(file.read_text(errors="replace"))
+    ]
+    advice = f" Add {' or '.join(setters[:2])}, which sets {name}."
+    raise ValueError(
+      f"--gin.{name} sets a macro that no gin file sets or reads."
+      f"{advice if setters else _closest(name, known_macros)}"
+    )
 
 
 def _check_set() -> None:

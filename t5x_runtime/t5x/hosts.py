@@ -84,20 +84,16 @@ def check_platform() -> None:
   try:
     jax.devices()
   except (RuntimeError, AssertionError) as error:
-    present = _present(asked)
+    # JAX's default platform, before the setting of platforms is restored.
+    jax.config.update("jax_platforms", None)
+    try:
+      present = jax.default_backend()
+    finally:
+      jax.config.update("jax_platforms", asked)
+      clear_backends()
     reason = f" ({error})" if str(error) else ""
     # `from None` hides JAX's own trace, which is long and about internals.
     raise ValueError(
       f"JAX finds no platform {asked!r}, the value of JAX_PLATFORMS, but finds "
       f"{present!r}{reason}. Set JAX_PLATFORMS={present}, or install JAX for {asked!r}."
     ) from None
-
-
-def _present(asked: str) -> str:
-  """Returns JAX's default platform, and restores the setting of platforms."""
-  jax.config.update("jax_platforms", None)
-  try:
-    return jax.default_backend()
-  finally:
-    jax.config.update("jax_platforms", asked)
-    clear_backends()

@@ -26,8 +26,6 @@ from t5x.inference_data import check_dataset, open_examples
 from t5x.inference_files import (
   MODES,
   ChunkFiles,
-  Inferences,
-  check_writable,
   configuration,
   merge_chunks_to_file,
   write_inferences_to_file,
@@ -160,16 +158,24 @@ def infer(
       partitioner=partitioner,
       keep_aux_as_numpy=keep_aux_as_numpy,
       # State passes from batch to batch among the auxiliary values.
-      nothing_known=getattr(model, "nothing_known", None) if has_aux else None,
+      first_state=getattr(model, "decode_state", None) if has_aux else None,
     )
-    run = functools.partial(_inferences, infer_fn, train_state)
+
+    def run(features, rng, report):
+      """Returns predictions and auxiliary values, in the examples' order."""
+      result = infer_fn(features, train_state, rng=rng, report=report)
+      numbered, aux = result if isinstance(result, tuple) else (result, {})
+      return [prediction for _, prediction in numbered], aux
 
     def merge(output_dir, output_fname, tmp_dir):
       merge_fn(output_dir, output_fname, tmp_dir, int(train_state.step))
 
     for task, files in outputs.items():
       vocabulary = task.output_features[output_vocab_feature_name].vocabulary
-      write = functools.partial(_write, write_fn, mode, vocabulary)
+
+      def write(path, inferences, texts, vocabulary=vocabulary):
+        write_fn(path, inferences, texts, mode, vocabulary)
+
       chunks = functools.partial(examples.chunks, task, checkpoint_period)
       count = examples.count(task)
       try:
@@ -215,11 +221,6 @@ def _check(
     if not isinstance(count, int) or count < 1:
       raise ValueError(f"{name} must be a whole number of at least 1, got {count!r}.")
   check_dataset(dataset_cfg)
-  check_writable(output_dir)
-
-
-def _write(write_fn, mode, vocabulary, path, inferences, task_ds) -> None:
-  write_fn(path, inferences, task_ds, mode, vocabulary)
 
 
 def _settings(mode, dataset_cfg, restore_cfg, checkpoint_period) -> dict[str, Any]:
@@ -328,13 +329,6 @@ class Progress:
         f"{rate:.0f} tokens/s, {per_call:.2f} tokens/call", refresh=False
       )
     self._bar.update(count)
-
-
-def _inferences(infer_fn, train_state, features, rng, report) -> Inferences:
-  """Returns predictions and auxiliary values, in the examples' order."""
-  result = infer_fn(features, train_state, rng=rng, report=report)
-  numbered, aux = result if isinstance(result, tuple) else (result, {})
-  return [prediction for _, prediction in numbered], aux
 
 
 def _say(message: str) -> None:

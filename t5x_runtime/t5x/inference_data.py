@@ -30,16 +30,15 @@ def check_dataset(cfg: utils.DatasetConfig) -> None:
         "name. The module must be on Python's path."
       ) from error
   lengths = cfg.task_feature_lengths
-  if lengths is not None and not isinstance(lengths, Mapping):
+  if not (lengths and isinstance(lengths, Mapping)):
     raise ValueError(
       "TASK_FEATURE_LENGTHS must be {'inputs': ..., 'targets': ...}, got "
       f"{lengths!r}."
     )
-  if cfg.shuffle or cfg.pack or not lengths:
+  if cfg.shuffle or cfg.pack:
     raise ValueError(
-      "Expected DatasetConfig with shuffle=False, pack=False and task_feature_lengths, "
-      f"got shuffle={cfg.shuffle}, pack={cfg.pack}, task_feature_lengths={lengths}. "
-      "Results are in the order of the dataset."
+      f"Expected DatasetConfig with shuffle=False and pack=False, got {cfg.shuffle} "
+      f"and {cfg.pack}. Results are in the order of the dataset."
     )
   name = cfg.mixture_or_task_name
   names = plain_tasks.known_names()
@@ -64,8 +63,8 @@ def open_examples(
     num_shards: number of shards of the dataset.
   """
   task = plain_tasks.find(cfg.mixture_or_task_name)
-  is_plain = task is not None and not cfg.use_cached and model.takes_plain_features()
-  if is_plain:
+  has_plain_features = hasattr(model.FEATURE_CONVERTER_CLS, "plain_features")
+  if task is not None and not cfg.use_cached and has_plain_features:
     return PlainExamples(cfg, model, task, shard_id, num_shards)
   quiet_start.import_seqio()
   return SeqioExamples(cfg, model, shard_id, num_shards)
@@ -84,7 +83,7 @@ class PlainExamples:
   ):
     self.tasks = [task]
     self._cfg = cfg
-    self._model = model
+    self._converter = model.FEATURE_CONVERTER_CLS
     self._shard_id = shard_id
     self._num_shards = num_shards
 
@@ -124,7 +123,7 @@ class PlainExamples:
   def _features(self, example: dict[str, Any], place: int) -> dict[str, np.ndarray]:
     (task,) = self.tasks
     lengths = self._cfg.task_feature_lengths
-    return self._model.plain_features(example, lengths, task.name, place)
+    return self._converter.plain_features(example, lengths, task.name, place)
 
 
 class SeqioExamples:
@@ -148,26 +147,29 @@ class SeqioExamples:
     of seqio without need. A task's function that needs AutoGraph (for an `if` of a
     tensor) raises a TypeError in the first attempt.
     """
-    try:
-      return tf.autograph.experimental.do_not_convert(self._datasets)(provider)
-    except TypeError:
-      return self._datasets(provider)
 
-  def _datasets(self, provider) -> tuple[tf.data.Dataset, tf.data.Dataset]:
-    examples = provider.get_dataset(
-      sequence_length=self._cfg.task_feature_lengths,
-      split=self._cfg.split,
-      shuffle=False,
-      num_epochs=1,
-      shard_info=self._shard,
-      use_cached=self._cfg.use_cached,
-      seed=self._cfg.seed,
-    )
-    lengths = self._cfg.task_feature_lengths
-    converter = self._model.FEATURE_CONVERTER_CLS(pack=False)
-    if hasattr(converter, "of_shard"):  # The converter numbers a shard's examples.
-      converter = converter.of_shard(provider.name, self._shard)
-    return examples, converter(examples, task_feature_lengths=lengths)
+    def datasets():
+      cfg = self._cfg
+      examples = provider.get_dataset(
+        sequence_length=cfg.task_feature_lengths,
+        split=cfg.split,
+        shuffle=False,
+        num_epochs=1,
+        shard_info=self._shard,
+        use_cached=cfg.use_cached,
+        seed=cfg.seed,
+      )
+      converter = self._model.FEATURE_CONVERTER_CLS(pack=False)
+      if hasattr(converter, "of_shard"):  # The converter numbers a shard's examples.
+        converter = converter.of_shard(provider.name, self._shard)
+      return examples, converter(
+        examples, task_feature_lengths=cfg.task_feature_lengths
+      )
+
+    try:
+      return tf.autograph.experimental.do_not_convert(datasets)()
+    except TypeError:
+      return datasets()
 
   def input_spec(self) -> dict[str, Any]:
     """Returns shapes and types of a batch of the model's features."""
@@ -191,26 +193,20 @@ class SeqioExamples:
   ) -> Iterator[tuple[tf.data.Dataset, tf.data.Dataset]]:
     """Yields (texts, features) of each chunk of `period` batches, from `first` on.
 
-    Earlier chunks are also read, but not yielded.
+    Earlier chunks are also read, but not yielded. Texts have different lengths, but
+    features have equal lengths.
     """
     size = period * self._cfg.batch_size
     examples, features = self._read(task)
     pairs = tf.data.Dataset.zip((examples, features))
     pairs = _untuned(pairs.skip(first * size).prefetch(size)).as_numpy_iterator()
     while rows := list(itertools.islice(pairs, size)):
-      yield _as_datasets(rows, examples.element_spec)
-
-
-def _as_datasets(rows, spec) -> tuple[tf.data.Dataset, tf.data.Dataset]:
-  """Returns datasets of texts and of features of (text, features) rows.
-
-  Texts have different lengths, but features have equal lengths.
-  """
-  texts = [text for text, _ in rows]
-  columns = {k: np.stack([row[k] for _, row in rows]) for k in rows[0][1]}
-  examples = tf.data.Dataset.from_generator(lambda: iter(texts), output_signature=spec)
-  features = tf.data.Dataset.from_tensor_slices(columns)
-  return _untuned(examples), _untuned(features)
+      texts = tf.data.Dataset.from_generator(
+        lambda rows=rows: (text for text, _ in rows),
+        output_signature=examples.element_spec,
+      )
+      columns = {k: np.stack([row[k] for _, row in rows]) for k in rows[0][1]}
+      yield _untuned(texts), _untuned(tf.data.Dataset.from_tensor_slices(columns))
 
 
 def _untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -42,6 +43,7 @@ _ADVICE = {
   errno.EACCES: "get the permission to write to the folder",
   errno.EPERM: "get the permission to write to the folder",
   errno.EROFS: "make the file system writable",
+  errno.ENOTDIR: "choose a folder that is not below a file",
 }
 # Error numbers of file systems without locks.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
@@ -51,13 +53,19 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextlib.contextmanager
-def writing(what: str, directory: epath.PathLike, kept: str = "") -> Iterator[None]:
+def writing(
+  what: str,
+  directory: epath.PathLike,
+  kept: str = "",
+  macro: str = "INFER_OUTPUT_DIR",
+) -> Iterator[None]:
   """Turns an OSError of the block into a ValueError with a fix.
 
   Args:
     what: name of the written file or files.
-    directory: INFER_OUTPUT_DIR.
+    directory: the folder of results.
     kept: a clause about the results that the run keeps after the error.
+    macro: the macro with `directory`.
 
   Raises:
     ValueError: if the file system refuses a write.
@@ -74,26 +82,9 @@ def writing(what: str, directory: epath.PathLike, kept: str = "") -> Iterator[No
     advice = _ADVICE.get(error.errno, "correct the cause")
     advice = f"{kept}: {advice}" if kept else advice.capitalize()
     raise ValueError(
-      f"INFER_OUTPUT_DIR={directory}: {what} could not be written ({reason}{where}). "
+      f"{macro}={directory}: {what} could not be written ({reason}{where}). "
       f"{advice} and run the command again."
     ) from raised
-
-
-def check_writable(output_dir: str, macro: str = "INFER_OUTPUT_DIR") -> None:
-  """Raises a ValueError if `output_dir` is not writable; creates no folder."""
-  directory = epath.Path(output_dir)
-  if is_local(directory):
-    parents = (directory, *directory.absolute().parents)
-    directory = next(parent for parent in parents if parent.exists())
-  try:
-    probe = directory / f".writable-{os.getpid()}"
-    probe.write_text("")
-    probe.unlink()
-  except OSError as error:
-    raise ValueError(
-      f"{macro}={output_dir} can't be written to: {error}. Choose a directory with "
-      "write permission."
-    ) from error
 
 
 def is_local(path: epath.Path) -> bool:
@@ -191,13 +182,14 @@ def _locked(path, name):
 
 def _opened(path):
   """Opens a lock file, and creates the directory if missing."""
-  for _ in range(99):
-    # A job that has just ended may remove the directory between the two calls.
-    with contextlib.suppress(FileNotFoundError, FileExistsError):
+  for attempt in itertools.count():
+    try:
       path.parent.mkdir(parents=True, exist_ok=True)
       return open(path, "a+")
-  path.parent.mkdir(parents=True, exist_ok=True)
-  return open(path, "a+")
+    except (FileNotFoundError, FileExistsError):
+      # A job that has just ended may remove the directory between the two calls.
+      if attempt == 99:
+        raise
 
 
 # ---- Chunks. ----
@@ -458,7 +450,7 @@ def merge_chunks_to_file(
     step: step of the checkpoint, unused.
 
   Raises:
-    ValueError: if the only shard has no chunks, or a chunk is missing.
+    ValueError: if the only shard has no chunks.
   """
   del step
   prefix = f"{output_fname}-chunk"
@@ -467,12 +459,6 @@ def merge_chunks_to_file(
   if not chunks and not (num_shards.isdecimal() and int(num_shards) > 1):
     raise ValueError(
       f"{tmp_dir} has no results: the input had no examples. Check the task's split."
-    )
-  # One of many shards may have no examples, and then writes an empty file.
-  if chunks and int(chunks[-1].name.removeprefix(prefix)) + 1 != len(chunks):
-    raise ValueError(
-      f"{tmp_dir} holds {len(chunks)} chunks, but the last chunk is {chunks[-1].name}: "
-      "chunks are missing. Delete the directory and run again."
     )
   path = epath.Path(output_dir) / output_fname
   partial = path.with_name(f"{path.name}.partial")
@@ -533,6 +519,13 @@ def write_inferences_to_file(
     names = {name, name.removesuffix("_pretokenized")}
     return not names.isdisjoint(input_fields_to_include)
 
+  def is_column(value) -> bool:
+    return isinstance(value, np.ndarray | list)
+
+  def encoded(value):
+    # Imports seqio only for a value that json does not know.
+    return seqio.TensorAndNumpyEncoder().default(value)
+
   predictions, aux = inferences
   texts = []
   if mode != "score" and isinstance(task_ds, Rows):
@@ -551,22 +544,13 @@ def write_inferences_to_file(
           length = tokens.index(0) if 0 in tokens else len(tokens)
           record["prediction_tokens"] = tokens[:length]
       if mode == "predict_with_aux" or (mode == "score" and aux):
-        row = jax.tree.map(lambda column, i=i: column[i], aux, is_leaf=_is_column)
+        row = jax.tree.map(lambda column, i=i: column[i], aux, is_leaf=is_column)
         record["aux"] = jax.tree.map(plain, row)
-      file.write(_dumped(record, json_encoder_cls) + "\n")
-
-
-def _is_column(value) -> bool:
-  return isinstance(value, np.ndarray | list)
-
-
-def _dumped(record, encoder: type[json.JSONEncoder] | None) -> str:
-  if encoder is not None:
-    return json.dumps(record, cls=encoder)
-  # The lambda imports seqio only for a value that json does not know.
-  return json.dumps(
-    record, default=lambda value: seqio.TensorAndNumpyEncoder().default(value)
-  )
+      if json_encoder_cls is not None:
+        text = json.dumps(record, cls=json_encoder_cls)
+      else:
+        text = json.dumps(record, default=encoded)
+      file.write(text + "\n")
 
 
 def _decode(vocabulary, predictions):

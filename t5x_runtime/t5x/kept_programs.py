@@ -50,14 +50,11 @@ def folder() -> pathlib.Path:
     raise OSError(
       f"no home folder for {cache} exists: set JAX_COMPILATION_CACHE_DIR to a folder"
     ) from error
-  digest = hashlib.sha256(_processor().encode()).hexdigest()[:12]
-  return home / "t5x_runtime" / f"programs-{digest}"
-
-
-def _processor() -> str:
   try:
     lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    fields = ("model name", "flags", "Features")
+    processor = "\n".join(sorted({line for line in lines if line.startswith(fields)}))
   except OSError:
-    return platform.processor()
-  fields = ("model name", "flags", "Features")
-  return "\n".join(sorted({line for line in lines if line.startswith(fields)}))
+    processor = platform.processor()
+  digest = hashlib.sha256(processor.encode()).hexdigest()[:12]
+  return home / "t5x_runtime" / f"programs-{digest}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -41,13 +40,51 @@ _OPTIONAL = (
 
 
 class SeqioConverter:
-  """A class attribute with a feature converter of seqio, imported on first use."""
+  """Makes a feature converter of seqio, which is imported on first use.
+
+  Args:
+    name: name of the converter in seqio.
+  """
 
   def __init__(self, name: str):
     self._name = name
 
-  def __get__(self, model, owner=None) -> type[seqio.FeatureConverter]:
-    return getattr(seqio, self._name)
+  def __call__(self, **settings: Any) -> seqio.FeatureConverter:
+    return getattr(seqio, self._name)(**settings)
+
+
+class PlainConverter(SeqioConverter):
+  """The converter of encoder-decoder models, also without seqio."""
+
+  def __init__(self):
+    super().__init__("EncDecFeatureConverter")
+
+  def plain_features(
+    self, example: Mapping[str, Any], lengths: Mapping[str, int], task: str, place: int
+  ) -> dict[str, np.ndarray]:
+    """Returns the features of seqio.EncDecFeatureConverter, computed with NumPy alone.
+
+    `t5x.infer` therefore reads tasks of plain texts without TensorFlow.
+
+    Args:
+      example: tokens of inputs and targets.
+      lengths: zero-padded lengths of inputs and targets.
+      task: name of the task. Here unused; other converters may add features that depend
+        on the example's number, as keys for sampling.
+      place: place of the example in the task; unused, as `task`.
+    """
+    del task, place
+    inputs = np.zeros(lengths["inputs"])
+    inputs[: len(example["inputs"])] = example["inputs"]
+    targets = np.zeros(lengths["targets"])
+    targets[: len(example["targets"])] = example["targets"]
+    features = {
+      "encoder_input_tokens": inputs,
+      "decoder_target_tokens": targets,
+      "decoder_input_tokens": np.concatenate([[0], targets[:-1]]),
+      "decoder_loss_weights": targets != 0,
+    }
+    return {name: x.astype(np.int32) for name, x in features.items()}
 
 
 class BaseTransformerModel(abc.ABC):
@@ -79,11 +116,6 @@ class BaseTransformerModel(abc.ABC):
     self.decode_fn = decode_fn
     if feature_converter_cls is not None:
       self.FEATURE_CONVERTER_CLS = feature_converter_cls
-
-  def takes_plain_features(self) -> bool:
-    """Returns whether `plain_features` computes the same features as the converter."""
-    converter = inspect.getattr_static(self, "FEATURE_CONVERTER_CLS")
-    return hasattr(self, "plain_features") and isinstance(converter, SeqioConverter)
 
   @property
   def input_vocabulary(self) -> seqio.Vocabulary:
@@ -232,7 +264,7 @@ class EncoderDecoderModel(BaseTransformerModel):
   loss_normalizing_factor) have no effect.
   """
 
-  FEATURE_CONVERTER_CLS = SeqioConverter("EncDecFeatureConverter")
+  FEATURE_CONVERTER_CLS = PlainConverter()
   _INPUTS = ("encoder_input_tokens", "decoder_input_tokens")
 
   def __init__(
@@ -253,33 +285,6 @@ class EncoderDecoderModel(BaseTransformerModel):
       module, input_vocabulary, output_vocabulary, decode_fn, feature_converter_cls
     )
     self._default_decoder_params = default_decoder_params or DecoderParams()
-
-  def plain_features(
-    self, example: Mapping[str, Any], lengths: Mapping[str, int], task: str, place: int
-  ) -> dict[str, np.ndarray]:
-    """Returns the features of seqio.EncDecFeatureConverter, computed with NumPy alone.
-
-    `t5x.infer` therefore reads tasks of plain texts without TensorFlow.
-
-    Args:
-      example: tokens of inputs and targets.
-      lengths: zero-padded lengths of inputs and targets.
-      task: name of the task. Here unused; a subclass may add features that depend on
-        the example's number, as keys for sampling.
-      place: place of the example in the task; unused, as `task`.
-    """
-    del task, place
-    inputs = np.zeros(lengths["inputs"])
-    inputs[: len(example["inputs"])] = example["inputs"]
-    targets = np.zeros(lengths["targets"])
-    targets[: len(example["targets"])] = example["targets"]
-    features = {
-      "encoder_input_tokens": inputs,
-      "decoder_target_tokens": targets,
-      "decoder_input_tokens": np.concatenate([[0], targets[:-1]]),
-      "decoder_loss_weights": targets != 0,
-    }
-    return {name: x.astype(np.int32) for name, x in features.items()}
 
   def _compute_logits_from_slice(
     self,

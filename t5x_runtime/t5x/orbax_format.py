@@ -92,7 +92,14 @@ def read_arrays(
         values |= _read_group(checkpointer, directory, group_args)
       # Orbax, tensorstore and json raise different types for damaged arrays.
       except Exception as error:
-        raise _find_damage(checkpointer, directory, group_args, error) from error
+        for name, arg in group_args.items():
+          try:
+            _read_group(checkpointer, directory, {name: arg})
+          except Exception as array_error:
+            damaged = f"parameter {name}"
+            raise _damaged(directory, damaged, array_error) from array_error
+        together = f"the parameters {sorted(group)} together"
+        raise _damaged(directory, together, error) from error
   return values
 
 
@@ -105,16 +112,6 @@ def _read_group(checkpointer, directory, args) -> dict[str, Any]:
   )
   state = checkpointer.restore((directory / STATE).absolute(), args=request)
   return jax.block_until_ready(traverse_util.flatten_dict(state, sep="/"))
-
-
-def _find_damage(checkpointer, directory, args, error) -> ValueError:
-  """Returns an error about the first array of a group that can't be read alone."""
-  for name in args:
-    try:
-      _read_group(checkpointer, directory, {name: args[name]})
-    except Exception as array_error:
-      return _damaged(directory, f"parameter {name}", array_error)
-  return _damaged(directory, f"the parameters {sorted(args)} together", error)
 
 
 def _damaged(directory: epath.Path, what: str, error: Exception) -> ValueError:

@@ -191,23 +191,23 @@ class PjitPartitioner:
   def get_mesh_axes(self, train_state: TrainState) -> TrainState:
     """Returns the state with PartitionSpecs of mesh axes, or None for replication."""
     logical = self.get_logical_axes(train_state)
-    flat = traverse_util.flatten_dict(logical.params, keep_empty_nodes=True)
-    specs = {path: self._to_mesh(spec, path) for path, spec in flat.items()}
+    specs = traverse_util.flatten_dict(logical.params, keep_empty_nodes=True)
+    names = {name for name, _ in self.logical_axis_rules}
+    for path, spec in specs.items():
+      if not isinstance(spec, PartitionSpec):
+        continue
+      if unknown := [axis for axis in spec if axis is not None and axis not in names]:
+        raise ValueError(
+          f"Parameter {'/'.join(path)} has logical axes {tuple(spec)}, but the rules "
+          f"lack {unknown}. Add the axes to "
+          "standard_logical_axis_rules.additional_rules."
+        )
+      specs[path] = flax_partitioning.logical_to_mesh_axes(
+        tuple(spec), self.logical_axis_rules
+      )
     return train_state_lib.InferenceState(
       step=None, params=flax.core.freeze(traverse_util.unflatten_dict(specs))
     )
-
-  def _to_mesh(self, spec, path) -> PartitionSpec:
-    if not isinstance(spec, PartitionSpec):
-      return spec
-    names = {name for name, _ in self.logical_axis_rules}
-    unknown = [a for a in spec if a is not None and a not in names]
-    if unknown:
-      raise ValueError(
-        f"Parameter {'/'.join(path)} has logical axes {tuple(spec)}, but the rules "
-        f"lack {unknown}. Add the axes to standard_logical_axis_rules.additional_rules."
-      )
-    return flax_partitioning.logical_to_mesh_axes(tuple(spec), self.logical_axis_rules)
 
   def partition(
     self,

@@ -24,8 +24,8 @@ with epy.lazy_imports():
 
 MODES = ("specific", "latest", "all")
 DTYPES = (None, "float32", "bfloat16", "float16")
-# The feature, and the auxiliary value, with the state from batch to batch.
-KNOWN = "known"
+# The name in decoder_params, and the auxiliary value, of the state from batch to batch.
+DECODE_STATE = "decode_state"
 
 
 @dataclasses.dataclass
@@ -270,7 +270,7 @@ def get_infer_fn(
   train_state_axes: train_state.InferenceState,
   partitioner,
   keep_aux_as_numpy: bool = False,
-  nothing_known: Callable[[int], Any] | None = None,
+  first_state: Callable[[int], Any] | None = None,
 ) -> Callable[..., Any]:
   """Returns a function that runs `infer_step` over a numbered dataset.
 
@@ -281,9 +281,10 @@ def get_infer_fn(
     train_state_axes: layout of the parameters on the devices.
     partitioner: compiles the step.
     keep_aux_as_numpy: whether auxiliary values stay arrays.
-    nothing_known: maps a number of examples to the state before the first batch. The
-      step gets the state as the feature `KNOWN`, and returns the new state, for the
-      next batch, as the auxiliary value `KNOWN`. None means no state.
+    first_state: maps a number of examples to the state before the first batch. The
+      step gets the state as `DECODE_STATE` in decoder_params, and returns the new
+      state, for the next batch, as the auxiliary value of this name. None means no
+      state.
 
   Returns:
     (dataset, train_state, rng, report) -> [(number, prediction)] by increasing number,
@@ -308,11 +309,11 @@ def get_infer_fn(
     placed = map(to_global, _batches(ds, layout))
     following = next(placed, None)
     count = layout.batch_size // layout.num_shards
-    known = to_global(nothing_known(count)) if nothing_known else None
+    state = to_global(first_state(count)) if first_state else None
     while following is not None:
       step_rng, rng = (None, None) if rng is None else jax.random.split(rng)
       numbers, batch = following
-      *running, known = run(train_state.params, batch, step_rng, numbers, known)
+      *running, state = run(train_state.params, batch, step_rng, numbers, state)
       # The next batch is prepared while the devices compute.
       following = next(placed, None)
       numbers, result = jax.device_get(running)
@@ -321,7 +322,12 @@ def get_infer_fn(
       columns.append(jax.tree.map(lambda x, real=real: x[real], aux))
       numbered += zip(numbers[real].tolist(), predictions[real], strict=True)
       report(int(real.sum()), columns[-1])
-    return _joined(numbered, columns, keep_aux_as_numpy)
+    order = np.argsort([number for number, _ in numbered])
+    numbered = [numbered[place] for place in order]
+    if not (columns and jax.tree.leaves(columns[0])):
+      return numbered
+    aux = jax.tree.map(lambda *parts: np.concatenate(parts)[order], *columns)
+    return numbered, aux if keep_aux_as_numpy else jax.tree.map(plain, aux)
 
   return infer_fn
 
@@ -330,30 +336,20 @@ def _step(infer_step):
   """Returns the function to compile: `infer_step` with numbers and state of a batch."""
   takes_rng = "rng" in inspect.signature(infer_step).parameters
 
-  def step(params, batch, rng, numbers, known):
+  def step(params, batch, rng, numbers, state):
     """Returns numbers, the step's result, and the new state."""
     # The program returns the numbers too, because devices may return rows in another
     # order.
-    batch = batch if known is None else {**batch, KNOWN: known}
-    result = infer_step(params, batch, rng) if takes_rng else infer_step(params, batch)
-    if known is not None:
-      predictions, aux = result
-      aux = dict(aux)
-      known = aux.pop(KNOWN)
-      result = (predictions, aux)
-    return numbers, result, known
+    settings = {"rng": rng} if takes_rng else {}
+    if state is None:
+      return numbers, infer_step(params, batch, **settings), None
+    settings["decoder_params"] = {DECODE_STATE: state}
+    predictions, aux = infer_step(params, batch, **settings)
+    aux = dict(aux)
+    state = aux.pop(DECODE_STATE)
+    return numbers, (predictions, aux), state
 
   return step
-
-
-def _joined(numbered, columns, keep_aux_as_numpy):
-  """Returns the predictions, and auxiliary values if any, in the examples' order."""
-  order = np.argsort([number for number, _ in numbered])
-  numbered = [numbered[place] for place in order]
-  if not (columns and jax.tree.leaves(columns[0])):
-    return numbered
-  aux = jax.tree.map(lambda *parts: np.concatenate(parts)[order], *columns)
-  return numbered, aux if keep_aux_as_numpy else jax.tree.map(plain, aux)
 
 
 def _batches(ds, layout):
@@ -396,10 +392,17 @@ def log_model_info(log_file: str | None, full_train_state, partitioner) -> None:
       partitioner.get_mesh_axes(full_train_state),
     )
   )
-  lines = {
-    name: _variable_line(name, array, logical_axes.get(name), mesh_axes.get(name))
-    for name, array in arrays.items()
-  }
+  lines = {}
+  for name, array in arrays.items():
+    sizes = [str(size) for size in array.shape]
+    axes = logical_axes.get(name)
+    if axes and len(axes) == array.ndim:
+      sizes = [f"{axis}={size}" for axis, size in zip(axes, sizes, strict=True)]
+    spec = mesh_axes.get(name)
+    spec = None if spec is None else tuple(spec)
+    line = f"Variable {name.split('/', 1)[1]:80} size {array.size:<12} "
+    line += f"shape ({', '.join(sizes)})"
+    lines[name] = f"{line:155}partition spec {spec}"
   params = sorted(name for name in arrays if name.startswith("target/"))
   others = sorted(set(arrays) - set(params))
   total = sum(arrays[name].size for name in params)
@@ -409,16 +412,3 @@ def log_model_info(log_file: str | None, full_train_state, partitioner) -> None:
   if log_file is not None:
     epath.Path(log_file).write_text(text + "\n")
   logging.info("%s", text)
-
-
-def _variable_line(name, array, logical_axes, spec) -> str:
-  """Returns a line about a variable: the name, size, shape and PartitionSpec."""
-  sizes = [str(size) for size in array.shape]
-  if logical_axes and len(logical_axes) == array.ndim:
-    sizes = [f"{axis}={size}" for axis, size in zip(logical_axes, sizes, strict=True)]
-  spec = None if spec is None else tuple(spec)
-  return (
-    f"Variable {name.split('/', 1)[1]:80} size {array.size:<12} "
-    f"shape ({', '.join(sizes)})".ljust(155)
-    + f"partition spec {spec}"
-  )

@@ -20,7 +20,7 @@ def test_every_batch_gives_the_plain_outputs(draft, files, tmp_path, capsys):
   flags = "--gamma 3 --gammas 2 --max-length 8 --batches 2 --queue 2 --policies fixed"
   rows = ran("batches", tmp_path, *pair_flags, *flags.split())["rows"]
   names = ("plain", "gamma 2", "fixed")
-  settings = [f"{name}{suffix}" for name in names for suffix in ("", ", SLOTS")]
+  settings = [f"{name}{suffix}" for name in names for suffix in ("", ", read ahead")]
   assert [row["setting"] for row in rows] == settings
   assert {row["identical"] for row in rows} == {"3/3"}
   assert rows[0]["speed"]["median"] == rows[2]["over_best"]["median"] == 1

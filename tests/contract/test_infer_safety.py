@@ -333,14 +333,6 @@ def test_all_chunks_are_merged_in_order(tmp_path, count):
   assert lines == [str(number) for number in range(count)]
 
 
-@pytest.mark.parametrize("missing", [1, 99_999])
-def test_a_missing_chunk_is_named(tmp_path, missing):
-  for number in (missing - 1, missing + 1):
-    (tmp_path / f"x.jsonl-chunk{number:05}").write_text("line\n")
-  with pytest.raises(ValueError, match="chunks are missing"):
-    infer.merge_chunks_to_file(str(tmp_path), "x.jsonl", str(tmp_path), None)
-
-
 def without_a_line(output_dir, output_fname, tmp_dir, step):
   infer.merge_chunks_to_file(output_dir, output_fname, tmp_dir, step)
   result = pathlib.Path(output_dir) / output_fname

@@ -165,13 +165,13 @@ def test_infer_fn_splits_the_key_once_per_batch():
   assert not isinstance(aux["u"][0], float)
 
 
-@pytest.mark.skipif(not conftest.IS_RUNTIME, reason="upstream passes no known values")
+@pytest.mark.skipif(not conftest.IS_RUNTIME, reason="upstream passes no state")
 def test_each_batch_receives_the_result_of_the_previous_batch():
-  def step(params, batch):
-    total = batch["known"] + batch["x"]
-    return total, {"known": total}
+  def step(params, batch, decoder_params):
+    total = decoder_params["decode_state"] + batch["x"]
+    return total, {"decode_state": total}
 
-  run = infer_fn(step, nothing_known=np.zeros)
+  run = infer_fn(step, first_state=np.zeros)
   # Each dataset starts anew, so a resumed run repeats the results.
   for _ in range(2):
     totals = [float(total) for _, total in sorted(run(NUMBERS, STATE))]

@@ -80,7 +80,7 @@ def test_two_processes_write_the_output_of_one_process(pair, speculative, tmp_pa
         DRAFT_CHECKPOINT_PATH=draft,
         INFER_OUTPUT_DIR=str(tmp_path),
         GAMMA=3,
-        SLOTS=2,
+        BATCH_SIZE=2,
         **{"partitioning.PjitPartitioner.num_partitions": 2},
       ),
       cwd=runs.ROOT,

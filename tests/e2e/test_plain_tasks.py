@@ -152,11 +152,22 @@ def test_a_tfds_task_is_registered_after_the_import_of_seqio():
   assert processes.printed("-c", textwrap.dedent(program)).split() == ["wmt14_ende"]
 
 
-def test_a_user_s_converter_turns_plain_features_off():
+def test_a_user_s_converter_turns_plain_features_off(model_file, tmp_path):
   class UserConverter(seqio.EncDecFeatureConverter):
     """A converter bound by a user."""
 
   model = EncoderDecoderModel.__new__(EncoderDecoderModel)
-  assert model.takes_plain_features()
+  path = tmp_path / "texts"
+  path.write_text("".join(f"{line}\n" for line in TEXTS))
+  name = tasks.translation_from_files(
+    "for_a_user_s_converter",
+    {"test": (str(path), str(path))},
+    vocabulary=SentencePieceVocabulary(model_file, 5),
+    prefix="go: ",
+  )
+  cfg = t5x.utils.DatasetConfig(name, LENGTHS, "test", 2, False, 0)
+  found = inference_data.open_examples(cfg, model, 0, 1)
+  assert isinstance(found, inference_data.PlainExamples)
   model.FEATURE_CONVERTER_CLS = UserConverter
-  assert not model.takes_plain_features()
+  found = inference_data.open_examples(cfg, model, 0, 1)
+  assert isinstance(found, inference_data.SeqioExamples)

@@ -19,6 +19,9 @@ class Case:
   """A bad input; cases.toml explains the fields."""
 
   did: str
+  says: str
+  fix: str
+  section: str = ""
   base: str = "speculative"
   files: Sequence[str] = ()
   settings: Sequence[str] = ()

@@ -28,8 +28,8 @@ ENCODED = 24
 ROOM = 32
 GAMMA = 3
 MESHES = {"data 8": 1, "data 2, model 4": 4}
-# Meshes by temperature. With SLOTS every shard of the data refills rows separately.
-RUNS = {0: (*MESHES,), 1: ("data 2, model 4, SLOTS=4",)}
+# Meshes by temperature. With slots every shard of the data refills rows separately.
+RUNS = {0: (*MESHES,), 1: ("data 2, model 4, slots=4",)}
 # The mesh can divide the target's eight heads, but not the draft's two heads.
 TARGET = dataclasses.replace(tiny.config(1, 64, 264), num_heads=8)
 DRAFT = tiny.config(1, 16, 264)
@@ -132,7 +132,7 @@ def main():
     variables = _variables(alone)
     out[f"one, T={temperature}"] = _on_one_device(alone, variables)
     for name in meshes:
-      mesh, _, slots = name.partition(", SLOTS=")
+      mesh, _, slots = name.partition(", slots=")
       model_axis = MESHES[mesh]
       sharding = "replicated" if slots else "no_heads"
       model = _model(sharding, temperature, int(slots or 0))

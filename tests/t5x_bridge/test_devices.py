@@ -6,8 +6,7 @@ import jax
 import pytest
 from t5x import partitioning
 
-from specdec_t5x.t5x_bridge import preflight
-from specdec_t5x.t5x_bridge.layout import check_layout
+from specdec_t5x.t5x_bridge.preflight import check_layout
 from tests.processes import on_devices
 from tests.t5x_bridge import tiny
 from tests.t5x_bridge.eight_devices import MESHES, RUNS
@@ -46,7 +45,7 @@ def test_rounded_weights_are_divided_and_drafts_do_not_change(results):
 
 
 @pytest.mark.parametrize(
-  ("run", "held"), [("data 8, T=0", 264), ("data 2, model 4, SLOTS=4, T=1", 264 // 4)]
+  ("run", "held"), [("data 8, T=0", 264), ("data 2, model 4, slots=4, T=1", 264 // 4)]
 )
 def test_a_block_s_distributions_are_divided_by_vocabulary(results, run, held):
   # With a 'model' axis no device holds a whole distribution.
@@ -56,8 +55,7 @@ def test_a_block_s_distributions_are_divided_by_vocabulary(results, run, held):
 def check(vocabulary, rows=8, **draft):
   """Checks the layout of a pair with a target of 2 heads on a mesh of 2 x 2."""
   model = tiny.speculative(vocabulary, draft=dataclasses.replace(tiny.DRAFT, **draft))
-  variables = preflight.abstract_variables(model, {"inputs": 8, "targets": 8})
-  check_layout(variables, FourDevices(num_partitions=2), rows)
+  check_layout(model.abstract_variables, FourDevices(num_partitions=2), rows)
 
 
 class FourDevices(partitioning.PjitPartitioner):

@@ -8,17 +8,20 @@ import seqio
 import t5x
 import tensorflow as tf
 from absl import flags
-from t5x import infer, models
+from t5x import infer, models, utils
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.t5x_bridge.examples import (
   EXAMPLE,
   Shard,
+  inputs_of_call,
   is_first,
+  number_of,
   numbered,
+  rows_at_once,
   shard_of_command,
+  task_of_command,
 )
-from specdec_t5x.t5x_bridge.layout import inputs_a_call
 from tests import commands
 from tests.t5x_bridge import tiny
 
@@ -59,15 +62,25 @@ def define_shard_id():
   flags.DEFINE_integer("shard_id", None, "As T5X's command defines it.")
 
 
-def test_the_shard_is_read_from_the_command_under_upstream_t5x():
+def test_task_and_shard_are_read_from_the_command_under_upstream_t5x():
   assert shard_of_command() == Shard(0, 1)
+  assert task_of_command() == ""
+  assert places(convert(CONVERTER(pack=False))) == list(range(7))
   with commands.own_flags(define_shard_id):
+    gin.external_configurable(utils.DatasetConfig, module="t5x.utils")
+    name = "task_of_a_command"
+    source = seqio.FunctionDataSource(lambda split, shuffle_files: None, ("test",))
+    seqio.TaskRegistry.add(name, source=source, output_features={})
+    gin.parse_config([f"X = '{name}'", "DatasetConfig.mixture_or_task_name = %X"])
+    assert task_of_command() == name
     gin.configurable(infer.infer)
     gin.parse_config(["N = 3", "infer.shard_id = 1", "infer.num_shards = %N"])
     flags.FLAGS(["infer"])
     assert shard_of_command() == Shard(1, 3)
     flags.FLAGS(["infer", "--shard_id=2"])
     assert shard_of_command() == Shard(2, 3)
+    row = convert(CONVERTER(pack=False))[1]
+    assert row[EXAMPLE].tolist() == [number_of(name), 5]
 
 
 def test_samples_of_equal_prompts_depend_on_index_task_and_seed(vocabulary):
@@ -94,15 +107,16 @@ def test_sampling_returns_every_decode_of_an_input(vocabulary):
 # ---- The number of inputs per call of T5X, and copies that fill a batch. ----
 
 
-def test_inputs_are_read_ahead_with_slots(monkeypatch, capsys):
-  assert inputs_a_call(16, 8, slots=16) == 128
-  assert inputs_a_call(16, 1, slots=16) == 16
-  assert inputs_a_call(16, 8, slots=0) == 16
+def test_inputs_are_read_ahead(monkeypatch, capsys):
+  assert inputs_of_call(16, 8) == 128
+  assert inputs_of_call(16, 1) == inputs_of_call(16, 0) == 16
+  # Without reading ahead, all outputs of the inputs decode at once.
+  assert [rows_at_once(16, ahead) for ahead in (8, 1, 0)] == [16, 16, 0]
   monkeypatch.setattr(jax, "device_count", lambda: 2)
   monkeypatch.setattr(t5x, "PROVIDER", "specdec-t5x-runtime", raising=False)
-  assert inputs_a_call(16, 8, slots=16) == 128
+  assert inputs_of_call(16, 8) == 128
   monkeypatch.delattr(t5x, "PROVIDER")
-  assert inputs_a_call(16, 8, slots=16) == 16
+  assert inputs_of_call(16, 8) == 16
   assert "READ_AHEAD=1" in capsys.readouterr().err
 
 

@@ -83,7 +83,7 @@ def test_greedy_tokens_equal_t5x_temperature_sample(
   np.testing.assert_array_equal(aux["scores"], 0.0)
   assert (aux["tokens"] <= expected[kind].shape[1]).all()
   assert aux["drafted"].sum() > 0
-  assert "known" not in aux
+  assert "decode_state" not in aux
 
 
 @each_kind
@@ -97,14 +97,15 @@ def test_plain_decoding_makes_a_call_per_token(
   assert set(aux) == {"scores", *writer.COUNTS}
 
 
-def test_a_batch_with_known_counts_returns_new_counts(
+def test_a_batch_with_the_state_of_a_policy_returns_the_new_state(
   vocabulary, batch, params, expected
 ):
   model = tiny.speculative(vocabulary, gamma=1, policy=CostAware((1.0, 1.2)))
-  tokens, aux = predict(model, {**batch, "known": model.nothing_known(5)}, params["t5"])
+  state = {"decode_state": model.decode_state(5)}
+  tokens, aux = predict(model, batch, params["t5"], decoder_params=state)
   np.testing.assert_array_equal(tokens, expected["t5"])
-  assert aux["known"].tried.sum() > 0
-  assert tiny.plain(vocabulary).nothing_known(5) is None
+  assert aux["decode_state"].tried.sum() > 0
+  assert tiny.plain(vocabulary).decode_state(5) is None
 
 
 def test_a_model_uses_the_times_measured_for_its_batch(vocabulary, batch, monkeypatch):
@@ -126,7 +127,7 @@ def test_a_model_uses_the_times_measured_for_its_batch(vocabulary, batch, monkey
     drafted()
   pairing.tune(params, model, examples=5, lengths={"inputs": 9, "targets": LENGTH})
   assert drafted() == 0
-  assert model.nothing_known(5) is None
+  assert model.decode_state(5) is None
   assert list(model.tuned) == [(8, LENGTH), (10, LENGTH)]
 
 
@@ -192,7 +193,7 @@ def test_bfloat16_parameters_decode_like_equal_float32_parameters(vocabulary, ba
 def test_bad_settings_are_refused(vocabulary, unchecked, kind, bad, message):
   """tests/errors/cases.toml has further refusals, with the messages of the commands."""
   with pytest.raises(ValueError, match=message) as error:
-    KINDS[kind].speculative(vocabulary, **bad).check_max_length(LENGTH)
+    KINDS[kind].speculative(vocabulary, **bad)
   assert "\n" not in str(error.value)
 
 

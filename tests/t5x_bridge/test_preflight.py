@@ -66,7 +66,7 @@ def test_every_setting_except_the_output_place_is_compared(finished, monkeypatch
   [
     ("configs/baseline_ende.gin", "DRAFT_CHECKPOINT_PATH", "GAMMA"),
     ("configs/spec_ende.gin", "GAMMA", "GAMA"),
-    ("configs/drafters/quantized.gin", "BITS", "SLOTS"),
+    ("configs/drafters/quantized.gin", "BITS", "GAMA"),
   ],
 )
 def test_macros_of_files_and_included_files_are_known(file, known, unknown):

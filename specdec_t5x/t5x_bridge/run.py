@@ -1,0 +1,105 @@
+"""The start of a run: checks, the settings that the model adopts, and messages."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from t5x import utils
+
+from specdec_t5x import console
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
+from specdec_t5x.network import rounded
+from specdec_t5x.t5x_bridge import pace, preflight
+from specdec_t5x.t5x_bridge.examples import provider_of, tasks_of
+from specdec_t5x.t5x_bridge.writer import what_decodes
+
+
+def begin(
+  dataset_cfg: utils.DatasetConfig,
+  model,
+  output_dir: str,
+  paths: Mapping[str, str | None],
+  partitioner: Any = None,
+  *,
+  quiet: bool = False,
+  output_macro: str = "INFER_OUTPUT_DIR",
+) -> None:
+  """Checks a run, then prepares the model and describes the run.
+
+  T5X calls this function through `infer.verify_matching_vocabs_fn`, before T5X uses the
+  model.
+
+  Args:
+    dataset_cfg: the dataset's configuration, with the task's name.
+    model: a model of this project.
+    output_dir: directory for results.
+    paths: paths of the networks' checkpoints by the networks' names.
+    partitioner: as for `preflight.check_run`.
+    quiet: whether the run prints only errors and results.
+    output_macro: as for `preflight.check_run`.
+
+  Raises:
+    ValueError: if a check fails.
+  """
+  console.set_quiet(quiet)
+  preflight.check_run(dataset_cfg, model, output_dir, paths, partitioner, output_macro)
+  model.adopt(Checkpoint.open(paths["target"]))
+  guarantee = model.decoder.rule.guarantee
+  if not guarantee.keeps_distribution:
+    console.announce(f"{guarantee.name}: this run keeps {guarantee.value}.")
+  if rounded.of_weights(model.decoder.target.config):
+    console.announce(f"The target is {what_decodes(model.decoder.target)}.")
+  provider = provider_of(dataset_cfg.mixture_or_task_name)
+  pace.start(count_examples(provider, dataset_cfg.split))
+  console.stage(describe_run(dataset_cfg, model))
+
+
+def describe_run(dataset_cfg: utils.DatasetConfig, model) -> str:
+  """Returns a one-line description of a run.
+
+  Args:
+    dataset_cfg: the dataset's configuration, with the task and the lengths.
+    model: a model of this project.
+  """
+  decoder = model.decoder
+  params = model.abstract_variables["params"]
+  sizes = {
+    name: sum(leaf.size for leaf in jax.tree.leaves(params[name])) / 1e6
+    for name in decoder.networks
+  }
+  target = decoder.target.config
+  words = [
+    f"{dataset_cfg.mixture_or_task_name} ({dataset_cfg.split})",
+    f"a target of {sizes['target']:.1f}M parameters",
+  ]
+  if drafter := decoder.drafter:
+    drafts = [f"{size:.1f}M" for name, size in sizes.items() if name != "target"]
+    size = f" of {' and '.join(drafts)} parameters" if drafts else ""
+    words.append(f"{_spaced(type(drafter).__name__)}{size}")
+    words.append(f"rule '{_spaced(type(decoder.rule).__name__)}'")
+  words += [
+    f"temperature {model.sampling.temperature:g}",
+    f"batch size {decoder.slots or dataset_cfg.batch_size}",
+    f"{jax.numpy.dtype(target.dtype).name} on {jax.devices()[0].platform}",
+  ]
+  kind = "Speculative" if drafter else "Plain"
+  return f"{kind} decoding: {', '.join(words)}."
+
+
+def _spaced(name: str) -> str:
+  """Returns a class's name in words.
+
+  >>> _spaced("DraftModel")
+  'draft model'
+  """
+  return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+
+
+def count_examples(provider, split: str) -> int | None:
+  """Returns the number of examples in a task's split; None if the number is unknown."""
+  try:
+    counts = [task.num_input_examples(split) for task in tasks_of(provider)]
+  except (KeyError, ValueError, NotImplementedError):
+    return None
+  return None if None in counts else sum(counts)
