@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import operator
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,7 +32,7 @@ from specdec_t5x.t5x_bridge.examples import (
   tasks_of,
 )
 from specdec_t5x.t5x_bridge.layout import check_layout
-from specdec_t5x.t5x_bridge.restore import abstract_state
+from specdec_t5x.t5x_bridge.restore import abstract_state, check_writable
 from specdec_t5x.t5x_bridge.writer import SUMMARY, configuration, what_decodes
 
 with epy.lazy_imports():
@@ -88,7 +87,7 @@ def check_run(
   shards = 1 if partitioner is None else partitioner.mesh.shape["data"]
   model.check_batch(dataset_cfg.batch_size, lengths, shards)
   utils.verify_matching_vocabs(dataset_cfg, model)
-  check_writable(output_dir)
+  check_writable(output_dir, "INFER_OUTPUT_DIR")
   check_same_run(output_dir)
   model.is_restored = True
   variables = abstract_variables(model, lengths)
@@ -290,22 +289,6 @@ def _has_parts(task) -> bool:
     return True
   has_parts = getattr(task.source, "has_parts", False)
   return has_parts or isinstance(task.source, seqio.TfdsDataSource)
-
-
-def check_writable(directory: str) -> None:
-  """Raises a ValueError if `directory` is not writable; creates no folder."""
-  folder = epath.Path(directory)
-  if "://" not in str(directory):
-    folder = next(p for p in (folder, *folder.absolute().parents) if p.exists())
-  probe = folder / f".writable-{os.getpid()}"
-  try:
-    probe.write_text("")
-    probe.unlink()
-  except OSError as error:
-    raise ValueError(
-      f"INFER_OUTPUT_DIR={directory} can't be written to ({error}). Choose a directory "
-      "with write permission."
-    ) from error
 
 
 def check_same_run(output_dir: str) -> None:
