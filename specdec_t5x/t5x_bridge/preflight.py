@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import operator
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,7 +28,7 @@ from specdec_t5x.network.gemma import UNTOLD
 from specdec_t5x.t5x_bridge import learned
 from specdec_t5x.t5x_bridge.examples import provider_of, tasks_of
 from specdec_t5x.t5x_bridge.macros import macro_names
-from specdec_t5x.t5x_bridge.restore import abstract_state
+from specdec_t5x.t5x_bridge.restore import abstract_state, check_writable
 from specdec_t5x.t5x_bridge.writer import SUMMARY, configuration
 
 with epy.lazy_imports():
@@ -207,25 +206,6 @@ def check_split(task: Any, split: str) -> None:
     f"SPLIT={split!r} is not a split of task {task.name!r}; the splits are {splits}. "
     f"{fix}."
   ) from cause
-
-
-def check_writable(directory: str, macro: str) -> None:
-  """Raises a ValueError if the directory of a macro is not writable.
-
-  The function creates no folder.
-  """
-  folder = epath.Path(directory)
-  if "://" not in str(directory):
-    folder = next(p for p in (folder, *folder.absolute().parents) if p.exists())
-  probe = folder / f".writable-{os.getpid()}"
-  try:
-    probe.write_text("")
-    probe.unlink()
-  except OSError as error:
-    raise ValueError(
-      f"{macro}={directory} can't be written to ({error}). Choose a directory with "
-      "write permission."
-    ) from error
 
 
 def check_same_run(output_dir: str) -> None:

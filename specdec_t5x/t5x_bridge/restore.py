@@ -91,6 +91,22 @@ def _by_array(
   return state.replace_params(params).replace_step(step)
 
 
+def check_writable(directory: str, macro: str) -> None:
+  """Raises a ValueError if the value of `macro` is not writable; creates no folder."""
+  folder = epath.Path(directory)
+  if "://" not in str(directory):
+    folder = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+  probe = folder / f".writable-{os.getpid()}"
+  try:
+    probe.write_text("")
+    probe.unlink()
+  except OSError as error:
+    raise ValueError(
+      f"{macro}={directory} can't be written to ({error}). Choose a directory "
+      "with write permission."
+    ) from error
+
+
 class T5XParameters:
   """Writes and reads the parameters of a run, as <directory>/checkpoint_<step>.
 

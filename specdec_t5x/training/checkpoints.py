@@ -18,7 +18,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from flax.training.train_state import TrainState
 
-from specdec_t5x.t5x_bridge import preflight
+from specdec_t5x.t5x_bridge.restore import check_writable
 
 PARAMETERS = "checkpoint"
 OPTIMIZER = "optimizer"
@@ -199,5 +199,5 @@ def new_checkpoint(output_dir: str) -> str:
       f"OUTPUT_DIR={output_dir} already holds a checkpoint_0. Choose another "
       "directory, or remove the checkpoint."
     )
-  preflight.check_writable(output_dir, "OUTPUT_DIR")
+  check_writable(output_dir, "OUTPUT_DIR")
   return path

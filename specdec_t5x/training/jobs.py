@@ -17,8 +17,7 @@ from specdec_t5x.drafters.heads import check_width
 from specdec_t5x.network import hot
 from specdec_t5x.network.functional import Network, lacks_encoder, network_for
 from specdec_t5x.network.heads import FeatureDrafter
-from specdec_t5x.t5x_bridge import preflight
-from specdec_t5x.t5x_bridge.restore import T5XParameters
+from specdec_t5x.t5x_bridge.restore import T5XParameters, check_writable
 from specdec_t5x.training import batches, ngrams, outputs
 from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.checkpoints import Checkpoints, claim, new_checkpoint
@@ -27,7 +26,7 @@ from specdec_t5x.training.objectives import (
   Objective,
   Supervised,
   TokenDistillation,
-  check_same_vocabulary,
+  check_comparable,
 )
 from specdec_t5x.training.optimizers import Optimizer
 from specdec_t5x.training.state import TrainState, initial_params
@@ -82,7 +81,7 @@ def train(
   target = None if mode == "supervised" else api.load_model(target_checkpoint)
   objective: Objective = supervised
   if mode == "distill_tokens" or (target is not None and lacks_encoder(network)):
-    check_same_vocabulary(target.network, network)
+    check_comparable(target.network, network)
     objective = TokenDistillation(target.network, distill_loss)
   elif target is not None:
     check_width(target.network, network)
@@ -179,7 +178,7 @@ def decode_task(
     )
   batches.check_splits(data, (split,))
   folder = os.path.dirname(os.path.abspath(output_file))
-  preflight.check_writable(folder, "The folder of OUTPUT_FILE")
+  check_writable(folder, "The folder of OUTPUT_FILE")
   target = api.load_model(target_checkpoint)
   target.generation.check()
   vocabulary = batches.target_vocabulary(data.task)

@@ -11,7 +11,12 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Bool, Float, Key
 
-from specdec_t5x.network.functional import Network, is_decoder_only, lacks_encoder
+from specdec_t5x.network.functional import (
+  Network,
+  check_same_kind,
+  is_decoder_only,
+  lacks_encoder,
+)
 from specdec_t5x.training import losses
 
 Batch = Mapping[str, jax.Array]
@@ -109,14 +114,9 @@ class TokenDistillation(Objective):
     return Judged(values, logits.argmax(-1) == batch["decoder_target_tokens"])
 
 
-def check_same_vocabulary(target: Network, student: Network) -> None:
+def check_comparable(target: Network, student: Network) -> None:
   """Raises a ValueError if the distributions of two networks can't be compared."""
-  if is_decoder_only(target) != is_decoder_only(student):
-    raise ValueError(
-      "A distillation target and a student must read equal batches, got a "
-      f"{type(target).__name__} and a {type(student).__name__}. Use a target of the "
-      "student's kind."
-    )
+  check_same_kind(target, student)
   expected = target.config.vocab_size
   size = student.config.vocab_size
   if size != expected:

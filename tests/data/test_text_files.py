@@ -96,11 +96,9 @@ def test_stdin_is_read_once(tmp_path):
   [
     ("r.jsonl", '["a"]\n', "line 1: got a JSON list"),
     ("r.jsonl", '{"a": "\\ud800"}\n', "half of a surrogate pair"),
-    ("r.csv", "a,b\n1,2,3\n", "line 2: expected 2 fields"),
     ("r.csv", "a,a\n1,2\n", "names a field twice"),
     ("r.csv", 'a\n"x" y\n', "malformed CSV"),
     ("r.csv", "a,b\n", "must hold at least 1 record"),
-    ("r.csv", "\n", "is empty"),
     (
       "r.jsonl.gz",
       gzip.compress(b'{"a": "x"}', mtime=0)[:-12],

@@ -15,7 +15,6 @@ from specdec_t5x.vocabularies.opening import open_vocabulary
 from tests import networks
 from tests.errors import folders
 from tests.t5x_bridge import tiny
-from tests.vocabularies import made
 
 IDS = [[5, 9, 7, 1], [8, 1], [6, 6, 4, 1], [12, 3, 1]]
 LENGTH = 10
@@ -159,10 +158,8 @@ def test_settings_without_effect_are_not_named(theirs):
 
 
 WRONG = {
-  "a text": ({"eos_token_id": "</s>"}, "eos_token_id must be a token id, or a list"),
   "no token": ({"eos_token_id": []}, "eos_token_id must be a token id, or a list"),
   "a negative id": ({"eos_token_id": [1, -1]}, "eos_token_id must be a token id"),
-  "too large": ({"eos_token_id": [1, 64]}, "below the network's vocab_size 64, got"),
   "a truth value": ({"decoder_start_token_id": True}, "must be a token id, got True"),
   "several starts": ({"decoder_start_token_id": [1, 2]}, "must be a token id, got"),
   "a start too large": ({"decoder_start_token_id": 99}, "must be below the network's"),
@@ -216,19 +213,8 @@ def test_a_text_ends_before_the_folder_s_end_token(ends, theirs, tmp_path):
     assert output.text == vocabulary.decode(kept)
 
 
-LARGE = {"BPE": made.byte_level, "WordPiece": made.word_piece, "Gemma": made.gemma}
-
-
-@pytest.mark.parametrize("kind", LARGE)
-def test_a_vocabulary_larger_than_the_network_s_is_refused(kind, theirs, tmp_path):
-  LARGE[kind](tmp_path / "tokenizer")
-  target = specdec_t5x.load_model(str(theirs))
-  with pytest.raises(ValueError, match=r"tokens, but the target's vocab_size is 64\."):
-    specdec_t5x.generate(["a"], target, None, tmp_path / "tokenizer")
-
-
 @pytest.mark.parametrize("vocabulary", [False, True])
-def test_decoding_without_an_end_token_is_refused(vocabulary, theirs, tmp_path):
+def test_decoding_without_an_end_token_is_refused(vocabulary, theirs):
   set_fields(theirs, generation.CONFIG, eos_token_id=None)
   folders.tokenizer_without_end(theirs)
   target = specdec_t5x.load_model(str(theirs))

@@ -11,7 +11,7 @@ from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.heads import HeadDistillation
 from specdec_t5x.training.ngrams import estimate
-from specdec_t5x.training.objectives import Supervised, check_same_vocabulary
+from specdec_t5x.training.objectives import Supervised, check_comparable
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop
 from tests.t5x_bridge import tiny
@@ -43,7 +43,7 @@ def keeping(kept):
     (Supervised, (1.0,), "LABEL_SMOOTHING"),
     (Supervised, (0.0, -1.0), "Z_LOSS"),
     (
-      check_same_vocabulary,
+      check_comparable,
       (LARGE, SMALL),
       "vocab_size is 128, and the student's is 64",
     ),

@@ -207,6 +207,8 @@ def test_an_output_folder_of_a_different_run_is_refused(data, learned, tmp_path)
   (tmp_path / "file").write_text("")
   with pytest.raises(ValueError, match=r"OUTPUT_DIR=.*can't be written"):
     run(data, tmp_path / "file" / "under", 1)
+  with pytest.raises(ValueError, match=r"^OUTPUT_DIR=.*can't be written"):
+    checkpoints.new_checkpoint(str(tmp_path / "file" / "under"))
   network = Transformer(NETWORK)
   saved(network, tmp_path / "alone", params_of(network))
   with pytest.raises(ValueError, match="checkpoint_1 but no optimizer state"):

@@ -209,25 +209,10 @@ def test_added_tokens_of_the_older_file_and_of_tokenizer_json(tmp_path):
     )
 
 
-BYTES = {"tokenizer_class": "ByT5Tokenizer"}
-# Files by name, and the message.
+# Files by name, and the message. tests/errors/cases.toml has the other folders.
 DAMAGED = {
-  "no vocabulary": ({}, "has no vocabulary: expected tokenizer.json"),
   "BERT's file": ({"vocab.txt": "[PAD]"}, "vocab.txt exists, .*save_pretrained"),
   "no JSON": ({made.TOKENIZER: "{"}, "is not a tokenizer of the tokenizers library"),
-  "no model": ({made.TOKENIZER: "{}"}, "is not a tokenizer of the tokenizers library"),
-  "a list": (
-    {made.SETTINGS: json.dumps(BYTES | {"added_tokens_decoder": []})},
-    "added_tokens_decoder must be a JSON object",
-  ),
-  "no text": (
-    {made.SETTINGS: json.dumps(BYTES | {"added_tokens_decoder": {"3": {}}})},
-    "expected added tokens with 'content' and 'id'",
-  ),
-  "a number": (
-    {made.SETTINGS: json.dumps(BYTES | {"extra_ids": -1})},
-    "extra_ids must be a whole number",
-  ),
 }
 
 
