@@ -176,16 +176,20 @@ def _refill_row(state: DecodeState, queue: Queue) -> tuple[DecodeState, Queue]:
     state.decoded(queue.done.tokens.shape[1]),
   )
   start = queue.next % queue.starts.lengths.shape[0]
-
-  def put(x, starts):
-    new = jax.lax.dynamic_index_in_dim(starts, start, 0)
-    return jax.lax.dynamic_update_slice(x, new, (row, *[0] * (x.ndim - 1)))
-
-  # The caches of the first states are short: the rest of a cache's row stays stale.
-  state = jax.tree.map(put, state, queue.starts)
+  state = _put_row(state, row, queue.starts, start)
   state = state.replace(ended=state.ended.at[row].set(~has_next))
   holds = queue.holds.at[row].set(jnp.where(has_next, queue.next, queue.keys.shape[0]))
   return state, queue.replace(done=done, holds=holds, next=queue.next + has_next)
+
+
+def _put_row(state: Any, row: int | Array, starts: Any, start: int | Array) -> Any:
+  """Returns the state with a row of `starts`; the rest of a cache's row stays stale."""
+
+  def put(x, first):
+    new = jax.lax.dynamic_index_in_dim(first, start, 0)
+    return jax.lax.dynamic_update_slice(x, new, (row, *[0] * (x.ndim - 1)))
+
+  return jax.tree.map(put, state, starts)
 
 
 def _encode_next(queue: Queue) -> Queue:

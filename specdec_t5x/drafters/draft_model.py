@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.distributions import argmax, certain_log_prob, draw
 from specdec_t5x.core.knobs import Check, Knob, declared, is_whole
@@ -71,6 +71,21 @@ class ChainDrafter(Drafter):
     return chain(self.gamma or self.default_gamma)
 
 
+@flax.struct.dataclass
+class _Draft:
+  """The drafts of all rows while they grow: all rows get a token in each turn.
+
+  The surplus tokens of rows that have stopped before are not valid.
+  """
+
+  cache: Any  # For `Stepwise.extend`; lacks the last token.
+  tokens: Int[Array, "B G"]  # Zeros beyond `num_drawn`, like `probs`.
+  probs: Float[Array, "B G V"] | None  # None if tokens are certain.
+  num_drawn: Int[Array, ""]
+  num_valid: Int[Array, "B"]
+  may_grow: Bool[Array, "B"]  # Whether each row may get another valid token.
+
+
 class Stepwise(ChainDrafter):
   """The base of drafters that draft a chain token by token."""
 
@@ -96,49 +111,51 @@ class Stepwise(ChainDrafter):
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Any]:
-    """Drafts until every row has stopped; see `decoding.contracts.Drafter`.
-
-    All rows get a token in each turn of the loop, until no row may grow. The surplus
-    tokens of rows that have stopped before are not valid.
-    """
+    """Drafts until every row has stopped; see `decoding.contracts.Drafter`."""
     check_uniforms(uniforms, self.tree.size)
     lengths = context.draft_lengths(state)
     extend = self.extend(context)
 
     def append(draft, logits):
       """Returns the draft with one more token per row, valid in rows that may grow."""
-      tokens, probs, place, num_valid, may_grow = draft
+      place = draft.num_drawn
       draws = jax.lax.dynamic_index_in_dim(uniforms, place, 1, keepdims=False)
       token, q = draw_token(logits, context, draws)
-      tokens = jax.lax.dynamic_update_index_in_dim(tokens, token, place, axis=1)
+      probs = draft.probs
       if probs is not None:
         probs = jax.lax.dynamic_update_index_in_dim(probs, q, place, axis=1)
-      num_valid += may_grow.astype(jnp.int32)
-      may_grow &= ~is_end(token, context.eos_id) & (num_valid < lengths)
-      return tokens, probs, place + 1, num_valid, may_grow
+      num_valid = draft.num_valid + draft.may_grow.astype(jnp.int32)
+      is_last = is_end(token, context.eos_id) | (num_valid >= lengths)
+      return draft.replace(
+        tokens=jax.lax.dynamic_update_index_in_dim(draft.tokens, token, place, axis=1),
+        probs=probs,
+        num_drawn=place + 1,
+        num_valid=num_valid,
+        may_grow=draft.may_grow & ~is_last,
+      )
 
-    def draft_next(carry):
-      cache, draft = carry
-      tokens, _, place, *_ = draft
-      last = jax.lax.dynamic_index_in_dim(tokens, place - 1, 1)
-      logits, _, cache = extend(cache, last)
-      return cache, append(draft, logits[:, 0])
+    def draft_next(draft):
+      last = jax.lax.dynamic_index_in_dim(draft.tokens, draft.num_drawn - 1, 1)
+      logits, _, cache = extend(draft.cache, last)
+      return append(draft.replace(cache=cache), logits[:, 0])
 
     logits, cache = self.first_logits(context, state)
     shape, certain = uniforms.shape[:2], context.sampling.certain
-    empty = (
-      jnp.zeros(shape, jnp.int32),
-      None if certain else jnp.zeros((*shape, logits.shape[-1])),
-      jnp.zeros((), jnp.int32),
-      jnp.zeros_like(lengths),
-      lengths > 0,
+    draft = _Draft(
+      cache=cache,
+      tokens=jnp.zeros(shape, jnp.int32),
+      probs=None if certain else jnp.zeros((*shape, logits.shape[-1])),
+      num_drawn=jnp.zeros((), jnp.int32),
+      num_valid=jnp.zeros_like(lengths),
+      may_grow=lengths > 0,
     )
     # The loop ends after at most G tokens, because a row may grow only while the row
     # has fewer than `lengths` <= G valid tokens.
-    cache, (tokens, probs, _, num_valid, _) = jax.lax.while_loop(
-      lambda carry: carry[1][-1].any(), draft_next, (cache, append(empty, logits))
+    draft = jax.lax.while_loop(
+      lambda draft: draft.may_grow.any(), draft_next, append(draft, logits)
     )
-    return Proposal.chain(tokens, probs, num_valid), self.next_state(cache, state)
+    proposal = Proposal.chain(draft.tokens, draft.probs, draft.num_valid)
+    return proposal, self.next_state(draft.cache, state)
 
 
 def draw_token(
