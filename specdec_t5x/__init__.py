@@ -13,14 +13,27 @@ __version__ = "0.2.0"
 
 load_triton()
 
-_API = (
-  *("generate", "load_model", "Generation", "Model", "Sampling"),
+# The module of each name; modules are imported on first use.
+_MODULES = {
+  "generate": "api",
+  "load_model": "api",
+  "Generation": "api",
+  "Model": "prepared",
+  "Sampling": "core.distributions",
   # For users' own drafters and rules (examples/).
-  *("Drafter", "Rule", "Guarantee", "Proposal", "Verdict", "Tree"),
-  *("Context", "step"),
-)
-# Online learning of a draft during serving; needs optax (the extra `train`).
-_ONLINE = {"serve": "serving", "Learner": "learner", "Online": "learner"}
+  "Drafter": "decoding.contracts",
+  "Context": "decoding.contracts",
+  "Rule": "core.types",
+  "Guarantee": "core.types",
+  "Proposal": "core.types",
+  "Verdict": "core.types",
+  "Tree": "core.tree",
+  "step": "decoding.loop",
+  # Online learning of a draft during serving; needs optax (the extra `train`).
+  "serve": "contrib.online.serving",
+  "Learner": "contrib.online.learner",
+  "Online": "contrib.online.learner",
+}
 
 
 def config_path() -> str:
@@ -35,18 +48,12 @@ def config_path() -> str:
 
 
 def __dir__() -> list[str]:
-  return [*_API, *_ONLINE, "config_path", "__version__"]
+  return [*_MODULES, "config_path", "__version__"]
 
 
 def __getattr__(name: str):
-  # Imports on first use, so that importing one of our packages does not load all.
-  if name in _API:
-    from specdec_t5x import api
+  if name not in _MODULES:
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+  import importlib
 
-    return getattr(api, name)
-  if name in _ONLINE:
-    import importlib
-
-    module = importlib.import_module(f"specdec_t5x.contrib.online.{_ONLINE[name]}")
-    return getattr(module, name)
-  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+  return getattr(importlib.import_module(f"specdec_t5x.{_MODULES[name]}"), name)

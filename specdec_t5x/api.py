@@ -15,18 +15,11 @@ from jaxtyping import Array, Int
 
 from specdec_t5x import arguments, environment, prepared, programs, tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
-from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.core.distributions import Sampling as Sampling
-from specdec_t5x.core.tree import Tree as Tree
-from specdec_t5x.core.types import EndTokens, Rule
-from specdec_t5x.core.types import Guarantee as Guarantee
-from specdec_t5x.core.types import Proposal as Proposal
-from specdec_t5x.core.types import Verdict as Verdict
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.types import EndTokens, Guarantee, Rule
 from specdec_t5x.decoding.checked import check_decoded
-from specdec_t5x.decoding.contracts import Context as Context
 from specdec_t5x.decoding.contracts import Drafter, Policy
 from specdec_t5x.decoding.decoder import Decoder
-from specdec_t5x.decoding.loop import step as step
 from specdec_t5x.decoding.state import Decoded, keys_at
 from specdec_t5x.groups import Group, grouped, room_of, rows_for, widest
 from specdec_t5x.network import rounded
@@ -38,7 +31,7 @@ from specdec_t5x.network.functional import (
   network_for,
 )
 from specdec_t5x.platforms import check_platform
-from specdec_t5x.prepared import Model as Model
+from specdec_t5x.prepared import Model
 from specdec_t5x.promotion import usual_promotion
 from specdec_t5x.vocabularies import frames
 from specdec_t5x.ways import assembled

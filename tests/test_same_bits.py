@@ -10,6 +10,7 @@ import pytest
 
 from specdec_t5x import api
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.decoder import FIXED_WIDTH, Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -119,11 +120,11 @@ TREE = TreeDraft(NETWORK, delayed(0, 2, 2))
     (
       Decoder,
       {"drafter": DraftModel(NETWORK, 8), "same_bits": True},
-      "at most 7 tokens.*got 8 tokens: .*Lower GAMMA",
+      "at most 7 tokens.*got 8 tokens: .*Lower gamma",
     ),
     (
       Decoder,
-      {"drafter": TREE, "rule": "traversal", "same_bits": True},
+      {"drafter": TREE, "rule": RULES["traversal"], "same_bits": True},
       "got 4 tokens as a tree: every call",
     ),
     (Decoder, {"block": 9, "same_bits": True}, "got 8 tokens"),
