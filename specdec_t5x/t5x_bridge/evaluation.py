@@ -59,7 +59,7 @@ class Evaluator(seqio.Evaluator):
       **of_seqio: further arguments of seqio's evaluator.
 
     Raises:
-      ValueError: if a check of the run fails, or the task has no metrics.
+      ValueError: if a check of the run fails.
     """
     paths = {**paths, "target": _target(restore_cfg)}
     begin(dataset_cfg, model, paths=paths, output_macro="EVAL_OUTPUT_DIR")
@@ -72,13 +72,7 @@ class Evaluator(seqio.Evaluator):
     converter = feature_converter.of_shard(name, ALONE)
     with _without_advice_on_lengths():
       super().__init__(mixture_or_task_name, converter, **of_seqio)
-    if not super().eval_tasks:
-      raise ValueError(
-        f"MIXTURE_OR_TASK_NAME={mixture_or_task_name!r} has no metrics, so evaluation "
-        "is impossible. Register the task with references, or use t5x.infer."
-      )
-    if "log_dir" in of_seqio:  # seqio's JSONLogger does not create the directory.
-      epath.Path(of_seqio["log_dir"]).mkdir(parents=True, exist_ok=True)
+    self._log_dir = of_seqio.get("log_dir")
     self._acceptance = acceptance_of(model.decoder.rule.alpha_is_mass)
 
   @functools.cached_property
@@ -92,6 +86,8 @@ class Evaluator(seqio.Evaluator):
   def evaluate(self, *, predict_fn=None, predict_with_aux_fn=None, **kwargs):
     """Evaluates like seqio's evaluator, but never calls `predict_fn`."""
     del predict_fn
+    if self._log_dir:  # seqio's JSONLogger does not create the directory.
+      epath.Path(self._log_dir).mkdir(parents=True, exist_ok=True)
     decode = functools.cache(predict_with_aux_fn)
     return super().evaluate(
       predict_fn=lambda examples: decode(examples)[0],

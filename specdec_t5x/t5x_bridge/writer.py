@@ -192,8 +192,7 @@ def same_bits_as_plain(decoder: Decoder) -> str:
 
 def condition(decoder: Decoder) -> str | None:
   """Returns the condition of the decoder's guarantee; None if there is no condition."""
-  same_bits = same_bits_as_plain(decoder)
-  if same_bits is None or same_bits.startswith("Yes"):
+  if same_bits_as_plain(decoder).startswith("Yes"):
     return None
   config = decoder.target.config
   is_xla = getattr(config, "products", None) == "xla" or library.problem()

@@ -145,7 +145,20 @@ def read_index(directory: epath.Path) -> dict[str, StoredArray]:
     return isinstance(leaf, Mapping) and "driver" in leaf
 
   flat = traverse_util.flatten_dict(contents["optimizer"], sep="/", is_leaf=is_spec)
-  return {name: _entry(directory, name, leaf) for name, leaf in flat.items()}
+  entries = {}
+  for name, leaf in flat.items():
+    if not isinstance(leaf, Mapping):
+      value = np.asarray(leaf)
+      entries[name] = StoredArray(name, value.shape, directory, value=value)
+      continue
+    # In a checkpoint from a bucket, kvstore names the bucket, and `path` beside kvstore
+    # names the folder. In both layouts, the folder is in the checkpoint's directory,
+    # also after a copy of the directory.
+    folder = (leaf.get("path") or leaf["kvstore"]["path"]).strip("/").split("/")[-1]
+    shape = tuple(leaf["metadata"]["shape"])
+    dtype = leaf.get("dtype")
+    entries[name] = StoredArray(name, shape, directory, folder, dtype=dtype)
+  return entries
 
 
 def _unpack(directory: epath.Path) -> Mapping[str, Any]:
@@ -172,19 +185,6 @@ def _unpack(directory: epath.Path) -> Mapping[str, Any]:
       f"{contents['version']}. Update the package t5x_runtime."
     )
   return contents
-
-
-def _entry(directory: epath.Path, name: str, leaf: Any) -> StoredArray:
-  if not isinstance(leaf, Mapping):
-    value = np.asarray(leaf)
-    return StoredArray(name, value.shape, directory, value=value)
-  shape = tuple(leaf["metadata"]["shape"])
-  # In a checkpoint from a bucket, kvstore names the bucket, and `path` beside kvstore
-  # names the folder. In both layouts, the folder is in the checkpoint's directory, also
-  # after a copy of the directory.
-  folder = leaf.get("path") or leaf["kvstore"]["path"]
-  folder = folder.strip("/").split("/")[-1]
-  return StoredArray(name, shape, directory, folder, dtype=leaf.get("dtype"))
 
 
 def read_arrays(

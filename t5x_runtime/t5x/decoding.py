@@ -335,8 +335,17 @@ def beam_search(
     alpha=alpha,
     cache_offset=cache_offset,
   )
+
+  def is_open(state):
+    # Log probabilities only fall and the penalty grows with length, so the best
+    # possible score of an open hypothesis is the current log probability at the full
+    # length.
+    best_open = state.live_logprobs[:, -1] / brevity_penalty(alpha, length)
+    worst_closed = jnp.min(state.finished_scores, axis=1)
+    return (state.cur_index < length) & jnp.any(worst_closed <= best_open)
+
   final = jax.lax.while_loop(
-    functools.partial(_beam_continues, length=length, alpha=alpha),
+    is_open,
     step_fn,
     _beam_init(inputs.shape[0], num_decodes, length, cache, cache_offset),
   )
@@ -360,15 +369,6 @@ def _beam_init(batch, beam, length, cache, offset) -> BeamState:
     finished_flags=jnp.zeros((batch, beam), jnp.bool_),
     cache=cache_map(lambda x: add_beam_dim(x, beam, offset), cache),
   )
-
-
-def _beam_continues(state: BeamState, *, length, alpha) -> jax.Array:
-  """Returns whether an open hypothesis can still displace a closed hypothesis."""
-  # Log probabilities only fall and the penalty grows with length, so the best possible
-  # score of an open hypothesis is the current log probability at the full length.
-  best_open = state.live_logprobs[:, -1] / brevity_penalty(alpha, length)
-  worst_closed = jnp.min(state.finished_scores, axis=1)
-  return (state.cur_index < length) & jnp.any(worst_closed <= best_open)
 
 
 def _beam_step(

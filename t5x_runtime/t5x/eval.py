@@ -90,7 +90,17 @@ def evaluate(
   list_file = epath.Path(output_dir) / f"eval.{dataset_cfg.mixture_or_task_name}.ckpt"
   done = set(list_file.read_text().split("\n")) if list_file.exists() else set()
   rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
-  for path in _checkpoints(restore_checkpoint_cfg, done):
+  paths = [restore_checkpoint_cfg.path]
+  if restore_checkpoint_cfg.mode == "all":
+    steps = checkpoints.all_steps(restore_checkpoint_cfg.path)
+    if not steps:
+      raise ValueError(
+        "RestoreCheckpointConfig.mode = 'all' needs a folder with checkpoints, got "
+        f"{paths[0]} without checkpoints. Give the parent folder of checkpoint_<step>."
+      )
+    paths = [str(checkpoints.step_dir(paths[0], step)) for step in steps]
+    paths = [path for path in paths if path not in done]
+  for path in paths:
     state, _ = utils.create_checkpoint_manager_and_restore(
       initializer, partitioner, restore_checkpoint_cfg, path, rng, use_orbax=use_orbax
     )
@@ -151,24 +161,6 @@ def _model_fns(model, batch_size, initializer, partitioner) -> dict[str, Callabl
     key = {} if name == "score_fn" else {"rng": jax.random.PRNGKey(0)}
     model_fns[name] = functools.partial(run, **key)
   return model_fns
-
-
-def _checkpoints(cfg: utils.RestoreCheckpointConfig, done: set[str]) -> Sequence[str]:
-  """Returns the checkpoints to evaluate, by increasing step.
-
-  Raises:
-    ValueError: if mode is all and the folder has no checkpoints.
-  """
-  if cfg.mode != "all":
-    return [cfg.path]
-  steps = checkpoints.all_steps(cfg.path)
-  if not steps:
-    raise ValueError(
-      "RestoreCheckpointConfig.mode = 'all' needs a folder with checkpoints, got "
-      f"{cfg.path} without checkpoints. Give the parent folder of checkpoint_<step>."
-    )
-  paths = [str(checkpoints.step_dir(cfg.path, step)) for step in steps]
-  return [path for path in paths if path not in done]
 
 
 def _main(argv: Sequence[str]) -> None:

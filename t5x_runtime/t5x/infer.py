@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 if __name__ == "__main__":
@@ -205,21 +205,20 @@ def _check(
     )
   if mode not in MODES:
     raise ValueError(f"infer.mode must be one of {MODES}, got {mode!r}.")
-  if not (isinstance(num_shards, int) and num_shards >= 1):
-    raise ValueError(f"num_shards must be a whole number >= 1, got {num_shards!r}.")
-  if not (isinstance(shard_id, int) and 0 <= shard_id < num_shards):
-    raise ValueError(
-      f"shard_id must be between 0 and num_shards - 1 = {num_shards - 1}, got "
-      f"{shard_id!r}. Give every job another shard_id, as --shard_id=0 and "
-      "infer.num_shards = 2."
-    )
   counts = {
+    "num_shards": num_shards,
     "checkpoint_period": checkpoint_period,
     "BATCH_SIZE": dataset_cfg.batch_size,
   }
   for name, count in counts.items():
     if not isinstance(count, int) or count < 1:
       raise ValueError(f"{name} must be a whole number of at least 1, got {count!r}.")
+  if not (isinstance(shard_id, int) and 0 <= shard_id < num_shards):
+    raise ValueError(
+      f"shard_id must be between 0 and num_shards - 1 = {num_shards - 1}, got "
+      f"{shard_id!r}. Give every job another shard_id, as --shard_id=0 and "
+      "infer.num_shards = 2."
+    )
   check_dataset(dataset_cfg)
 
 
@@ -259,14 +258,14 @@ def _write_chunks(
   count = first
   is_terminal = messages.stderr().isatty()
   on_terminal = is_terminal and jax.process_index() == 0 and not _is_quiet()
-  with Progress(total, shown=on_terminal) as progress:
+  with progress(total, shown=on_terminal) as report:
     for chunk, (texts, features) in enumerate(chunks(first), start=first):
       count = chunk + 1
       if hosts.from_first(files.is_done(chunk)):
         continue
       # The key depends only on the chunk, so a resumed run draws the same samples.
       rng = jax.random.fold_in(jax.random.PRNGKey(0), chunk)
-      inferences = infer_fn(features.enumerate(), rng, progress.report)
+      inferences = infer_fn(features.enumerate(), rng, report)
       if jax.process_index() == 0:
         files.write(chunk, len(inferences[0]), write_fn, inferences, texts)
         if not on_terminal:
@@ -275,8 +274,11 @@ def _write_chunks(
   return count
 
 
-class Progress:
-  """Shows the progress and the remaining time of a run; a context manager.
+@contextlib.contextmanager
+def progress(
+  total: int | None, shown: bool
+) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
+  """Shows the progress and the remaining time of a run.
 
   The bar appears after the first batch, because compilation may take minutes. The rates
   exclude the first batch.
@@ -284,51 +286,40 @@ class Progress:
   Args:
     total: number of the run's examples; None if unknown.
     shown: whether to show the bar.
+
+  Yields:
+    A function that records a finished batch, with the number of examples and the
+    auxiliary values. The bar shows rates of `tokens` and `target_calls`.
   """
+  bar = None
+  begin = tokens = calls = 0
 
-  def __init__(self, total: int | None, shown: bool):
-    self._total = total
-    self._shown = shown
-    self._bar: tqdm | None = None
-    self._begin = 0.0
-    self._tokens = 0
-    self._calls = 0
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *error):
-    if self._bar is not None:
-      self._bar.close()
-
-  def report(self, count: int, aux: Mapping[str, Any]) -> None:
-    """Records a finished batch.
-
-    Args:
-      count: number of examples in the batch.
-      aux: auxiliary values of the batch; the bar shows rates of `tokens` and
-        `target_calls`.
-    """
-    if self._bar is None:
-      self._begin = time.perf_counter()
-      self._bar = tqdm(
-        total=self._total,
+  def report(count, aux):
+    nonlocal bar, begin, tokens, calls
+    if bar is None:
+      begin = time.perf_counter()
+      bar = tqdm(
+        total=total,
         initial=count,
         unit=" examples",
-        disable=not self._shown,
+        disable=not shown,
         file=messages.stderr(),
         dynamic_ncols=True,
       )
       return
-    self._tokens += int(np.sum(aux.get("tokens", 0)))
-    self._calls += int(np.sum(aux.get("target_calls", 0)))
-    if self._calls:
-      rate = self._tokens / (time.perf_counter() - self._begin)
-      per_call = self._tokens / self._calls
-      self._bar.set_postfix_str(
-        f"{rate:.0f} tokens/s, {per_call:.2f} tokens/call", refresh=False
-      )
-    self._bar.update(count)
+    tokens += int(np.sum(aux.get("tokens", 0)))
+    calls += int(np.sum(aux.get("target_calls", 0)))
+    if calls:
+      rate = tokens / (time.perf_counter() - begin)
+      text = f"{rate:.0f} tokens/s, {tokens / calls:.2f} tokens/call"
+      bar.set_postfix_str(text, refresh=False)
+    bar.update(count)
+
+  try:
+    yield report
+  finally:
+    if bar is not None:
+      bar.close()
 
 
 def _say(message: str) -> None:
