@@ -104,6 +104,18 @@ class HashModel:
 
 
 @dataclasses.dataclass(frozen=True)
+class Similar(HashModel):
+  """A table that mostly agrees with the table of `model`."""
+
+  model: HashModel | None = None
+  noise: float = 0.6
+
+  @property
+  def table(self):
+    return self.model.table + self.noise * super().table
+
+
+@dataclasses.dataclass(frozen=True)
 class EasyAndHard(HashModel):
   """A draft with the target's logits in row 0 and different logits in later rows."""
 

@@ -34,7 +34,7 @@ def params(kind):
 
 
 def test_drafts_without_skipped_sublayers_are_accepted():
-  """The target is decoder-only; tests/test_ways.py tests an encoder-decoder."""
+  """The target is decoder-only; tests/test_table.py tests an encoder-decoder."""
   decoder = Decoder(network_for(TARGETS["gpt"]), LayerSkip((), GAMMA))
   info = networks.run(decoder, params("gpt"), INPUTS, ROOM, Sampling(0.8, top_k=5))
   info = info.statistics

@@ -40,8 +40,16 @@ DRAFTS = {
 }
 
 
-@pytest.mark.parametrize("rows", [ROWS - 3, ROWS + 4])
-@pytest.mark.parametrize("how", DRAFTS)
+@pytest.mark.parametrize(
+  ("how", "rows"),
+  [
+    ("draft model", ROWS - 3),
+    *(
+      pytest.param(how, ROWS + added, marks=pytest.mark.slow)
+      for how, added in zip(DRAFTS, (4, -3, 4, -3), strict=True)
+    ),
+  ],
+)
 def test_outputs_equal_plain_decoding(how, rows):
   target = model(tiny.TARGET, ROWS)
   words = DRAFTS[how](rows)

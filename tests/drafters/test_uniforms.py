@@ -1,10 +1,7 @@
 """Drafters and rules take exactly one uniform per decision, and reuse none."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import LEVELS, Sampling
@@ -12,124 +9,33 @@ from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding import loop
-from specdec_t5x.decoding.contracts import Drafter, decisions, decisions_of
-from specdec_t5x.decoding.decoder import Decoder
-from specdec_t5x.decoding.loop import generate
+from specdec_t5x.decoding.contracts import decisions, decisions_of
 from specdec_t5x.decoding.state import row_keys
-from specdec_t5x.drafters import cascade
-from specdec_t5x.drafters.draft_model import ChainDrafter
-from specdec_t5x.network.functional import network_for
-from specdec_t5x.network.heads import HeadsConfig
-from tests import networks, ways
-from tests.decoding.test_generate import assert_follows
-from tests.hash_model import sequence_probs, speculation
+from tests import table
+from tests.hash_model import speculation
 
 pytestmark = pytest.mark.slow
 
 ROWS = 2
 MESSAGE = r"Expected uniforms of {} decisions, .* got an array of shape"
-# Certain chains, and the likeliest tokens of a pruned tree, are not drawn.
-DRAWING = {
-  name: drafter
-  for name, drafter in ways.ON_TABLES.items()
-  if name != "pruned heads"
-  and (drafter.traits.independent or not isinstance(drafter, ChainDrafter))
-}
-OF_NETWORKS = ("layer skip", "parallel in a tree")
-
-
-def prepared(drafter):
-  """Returns a speculation and the first state."""
-  keys = row_keys(jax.random.key(0), ROWS)
-  if drafter in ways.ON_TABLES.values():
-    return speculation(ways.TARGET, drafter, RULES["traversal"], Sampling(), keys, 12)
-  target = network_for(ways.CONFIGS[0])
-  decoder = Decoder(target, drafter, RULES["traversal"])
-  params = {name: networks.sharp(x) for name, x in decoder.networks.items()}
-  inputs = jnp.ones((ROWS, 4), jnp.int32)
-  return networks.prepare(decoder, params, inputs, keys, Sampling(), 12, 1)
-
-
-def drafter_of(name):
-  if name in DRAWING:
-    return DRAWING[name]
-  config = HeadsConfig.of(ways.CONFIGS[0], ways.GAMMA)
-  return ways.WAYS[name].drafter({"parallel": network_for(config)})
-
-
-def shape_of(drafter, count):
-  """Returns the shape of a draft from `count` uniforms."""
-
-  def propose():
-    spec, state = prepared(drafter)
-    uniforms = jnp.full((ROWS, count, LEVELS), 0.5)
-    return drafter.propose(spec, state, uniforms)[0].tokens
-
-  return jax.eval_shape(propose).shape
-
-
-@pytest.mark.parametrize("name", [*DRAWING, *OF_NETWORKS])
-def test_a_drafter_takes_one_uniform_per_decision(name):
-  drafter = drafter_of(name)
-  count = decisions_of(drafter)
-  assert shape_of(drafter, count) == (ROWS, drafter.tree.size)
-  for other in (count - 1, count + 1):
-    with pytest.raises(ValueError, match=MESSAGE.format(count)):
-      shape_of(drafter, other)
+CASCADE = table.ROWS["cascade"].drafter(table.TABLES)
 
 
 def test_an_iteration_takes_uniforms_for_the_draft_and_for_the_rule():
-  drafter = DRAWING["cascade"]
-  count = decisions_of(drafter) + drafter.tree.size + 1
-  assert decisions(drafter) == count
+  """tests/test_table.py has the uniforms of every drafter."""
+  count = decisions_of(CASCADE) + CASCADE.tree.size + 1
+  assert decisions(CASCADE) == count
 
   def iterate(count):
+    keys = row_keys(jax.random.key(0), ROWS)
+    rule = RULES["traversal"]
+    started = speculation(table.TARGET, CASCADE, rule, Sampling(), keys, 12)
     uniforms = jnp.full((ROWS, count, LEVELS), 0.5)
-    return loop.step(*prepared(drafter), uniforms)[0].lengths
+    return loop.step(*started, uniforms)[0].lengths
 
   jax.eval_shape(lambda: iterate(count))
   with pytest.raises(ValueError, match=MESSAGE.format(count)):
     jax.eval_shape(lambda: iterate(count - 1))
-
-
-@dataclasses.dataclass(frozen=True)
-class Forgetful(Drafter):
-  """Forwards to another drafter, except for the number of decisions."""
-
-  drafter: Drafter
-
-  tree = property(lambda self: self.drafter.tree)
-  networks = property(lambda self: self.drafter.networks)
-
-  def start(self, *args):
-    return self.drafter.start(*args)
-
-  def propose(self, context, state, uniforms):
-    return self.drafter.propose(context, state, uniforms)
-
-  def commit(self, context, drafter_state, verdict, features):
-    return self.drafter.commit(context, drafter_state, verdict, features)
-
-
-def test_reused_uniforms_are_refused_and_would_change_the_distribution(monkeypatch):
-  """JAX clamps an index beyond an array's end and would reuse the last uniform."""
-  length = 4
-  rows = 10_000
-  expected = sequence_probs(ways.TARGET, Sampling(), length)
-
-  def samples():
-    keys = row_keys(jax.random.key(0), rows)
-    drafter = Forgetful(DRAWING["cascade"])
-    spec, state = speculation(
-      ways.TARGET, drafter, RULES["token"], Sampling(), keys, length
-    )
-    return np.asarray(jax.jit(lambda: generate(spec, state))().tokens)
-
-  with pytest.raises(ValueError, match="Expected uniforms of 40 decisions"):
-    samples()
-  monkeypatch.setattr(cascade, "check_uniforms", lambda *_: None)
-  with pytest.raises(AssertionError):
-    assert_follows(samples(), expected)
 
 
 def judged(rule, tree, count):

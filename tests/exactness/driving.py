@@ -98,7 +98,7 @@ def rule_probs(rule, setting):
     for prefix in enumeration.prefixes(setting)
     for path in explore(lambda world, p=prefix: iterate(world, setting, p))
   ]
-  inputs = [_rule_inputs(setting, *path) for path in paths]
+  inputs = [rule_inputs(setting, *path) for path in paths]
   count = len(setting.tree)
   drawn = uniforms_along([path for _, path in paths], (2 * count + 1,))[:, :, count:]
   columns = map(np.stack, zip(*inputs, strict=True))
@@ -129,7 +129,7 @@ def _probs_of_verdicts(setting, paths, verdicts):
   return enumeration.absorb(setting, lambda prefix: after.get(prefix, []))
 
 
-def _rule_inputs(setting, prefix, path):
+def rule_inputs(setting, prefix, path):
   """Returns target_probs and the proposal's fields of one path, as one row."""
   draft = path.result[0]
   count = len(setting.tree)
@@ -200,7 +200,7 @@ def loop_paths(loop, sampling):
   resumes = not isinstance(draft, HashHeads)
 
   def decode(world):
-    return lengths.decode(world, setting, policy, resumes)
+    return lengths.decode(world, [setting], policy, resumes)[0]
 
   return setting, list(explore(decode))
 

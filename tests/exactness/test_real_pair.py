@@ -78,6 +78,7 @@ def output_probs(params, inputs):
   }
 
 
+@pytest.mark.slow
 def test_samples_follow_the_enumerated_distribution():
   params = load()
   source = inputs()

@@ -13,7 +13,7 @@ from lab.trees import best_tree
 from specdec_t5x import api
 from specdec_t5x.core.tree import Tree, chain
 from tests.benchmarks.conftest import named
-from tests.exactness.trees import canonical
+from tests.exactness.test_trees import canonical
 from tests.lab.conftest import ran
 
 
