@@ -217,6 +217,12 @@ def sequence_probs(model, sampling, max_length):
   return {o + (0,) * (max_length - len(o)): mass for o, mass in outputs.items()}
 
 
+def output_lengths(tokens):
+  """Returns lengths up to EOS; token 0 is part of the table's vocabulary."""
+  is_end = tokens == 1
+  return np.where(is_end.any(1), is_end.argmax(1) + 1, tokens.shape[1])
+
+
 def plain(target, sampling, keys, max_length, eos_id=1, block=1):
   """Returns the outputs of plain decoding, with a row per key."""
   ctx, state = speculation(

@@ -53,7 +53,7 @@ TABLES = {
 # ---- Tiny networks. ----
 
 # The target and the draft model.
-CONFIGS = tiny.config(1, 16, vocab_size=12), tiny.config(1, 8, vocab_size=12)
+CONFIGS = tiny.config(1, 16, vocab_size=16), tiny.config(1, 8, vocab_size=16)
 
 
 @functools.cache
@@ -77,6 +77,10 @@ def models(
     "blockwise": head("blockwise", hidden_dim=8),
     "parallel": parallel(),
     "eagle": parallel(kind="eagle"),
+    # Networks with another number of padding rows.
+    "fewer": dataclasses.replace(draft, vocab_size=size - 1),
+    "more": dataclasses.replace(draft, vocab_size=size + 1),
+    "fewer medusa": head("medusa", vocab_size=size - 1),
   }
   found = {name: Model(network_for(x), drawn(x)) for name, x in configs.items()}
   table, params = estimate([[2, 3, 2, 5, 1], [4, 3, 2, 1], [5, 4, 2, 3, 1]], size, 3)
@@ -91,15 +95,19 @@ def models(
   return found
 
 
-def drawn(config: Any) -> Any:
+def target() -> Model:
+  """Returns the target, with outputs that vary and end at several places."""
+  return Model(network_for(CONFIGS[0]), drawn(CONFIGS[0], seed=32))
+
+
+def drawn(config: Any, seed: int = 29) -> Any:
   """Returns parameters drawn with NumPy: an initializer would be compiled."""
-  return drawn_like(dict(abstract_state(network_for(config)).params))
+  return drawn_like(dict(abstract_state(network_for(config)).params), seed)
 
 
-def drawn_like(shapes: Any) -> Any:
+def drawn_like(shapes: Any, seed: int = 29) -> Any:
   """Returns parameters with the shapes."""
-  # With this seed, outputs of the target in CONFIGS vary and end at several places.
-  draw = np.random.default_rng(29).normal
+  draw = np.random.default_rng(seed).normal
 
   # Vectors are scales of layer norms.
   def draw_leaf(x):
@@ -197,6 +205,15 @@ ROWS = {
     lambda n: TreeDraft(n["draft"], delayed(0, 2, GAMMA)),
     rule="kseq",
     macros={"NUM_CANDIDATES": 2, "VERIFICATION": "kseq"},
+  ),
+  "draft model with a row less": _on_networks(
+    lambda n: DraftModel(n["fewer"], GAMMA), "fewer", gin=None
+  ),
+  "tree with a row more": _on_networks(
+    lambda n: TreeDraft(n["more"], delayed(0, 2, GAMMA)), "more", "kseq", gin=None
+  ),
+  "heads with a row less": _on_networks(
+    lambda n: HeadDraft(n["fewer medusa"]), "fewer medusa", "traversal", gin=None
   ),
   "ngram": _on_networks(
     lambda n: DraftModel(n["ngrams"], GAMMA), "ngrams", gin=("drafters/ngram",)

@@ -5,28 +5,31 @@ draft, a rest, a refilled row or a neighbour would therefore be a different toke
 """
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
-from specdec_t5x import Model
 from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.core.tree import delayed
-from specdec_t5x.decoding.contracts import decisions_of
+from specdec_t5x.core.tree import chain, delayed
+from specdec_t5x.core.types import Proposal
+from specdec_t5x.decoding.contracts import decisions, decisions_of
 from specdec_t5x.decoding.decoder import Decoder
-from specdec_t5x.decoding.loop import generate
+from specdec_t5x.decoding.loop import generate, step
 from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.policies import CostAware
 from specdec_t5x.ways import WAYS
 from tests import hash_model, networks, table
-from tests.decoding.test_generate import assert_follows, output_lengths
-from tests.hash_model import HashModel, sequence_probs, speculation
+from tests.hash_model import HashModel, output_lengths, sequence_probs, speculation
+from tests.t5x_bridge import tiny
 from tests.test_policies import Alternating, watch
 
 COUPLED = Sampling(coupled=True)
@@ -127,17 +130,24 @@ def test_a_perfect_draft_is_accepted_in_full():
 
 @pytest.mark.parametrize("name", each(table.ON_TABLES, QUICK))
 def test_samples_have_statistics_and_depend_on_no_other_row(name):
-  """The rule is the row's rule; five rows are decoded again among copies."""
+  """The rule is the row's rule; some rows are decoded again among other neighbours."""
   rule = table.ROWS[name].rule
   drafter = drafter_of(name)
   run = jax.jit(lambda keys: generate(*started(drafter, rule, Sampling(), keys)))
   found = run(KEYS)
-  few = run(jnp.tile(KEYS[:5], ROWS // 5))
+  order = np.random.default_rng(0).integers(ROWS // 4, size=ROWS)
+  again = run(KEYS[order])
   assert len(np.unique(found.tokens, axis=0)) > 50
-  np.testing.assert_array_equal(found.tokens[:5], few.tokens[:5])
+  np.testing.assert_array_equal(again.tokens, found.tokens[order])
   info = found.statistics
   np.testing.assert_array_equal(info.emitted, output_lengths(np.asarray(found.tokens)))
   np.testing.assert_allclose(info.log_prob, found.scores, rtol=1e-5)
+  p = table.TARGET.distribution(Sampling())
+  for row, length, score in zip(
+    found.tokens[:9].tolist(), info.emitted, found.scores, strict=False
+  ):
+    probs = [p(tuple(row[:i]))[row[i]] for i in range(length)]
+    assert score == pytest.approx(np.log(probs).sum(), rel=1e-4)
   # Each call adds a token of the target, unless the draft ended the output.
   surplus = np.asarray(info.accepted + info.target_calls - info.emitted)
   assert set(surplus) == {0, 1}
@@ -177,15 +187,42 @@ def test_rests_are_between_drafts_or_after_the_last_draft(name):
   assert (rests == sorted(rests)) == (not drafter.traits.resumes)
 
 
-@pytest.mark.slow
-def test_samples_of_a_resting_batch_follow_the_enumerated_distribution():
+@pytest.mark.parametrize(
+  "policy",
+  [Fixed(), pytest.param(Alternating(), marks=pytest.mark.slow)],
+  ids=["fixed", "with rests"],
+)
+def test_samples_follow_the_enumerated_distribution(policy):
   """A chi-squared test at level 0.001, with the same draws in every run."""
   keys = row_keys(jax.random.key(0), 20_000)
   drafter = drafter_of("draft model")
-  decoded = decode(drafter, "token", Sampling(), keys, Alternating(), max_length=5)
+  decoded = decode(drafter, "token", Sampling(), keys, policy, max_length=5)
   expected = sequence_probs(table.TARGET, Sampling(), 5)
   assert_follows(np.asarray(decoded.tokens), expected)
   assert 0 < decoded.statistics.accepted.sum() < decoded.statistics.drafted.sum()
+
+
+def assert_follows(outputs, distribution, level=1e-3):
+  """Applies a chi-squared test, with rare outcomes pooled."""
+  seen, counts = np.unique(outputs, axis=0, return_counts=True)
+  observed = {tuple(o): c for o, c in zip(seen.tolist(), counts, strict=True)}
+  assert set(observed) <= {o for o, p in distribution.items() if p > 0}
+  expected = np.array(list(distribution.values())) * len(outputs)
+  found = np.array([observed.get(o, 0) for o in distribution])
+  rare = expected < 10
+  expected = np.append(expected[~rare], expected[rare].sum())
+  found = np.append(found[~rare], found[rare].sum())
+  keep = expected > 0
+  expected = expected[keep]
+  found = found[keep]
+  assert stats.chisquare(found, expected * found.sum() / expected.sum()).pvalue > level
+
+
+def test_chi_squared_test_can_fail():
+  distribution = {(2,): 0.5, (3,): 0.5}
+  outputs = np.where(np.arange(20_000)[:, None] < 10_400, 2, 3)
+  with pytest.raises(AssertionError):
+    assert_follows(outputs, distribution)
 
 
 # ---- Tiny networks. ----
@@ -198,8 +235,6 @@ ROOM = 10
 
 def run(name, sampling, slots=0, **words):
   """Decodes the inputs with a row's drafter, or plainly without a name."""
-  config = table.CONFIGS[0]
-  target = Model(network_for(config), table.drawn(config))
   drafter, drafts = None, {}
   if name:
     row, found = table.ROWS[name], table.models()
@@ -207,7 +242,7 @@ def run(name, sampling, slots=0, **words):
     drafts = {own: found[model] for own, model in row.networks.items()}
     words = {"policy": resting(drafter), **words}
   words |= {"inputs": INPUTS, "room": ROOM, "sampling": sampling, "slots": slots}
-  return networks.decode(target, drafts or None, drafter, **words)
+  return networks.decode(table.target(), drafts or None, drafter, **words)
 
 
 @functools.cache
@@ -253,16 +288,30 @@ def test_networks_give_greedy_outputs(name):
 
 @pytest.mark.slow
 def test_a_coupled_rule_couples_samples_with_and_without_drafts():
-  network = network_for(table.CONFIGS[0])
-  params = {"target": table.drawn(network.config)}
-  rule = RULES["coupled"]
-  plain_decoder = Decoder(network, rule=rule)
-  found = networks.run(plain_decoder, params, INPUTS, ROOM, Sampling())
+  target = table.target()
+  decoder = Decoder(target.network, rule=RULES["coupled"])
+  params = {"target": target.params}
+  found = networks.run(decoder, params, INPUTS, ROOM, Sampling())
   same_tokens(found, plain_run(COUPLED))
   same_tokens(run("draft model", Sampling(), rule="coupled"), plain_run(COUPLED))
 
 
+@pytest.mark.parametrize(("rows", "most"), [(59, 4), (128, 8)])
+def test_a_draft_of_another_vocabulary_is_refused(rows, most):
+  """Rows of the table draft with up to `most` padding rows more or less."""
+  target, draft = (network_for(tiny.config(1, 8, vocab_size=x)) for x in (64, rows))
+  message = (
+    "Target and draft must share a vocabulary, but the target's vocab_size is 64 "
+    f"and the draft's is {rows}. Use a draft with the target's vocabulary; padding "
+    f"rows may differ by up to {most}."
+  )
+  with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    Decoder(target, DraftModel(draft))
+
+
 # ---- Uniforms: one per decision, and none twice. ----
+
+MESSAGE = "Expected uniforms of {} decisions, .* got an array of shape"
 
 
 def drafted_shape(name, drafter, count):
@@ -272,11 +321,11 @@ def drafted_shape(name, drafter, count):
     if name in table.ON_TABLES:
       ctx, state = started(drafter, "traversal", Sampling(), KEYS[:2])
     else:
-      target = network_for(table.CONFIGS[0])
-      decoder = Decoder(target, drafter, RULES["traversal"])
+      target = table.target()
+      decoder = Decoder(target.network, drafter, RULES["traversal"])
       found = table.models()
       params = {x: found[y].params for x, y in table.ROWS[name].networks.items()}
-      params["target"] = table.drawn(table.CONFIGS[0])
+      params["target"] = target.params
       params = jax.tree.map(jnp.asarray, params)
       ctx, state = networks.prepare(
         decoder, params, INPUTS[:2], KEYS[:2], Sampling(), ROOM, 1
@@ -300,8 +349,71 @@ def test_a_drafter_takes_one_uniform_per_decision(name):
   count = decisions_of(drafter)
   assert drafted_shape(name, drafter, count) == (2, drafter.tree.size)
   for other in (count - 1, count + 1):
-    with pytest.raises(ValueError, match=f"Expected uniforms of {count} decisions, "):
+    with pytest.raises(ValueError, match=MESSAGE.format(count)):
       drafted_shape(name, drafter, other)
+
+
+def test_an_iteration_takes_uniforms_for_the_draft_and_for_the_rule():
+  drafter = drafter_of("cascade")
+  count = decisions_of(drafter) + drafter.tree.size + 1
+  assert decisions(drafter) == count
+
+  def iterate(count):
+    uniforms = jnp.full((2, count, LEVELS), 0.5)
+    begun = started(drafter, "traversal", Sampling(), KEYS[:2])
+    return step(*begun, uniforms)[0].lengths
+
+  jax.eval_shape(lambda: iterate(count))
+  with pytest.raises(ValueError, match=MESSAGE.format(count)):
+    jax.eval_shape(lambda: iterate(count - 1))
+
+
+def judged(rule, tree, count):
+  """Returns the shape of a verdict from `count` uniforms."""
+  size = tree.size
+  shape = (2, tree.size)
+  proposal = Proposal(
+    jnp.zeros(shape, jnp.int32),
+    jnp.full((*shape, 3), 1 / 3),
+    jnp.ones(shape, bool),
+    tree,
+  )
+  probs = jnp.full((2, size + 1, 3), 1 / 3)
+  uniforms = jnp.zeros((2, count, 2))
+  return jax.eval_shape(lambda: rule.verify(probs, proposal, uniforms).last).shape
+
+
+# The remaining rules compare tokens, and draw nothing.
+READING = sorted(set(RULES) - {"greedy", "top_k", "distance"})
+TREES = [(name, delayed(1, 2, 3)) for name in READING if RULES[name].takes_trees]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("name", "tree"),
+  [*((name, chain(3)) for name in READING), *TREES],
+  ids=lambda part: part if isinstance(part, str) else f"{part.size} nodes",
+)
+def test_a_rule_takes_one_uniform_per_node_and_one_more(name, tree, unchecked):
+  rule = RULES[name]
+  assert judged(rule, tree, tree.size + 1) == (2,)
+  for count in (tree.size, 1, tree.size + 2):
+    with pytest.raises(ValueError, match=MESSAGE.format(tree.size + 1)):
+      judged(rule, tree, count)
+
+
+@pytest.mark.parametrize("name", sorted(set(RULES) - set(READING)))
+def test_rules_that_draw_nothing_read_no_uniforms(name):
+  rule = RULES[name]
+
+  @jax.jit
+  def verdict(fill):
+    proposal = Proposal.chain(jnp.array([[0]]), None, 1)
+    uniforms = jnp.full((1, 2, LEVELS), fill)
+    found = rule.verify(jnp.eye(3)[None, :2], proposal, uniforms)
+    return found.last, found.next_token
+
+  assert verdict(0.0) == verdict(jnp.nan)
 
 
 def test_a_knob_s_check_accepts_the_default():

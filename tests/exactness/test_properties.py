@@ -68,20 +68,23 @@ def drafted(tree):
 def test_verdicts_are_possible_and_depend_on_their_row_alone(name):
   tree = delayed(0, 2, GAMMA) if RULES[name].takes_trees else chain(GAMMA)
   inputs = drafted(tree)
-  p, proposal, _ = inputs
   verify = jax.jit(RULES[name].verify)
   verdict = verify(*inputs)
-  rows, node = np.arange(ROWS), np.asarray(verdict.last)
+  p, tokens, is_valid, last, next_token = map(
+    np.asarray,
+    (inputs[0], inputs[1].tokens, inputs[1].is_valid, verdict.last, verdict.next_token),
+  )
+  rows, node = np.arange(ROWS), last
   # The target could produce every accepted or drawn token.
-  assert (p[rows, node, verdict.next_token] > 0).all()
+  assert (p[rows, node, next_token] > 0).all()
   assert np.unique(node).size > GAMMA
   while node.any():
     rows, node = rows[node > 0], node[node > 0]
     parent = np.array(tree.parents)[node - 1]
-    assert proposal.is_valid[rows, node - 1].all()
-    assert (p[rows, parent, proposal.tokens[rows, node - 1]] > 0).all()
+    assert is_valid[rows, node - 1].all()
+    assert (p[rows, parent, tokens[rows, node - 1]] > 0).all()
     node = parent
   order = np.random.default_rng(2).permutation(ROWS)
   again = verify(*jax.tree.map(lambda x: x[order], inputs))
-  np.testing.assert_array_equal(again.last, verdict.last[order])
-  np.testing.assert_array_equal(again.next_token, verdict.next_token[order])
+  np.testing.assert_array_equal(again.last, last[order])
+  np.testing.assert_array_equal(again.next_token, next_token[order])

@@ -19,11 +19,14 @@ from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.drafters.siblings import SIBLINGS
 from tests.exactness import distributions
-from tests.exactness.driving import PLACES, assert_all_are, rule_inputs, uniforms_along
+from tests.exactness.driving import (
+  PLACES,
+  assert_all_are,
+  probs_of_verdicts,
+  rule_rows,
+)
 from tests.exactness.enumeration import (
   Setting,
-  absorb,
-  cut,
   explore,
   iterate,
   target_probs,
@@ -66,54 +69,18 @@ def setting_of(rule, siblings, sampling, parents):
   return Setting(*models, JUDGES[rule], parents, room, siblings=siblings)
 
 
-def rows_of(setting, paths):
-  """Returns target_probs, the proposal's fields, parents and uniforms of every path.
-
-  Nodes beyond the tree are invalid, and hold garbage.
-  """
-  count = len(setting.tree)
-  beyond = MOST - count
-  uniforms = uniforms_along(paths, (2 * count + 1,))[:, :, count:]
-  uniforms = np.insert(uniforms, [count] * beyond, 0.5, axis=2)
-  inputs = [rule_inputs(setting, (), path) for path in paths]
-  columns = [np.stack(column) for column in zip(*inputs, strict=True)]
-  garbage = 0.7, 2, 0.7, False
-  columns = [
-    np.insert(column, [column.shape[1]] * beyond, value, axis=1)
-    for column, value in zip(columns, garbage, strict=True)
-  ]
-  parents = np.pad(setting.tree, (0, beyond), mode="edge")
-  columns.append(np.tile(parents, (len(paths), 1)))
-  columns = [np.concatenate([column] * PLACES) for column in columns]
-  return [*columns, np.concatenate(uniforms)]
-
-
-def probs_of(setting, paths, verdicts):
-  """Returns the distribution of outputs, an iteration and then the target alone."""
-  after = []
-  for (last, next_token), path in zip(verdicts.tolist(), paths, strict=True):
-    # An invalid node must not be accepted. Accepting the node would lose mass.
-    if (drafted := path.result[0].paths.get(last)) is not None:
-      after.append((cut((*drafted, next_token), setting), path.probability))
-
-  def step(prefix):
-    p = setting.target(prefix)
-    return (
-      [((*prefix, x), p[x]) for x in np.flatnonzero(p).tolist()] if prefix else after
-    )
-
-  return absorb(setting, step)
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind[0]}-{kind[1]}")
 def test_outputs_have_the_target_s_distribution_on_every_tree(kind):
   rule, siblings, _ = kind
   settings = [setting_of(*kind, parents) for parents in EVERY_TREE]
-  paths = [
-    list(explore(lambda world, setting=setting: iterate(world, setting, ())))
-    for setting in settings
-  ]
-  parts = [rows_of(*each) for each in zip(settings, paths, strict=True)]
+  paths = []
+  parts = []
+  for setting in settings:
+    explored = explore(lambda world, setting=setting: iterate(world, setting, ()))
+    paths.append([((), path) for path in explored])
+    *columns, uniforms = rule_rows(setting, paths[-1], MOST)
+    parents = np.pad(setting.tree, (0, MOST - len(setting.tree)), mode="edge")
+    parts.append((*columns, np.tile(parents, (len(uniforms), 1)), uniforms))
   columns = [jnp.asarray(np.concatenate(x)) for x in zip(*parts, strict=True)]
 
   @jax.jit
@@ -123,12 +90,16 @@ def test_outputs_have_the_target_s_distribution_on_every_tree(kind):
     verdict = RULES[rule].verify(p, proposal, uniforms)
     return jnp.stack([verdict.last, verdict.next_token], axis=1)
 
-  verdicts = np.asarray(verify(*columns))
   ends = np.cumsum([PLACES * len(each) for each in paths])[:-1]
-  for setting, own, found in zip(
-    settings, paths, np.split(verdicts, ends), strict=True
-  ):
-    by_place = [probs_of(setting, own, each) for each in np.split(found, PLACES)]
+  verdicts = np.split(np.asarray(verify(*columns)), ends)
+  for setting, own, found in zip(settings, paths, verdicts, strict=True):
+
+    def then(prefix, p=setting.target):
+      return [((*prefix, x), p(prefix)[x]) for x in np.flatnonzero(p(prefix)).tolist()]
+
+    by_place = [
+      probs_of_verdicts(setting, own, each, then) for each in np.split(found, PLACES)
+    ]
     assert_all_are(by_place, target_probs(setting))
 
 

@@ -24,7 +24,7 @@ from specdec_t5x.network.functional import extend_fn, network_for, without_fn
 from specdec_t5x.training.state import initial_params
 from tests import networks
 from tests.benchmarks.conftest import TARGET, named
-from tests.drafters import test_layer_skip as of_layer_skip
+from tests.drafters.test_quantized import TARGETS, cache_of, model
 from tests.lab.conftest import ran
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -82,12 +82,15 @@ def study_of(config, params):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", of_layer_skip.TARGETS)
-def test_a_gate_of_zero_equals_skipping(kind):
-  network = network_for(of_layer_skip.TARGETS[kind])
-  cache = of_layer_skip.cache_of(kind)
-  params = of_layer_skip.params(kind)["target"]
-  skip = of_layer_skip.SKIPS[kind]
+@pytest.mark.parametrize(
+  ("kind", "skip"),
+  [("t5", ("self_0", "cross_1", "mlp_0")), ("gpt", ("self_0", "mlp_0"))],
+  ids=["t5", "gpt"],
+)
+def test_a_gate_of_zero_equals_skipping(kind, skip):
+  network = network_for(TARGETS[kind])
+  cache = cache_of(kind)
+  params = model(kind).params
   block = jnp.array([[0, 5, 9, 3], [0, 7, 7, 2], [0, 2, 4, 6]])
 
   @jax.jit

@@ -45,14 +45,6 @@ def test_no_tree_gives_more_tokens_per_call(seed):
     assert tokens_per_call(tree, acceptance) == pytest.approx(max(every))
 
 
-def test_tokens_per_call_by_hand():
-  acceptance = np.array([[0.5, 0.25], [0.4, 0.1]])
-  assert tokens_per_call(chain(2), acceptance) == pytest.approx(1 + 0.5 + 0.5 * 0.4)
-  tree = Tree((0, 0, 1, 1, 2))
-  expected = 1 + 0.5 + 0.25 + 0.5 * (0.4 + 0.1) + 0.25 * 0.4
-  assert tokens_per_call(tree, acceptance) == pytest.approx(expected)
-
-
 def test_depth_and_ranks_are_limited_to_the_measurements():
   acceptance = falling(1, depths=2, ranks=2)
   tree = best_tree(acceptance, 6)
