@@ -105,6 +105,18 @@ class HashModel:
 
 
 @dataclasses.dataclass(frozen=True)
+class Similar(HashModel):
+  """A table that mostly agrees with the table of `model`."""
+
+  model: HashModel | None = None
+  noise: float = 0.6
+
+  @property
+  def table(self):
+    return self.model.table + self.noise * super().table
+
+
+@dataclasses.dataclass(frozen=True)
 class EasyAndHard(HashModel):
   """A draft with the target's logits in row 0 and different logits in later rows."""
 
@@ -204,6 +216,12 @@ def sequence_probs(model, sampling, max_length):
   distribution = model.distribution(sampling)
   outputs = target_probs(Setting(distribution, distribution, None, (), max_length))
   return {o + (0,) * (max_length - len(o)): mass for o, mass in outputs.items()}
+
+
+def output_lengths(tokens):
+  """Returns lengths up to EOS; token 0 is part of the table's vocabulary."""
+  is_end = tokens == 1
+  return np.where(is_end.any(1), is_end.argmax(1) + 1, tokens.shape[1])
 
 
 def plain(target, sampling, keys, max_length, eos_id=1, block=1):

@@ -25,7 +25,7 @@ from specdec_t5x.drafters.of_target import LayerSkip, Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.network.functional import network_for
-from tests import ways
+from tests import table
 from tests.t5x_bridge import tiny, tiny_gpt
 
 INPUTS = tiny.sentences(5, seed=4)
@@ -170,7 +170,7 @@ def test_a_drafter_s_gamma_is_drafted_at_any_cost(setup, drafter, gamma, monkeyp
 
 def test_a_decoder_only_target_continues_prompts(paths):
   target, draft = (
-    api.Model(network_for(config), ways.drawn(config))
+    api.Model(network_for(config), table.drawn(config))
     for config in (tiny_gpt.TARGET, tiny_gpt.DRAFT)
   )
   generate = functools.partial(
@@ -299,7 +299,7 @@ def test_a_relative_path_may_be_left(paths, monkeypatch, tmp_path):
 @pytest.mark.parametrize("drafter", ["quantized", None])
 def test_a_model_with_other_parameters_derives_anew(setup, drafter):
   target, _, vocabulary = setup
-  other = api.Model(target.network, ways.drawn(tiny.TARGET))
+  other = api.Model(target.network, table.drawn(tiny.TARGET))
   words = {"drafter": drafter, **({"gamma": 3} if drafter else {})}
 
   def decode(target):

@@ -17,7 +17,7 @@ from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.hugging_face import generation
 from specdec_t5x.hugging_face.generation import Generation
 from specdec_t5x.network.functional import network_for
-from tests import ways
+from tests import table
 from tests.t5x_bridge import tiny, tiny_gpt
 
 TEXTS = tiny.sentences(2, seed=6)
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory):
   target, draft = (
-    api.Model(network_for(config), ways.drawn(config))
+    api.Model(network_for(config), table.drawn(config))
     for config in (tiny.TARGET, tiny.DRAFT)
   )
   vocabulary = tiny.train_vocabulary(tmp_path_factory.mktemp("arguments"))
@@ -120,7 +120,7 @@ def test_an_encoder_needs_a_token(setup, inputs):
 @pytest.mark.parametrize("inputs", [[[]], [[], [5]], np.zeros((2, 3), int)], ids=str)
 def test_a_decoder_only_prompt_may_be_empty(setup, inputs):
   config = tiny_gpt.TARGET
-  target = api.Model(network_for(config), ways.drawn(config))
+  target = api.Model(network_for(config), table.drawn(config))
   words = {"vocabulary": setup["vocabulary"], **SIZES}
   outputs = specdec_t5x.generate(inputs, target, None, **words)
   assert outputs[0] == specdec_t5x.generate([""], target, None, **words)[0]

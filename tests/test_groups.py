@@ -14,7 +14,7 @@ from specdec_t5x.groups import Group, grouped, rows_for
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.vocabularies.opening import open_vocabulary
 from specdec_t5x.ways import assembled
-from tests import ways
+from tests import table
 from tests.t5x_bridge import tiny, tiny_gpt
 
 TEXTS = tiny.sentences(4, seed=6)
@@ -38,7 +38,7 @@ def models(kind):
   configs = (
     (tiny.TARGET, tiny.DRAFT) if kind == "t5" else (tiny_gpt.TARGET, tiny_gpt.DRAFT)
   )
-  return [api.Model(network_for(config), ways.drawn(config)) for config in configs]
+  return [api.Model(network_for(config), table.drawn(config)) for config in configs]
 
 
 def shapes_of(monkeypatch):

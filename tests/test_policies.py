@@ -28,8 +28,13 @@ from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.ways import policy_for
-from tests.decoding.test_generate import output_lengths
-from tests.hash_model import HashHeads, HashModel, python_loop, speculation
+from tests.hash_model import (
+  HashHeads,
+  HashModel,
+  output_lengths,
+  python_loop,
+  speculation,
+)
 from tests.t5x_bridge import tiny
 
 TARGET, DRAFT = (HashModel(seed, vocab_size=6, eos_bias=-1.0) for seed in (1, 2))

@@ -48,7 +48,7 @@ def make(args: argparse.Namespace) -> Table:
     key = {**_compilers(args.topology), **vars(piece)}
 
     def run(piece=piece):
-      return _compiled(piece, target)
+      return cost_of(piece, target)
 
     cost = cells.get(key, run)
     if REFUSED in cost:
@@ -87,7 +87,7 @@ def _pieces(args) -> Iterator[Piece]:
         yield piece("encoder", size, 0, batch)
 
 
-def _compiled(piece, device):
+def cost_of(piece, device):
   """Returns the cost of a piece, or the compiler's error if memory is exhausted."""
   print(piece, file=sys.stderr, flush=True)
   try:

@@ -42,8 +42,8 @@ TPUS = {
   "v5p": Device("TPU v5p", 2765e9, 459e12, 1.75e9),
   "v6e": Device("TPU v6e", 1640e9, 918e12, 1.75e9),
 }
-_READ = 2**30  # Bytes.
-_SIDE = 4096  # Rows and columns of the matrices.
+READ = 2**30  # Bytes.
+SIDE = 4096  # Rows and columns of the matrices.
 _RUNS = 7
 
 
@@ -53,16 +53,16 @@ def measured(dtype: str) -> Device:
   The bandwidth is the best of a few sums over a gigabyte. The peak is the best of a few
   products of 4096 x 4096 matrices.
   """
-  square = jnp.ones((_SIDE, _SIDE), dtype)
+  square = jnp.ones((SIDE, SIDE), dtype)
   product = jax.jit(jnp.dot)
   multiply = _least(lambda _: product(square, square))
   name = f"{jax.devices()[0].device_kind}, measured"
-  return Device(name, _READ / _least(_reading(dtype)), 2 * _SIDE**3 / multiply)
+  return Device(name, READ / _least(_reading(dtype)), 2 * SIDE**3 / multiply)
 
 
 def _reading(dtype) -> Callable[[Any], Any]:
   kind = jnp.dtype(dtype)
-  numbers = jnp.ones(_READ // kind.itemsize, kind)
+  numbers = jnp.ones(READ // kind.itemsize, kind)
   total = jax.jit(lambda x: x.sum(dtype=jnp.float32))
   return lambda _: total(numbers)
 

@@ -41,8 +41,8 @@ def make(args: argparse.Namespace) -> Table:
   cells = Cells(args.output)
   results = {}
   for loss in (None, *args.losses):
-    serve = functools.partial(_serve, args, models, domains, eos_id, loss)
-    results[loss or CONTROL] = cells.get(_key(args, models, domains, loss), serve)
+    measure = functools.partial(serve, args, models, domains, eos_id, loss)
+    results[loss or CONTROL] = cells.get(_key(args, models, domains, loss), measure)
   control = results[CONTROL]
   rows = [row for way in results for row in _rows(args, way, results[way], control)]
   times = [
@@ -113,7 +113,7 @@ class _Clocked(Learner):
     self.seconds += time.perf_counter() - start
 
 
-def _serve(args, models, domains, eos_id, loss) -> dict[str, dict]:
+def serve(args, models, domains, eos_id, loss) -> dict[str, dict]:
   """Returns the counts per request and the seconds of each domain."""
   target, draft = models
   learner = _Clocked(draft.network, draft.params, _online(args, loss))

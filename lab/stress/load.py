@@ -94,7 +94,7 @@ class Load:
   ):
     target, draft = (Checkpoint.open(pair[x]).network() for x in ("target", "draft"))
     partitioner = partitioning.PjitPartitioner(num_partitions=1)
-    self._inputs, self._settings, self._replays = inputs, settings, replays
+    self.inputs, self._settings, self._replays = inputs, settings, replays
     self._random = np.random.default_rng(0)
     self._vocab_size = target.config.vocab_size
     self._infer = {}
@@ -114,7 +114,7 @@ class Load:
     self.counts = collections.Counter()
     self.mistakes: list[str] = []
     self.resources: list[tuple[int, int, int]] = []  # Bytes, JAX arrays, open files.
-    self._expected = self._decode(PLAIN, np.arange(len(inputs)), 0)[0]
+    self.expected = self._decode(PLAIN, np.arange(len(inputs)), 0)[0]
     self._first = {}
     for setting in settings:
       rows = self._drawn(setting)
@@ -153,18 +153,18 @@ class Load:
       self.counts["sampled"] += len(tokens)
     else:
       self.counts["greedy"] += len(tokens)
-      wrong = rows[(tokens != self._expected[rows]).any(axis=1)]
+      wrong = rows[(tokens != self.expected[rows]).any(axis=1)]
       broken += [f"the output of input {row} is not the plain output" for row in wrong]
     self.mistakes += [f"{setting}: {text}" for text in broken]
 
   def _drawn(self, setting) -> np.ndarray:
     # Up to two batches; the last batch may be partial.
     count = self._random.integers(1, 2 * setting[2] + 1)
-    return self._random.choice(len(self._inputs), count)
+    return self._random.choice(len(self.inputs), count)
 
   def _decode(self, setting, rows, number):
     """Returns tokens [n, T] and statistics [n], by T5X's function for a chunk."""
-    inputs = self._inputs[rows]
+    inputs = self.inputs[rows]
     blank = np.zeros((len(rows), LENGTH), np.int32)
     features = {"encoder_input_tokens": inputs, "decoder_input_tokens": blank}
     examples = tf.data.Dataset.from_tensor_slices(features).enumerate()

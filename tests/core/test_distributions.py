@@ -11,7 +11,6 @@ from specdec_t5x.core.distributions import (
   argmax,
   certain_log_prob,
   draw,
-  residual,
   sample,
 )
 from specdec_t5x.native import library
@@ -120,30 +119,11 @@ def test_impossible_tokens_stay_impossible():
     assert p[1] == p[3] == 0
 
 
-def test_residual_is_the_normalised_excess():
-  p = jnp.array([0.5, 0.3, 0.2])
-  q = jnp.array([0.2, 0.2, 0.6])
-  np.testing.assert_allclose(residual(p, q), [0.75, 0.25, 0], atol=1e-6)
-
-
-def test_residual_without_mass_is_p():
-  p = jnp.array([0.5, 0.5, 0.0])
-  np.testing.assert_array_equal(residual(p, p), p)
-
-
 def test_acceptance_mass_is_one_minus_half_the_l1_distance():
   p, q = np.random.default_rng(0).dirichlet(np.ones(7), size=2).astype(np.float32)
   expected = 1 - np.abs(p - q).sum() / 2
   beta = acceptance_mass(jnp.asarray(p), jnp.asarray(q))
   np.testing.assert_allclose(beta, expected, rtol=1e-6)
-
-
-def test_sample_inverts_the_cumulative_distribution():
-  counts = [100, 0, 250, 650]
-  # The midpoints of 1,000 equal intervals hit token x exactly 1000 p(x) times.
-  uniforms = (jnp.arange(1000)[:, None] + 0.5) / 1000
-  drawn = sample(jnp.broadcast_to(jnp.array(counts) / 1000, (1000, 4)), uniforms)
-  np.testing.assert_array_equal(np.bincount(drawn, minlength=4), counts)
 
 
 def random_probs(kind, size):

@@ -7,7 +7,7 @@ import pytest
 
 from specdec_t5x.core.rules.traversal import post_order
 from specdec_t5x.core.tree import Tree, chain, delayed
-from tests.exactness.trees import canonical
+from tests.exactness.test_trees import canonical
 
 OF_FIVE = [Tree(parents) for parents in canonical(5)]
 

@@ -164,13 +164,6 @@ def test_rows_are_busy_while_inputs_remain(monkeypatch):
   assert iterations() < sum(lengths[::-1][::4])  # The iterations of batches of four.
 
 
-@pytest.mark.parametrize("slots", [-1, True])
-def test_slots_are_a_number_of_rows(slots):
-  for decoder in (DECODERS["plain"], DECODERS["fixed"]):
-    with pytest.raises(ValueError, match="slots must be a whole number of at least 0"):
-      dataclasses.replace(decoder, slots=slots)
-
-
 def test_slots_that_are_not_divisible_by_shards_are_refused(monkeypatch):
   mesh = jax.sharding.AbstractMesh((2, 1), ("data", "model"))
   monkeypatch.setattr(jax.sharding, "get_abstract_mesh", lambda: mesh)

@@ -20,7 +20,7 @@ from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.network import functional
 from specdec_t5x.network.config import GptConfig
 from tests import networks
-from tests.decoding.test_generate import output_lengths
+from tests.hash_model import output_lengths
 
 pytestmark = pytest.mark.slow
 

@@ -61,6 +61,7 @@ def test_a_perfect_hierarchy_accepts_full_windows(sampling, window):
   assert decoded.statistics.accepted == decoded.statistics.drafted == 12
 
 
+@pytest.mark.slow
 def test_three_perfect_levels_accept_full_windows():
   """A window of 9 takes two calls of each level below the target."""
   lower = Cascade(TARGET, DraftModel(TARGET, 3), 4)
@@ -110,6 +111,7 @@ def test_outputs_continue_a_prompt():
   assert tuple(decoded.tokens[0].tolist()) == output
 
 
+@pytest.mark.slow
 def test_nan_in_a_distribution_shows_in_the_statistics():
   class Broken(HashModel):
     def extend(self, *args):

@@ -1,8 +1,10 @@
-"""The target drafts for itself with few bits: plain outputs, weights rounded once."""
+"""The target drafts for itself: with few bits, or without some sublayers."""
 
 import dataclasses
 import functools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,17 +13,17 @@ from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.policies import CostAware, Fixed
-from specdec_t5x.drafters.of_target import NAME, Quantized
-from specdec_t5x.network.functional import network_for
+from specdec_t5x.drafters.of_target import NAME, LayerSkip, Quantized
+from specdec_t5x.network.functional import network_for, prompts_of, without_fn
 from specdec_t5x.ways import assembled
 from tests import networks
-from tests.drafters import test_layer_skip as of_target
+from tests.hash_model import HashModel
 from tests.network.kinds import T5_1_0
 from tests.t5x_bridge import tiny, tiny_gpt
 from tests.training.conftest import params_of
 
-INPUTS = of_target.INPUTS
-ROOM = of_target.ROOM
+INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0], [4, 4, 8, 1]])
+ROOM = 14
 GAMMA = 3
 TARGETS = {"t5": tiny.TARGET, "tied": T5_1_0, "gpt": tiny_gpt.TARGET}
 WAYS = {
@@ -44,12 +46,13 @@ def run(kind, drafter=None, sampling=GREEDY):
 
 
 def test_greedy_outputs_equal_plain_decoding():
-  """The target is decoder-only; tests/test_ways.py tests an encoder-decoder."""
+  """The target is decoder-only; tests/test_table.py tests an encoder-decoder."""
   found = run("gpt", WAYS["4 and less"])
   np.testing.assert_array_equal(found.tokens, run("gpt").tokens)
   assert found.statistics.drafted.sum() > 0
 
 
+@pytest.mark.slow
 def test_more_bits_have_a_higher_alpha():
   info = [run("tied", WAYS[way], Sampling()).statistics for way in ("8", "4")]
   alphas = [x.acceptance_mass.sum() / x.acceptance_positions.sum() for x in info]
@@ -89,3 +92,48 @@ def test_missing_rounded_weights_are_an_error():
 
 def test_lists_from_gin_are_hashable(unchecked):
   assert hash(Quantized(whole=["logits"], skip=["mlp_0"]))
+
+
+# ---- The target without some sublayers. ----
+
+
+def test_drafts_without_skipped_sublayers_are_accepted():
+  """The target is decoder-only; tests/test_table.py tests an encoder-decoder."""
+  info = run("gpt", LayerSkip((), GAMMA), Sampling(0.8, top_k=5)).statistics
+  np.testing.assert_array_equal(info.accepted, info.drafted)
+  np.testing.assert_allclose(info.acceptance_mass, info.acceptance_positions, rtol=1e-4)
+
+
+def cache_of(kind):
+  """Returns a cache without output."""
+  network = network_for(TARGETS[kind])
+  prompts = prompts_of(INPUTS, network)
+  return networks.start(network, model(kind).params, INPUTS, ROOM, 1, prompts)[1]
+
+
+def test_skipped_sublayers_are_not_computed():
+  network = network_for(dataclasses.replace(tiny.TARGET, products="xla"))
+  cache = cache_of("t5")
+
+  def work(*skip):
+    extend = without_fn(network, model("t5").params)(skip)
+    logits = jax.jit(lambda tokens: extend(cache, tokens)[0])
+    return logits.lower(INPUTS[:, :1]).cost_analysis()["flops"]
+
+  parts = [work() - work(name) for name in network.sublayers]
+  assert min(parts) > 0
+  # The norm and the projection to the vocabulary remain.
+  logits = 2 * len(INPUTS) * network.config.emb_dim * network.config.vocab_size
+  assert logits <= work(*network.sublayers) < 1.5 * logits
+  assert work() > 5 * logits
+
+
+def test_sublayers_that_a_network_lacks_are_refused(unchecked):
+  with pytest.raises(ValueError, match="the sublayers are none"):
+    LayerSkip(("mlp_0",)).check(HashModel(1, 4))
+
+
+def test_lists_from_gin_become_tuples():
+  made = LayerSkip(["mlp_0"], 4)
+  assert made == LayerSkip(("mlp_0",), 4)
+  assert hash(made) == hash(LayerSkip(("mlp_0",), 4))

@@ -1,8 +1,10 @@
-"""`python -m t5x.infer` with our gin files, on generated checkpoints."""
+"""The commands with our gin files, on generated checkpoints."""
 
 import re
+import runpy
 import socket
 import subprocess
+import sys
 
 import flax
 import numpy as np
@@ -14,8 +16,6 @@ from tests.contract.conftest import runtime_only
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
 
-pytestmark = pytest.mark.slow
-
 
 def free_port():
   with socket.socket() as server:
@@ -23,6 +23,7 @@ def free_port():
     return server.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_speculation_writes_the_plain_model_s_tokens(infer, speculative, tmp_path):
   infer(tmp_path, config="baseline_ende")
   assert runs.tokens(speculative) == runs.tokens(tmp_path)
@@ -33,6 +34,7 @@ def test_speculation_writes_the_plain_model_s_tokens(infer, speculative, tmp_pat
 
 
 @runtime_only
+@pytest.mark.slow
 def test_overflowing_logits_end_the_run_and_name_the_example(infer, tmp_path):
   """tests/test_api.py has the cases of samples and of the rules."""
   params = flax.core.unfreeze(tiny.drawn(tiny.TARGET))
@@ -45,6 +47,7 @@ def test_overflowing_logits_end_the_run_and_name_the_example(infer, tmp_path):
   assert not list((tmp_path / "out").glob("*.jsonl-*"))
 
 
+@pytest.mark.slow
 def test_coupled_samples_equal_the_baseline_s_in_any_batch(infer, pair, tmp_path):
   """Samples at different places differ, even for equal lines."""
   text, same = tmp_path / "text.en", tmp_path / "same.gin"
@@ -64,6 +67,7 @@ def test_coupled_samples_equal_the_baseline_s_in_any_batch(infer, pair, tmp_path
 
 
 @runtime_only
+@pytest.mark.slow
 def test_two_processes_write_the_output_of_one_process(pair, speculative, tmp_path):
   """The processes share the batch, and two devices per process share the networks."""
   gin_file, draft = pair
@@ -97,6 +101,7 @@ def test_two_processes_write_the_output_of_one_process(pair, speculative, tmp_pa
   assert show_run.main([str(tmp_path)]) == 0
 
 
+@pytest.mark.slow
 def test_each_example_and_the_run_have_statistics(speculative):
   for record in runs.records(speculative):
     aux = record["aux"]
@@ -116,6 +121,7 @@ def test_each_example_and_the_run_have_statistics(speculative):
   assert (speculative / "config.gin").exists()
 
 
+@pytest.mark.slow
 def test_settings_reach_the_loop_and_bounded_runs_print_bounded_first(infer, tmp_path):
   rule = {"VERIFICATION": "lenient", "LENIENCE": 0.5}
   printed = infer(tmp_path, TEMPERATURE=1.0, TOPK=5, NUM_DECODES=2, SEED=3, **rule)
@@ -134,3 +140,71 @@ def test_settings_reach_the_loop_and_bounded_runs_print_bounded_first(infer, tmp
     lengths = [sum(map(bool, tokens)) for tokens in record["prediction_tokens"]]
     assert aux["tokens"] == sum(lengths)
     assert 0 < aux["acceptance_mass"] < aux["acceptance_positions"]
+
+
+ROUNDED = {"WEIGHTS": "int8"}
+
+
+@pytest.fixture(scope="module")
+def decoded(infer, tmp_path_factory):
+  """Returns a function from settings to the output folder and the printed text."""
+
+  def run(kind, *files, **bindings):
+    output = tmp_path_factory.mktemp("out")
+    files = [f"configs/{file}.gin" for file in files]
+    return output, infer(output, *files, config=f"{kind}_ende", **bindings)
+
+  return run
+
+
+@pytest.fixture(scope="module")
+def plain(decoded):
+  return decoded("baseline", **ROUNDED)
+
+
+def test_the_record_names_the_rounded_model(plain, speculative):
+  output, printed = plain
+  rounded, full = runs.summary(output), runs.summary(speculative)
+  assert rounded["target"].endswith(
+    "rounded to 8 bits (WEIGHTS='int8'), another model than the checkpoint's"
+  )
+  assert f"The target is {rounded['target']}." in printed
+  assert full["target"] == "the checkpoint's network"
+  assert rounded["decoder"]["target"]["config"]["weights"] == "int8"
+  assert full["decoder"]["target"]["config"]["weights"] == "float32"
+  assert runs.tokens(output) != runs.tokens(speculative)
+
+
+@pytest.mark.slow
+def test_speculation_gives_the_rounded_target_s_outputs(decoded, plain):
+  """The draft has the target's weights, rounded to 4 bits."""
+  rounded = {"BITS": 4, "GROUP": 8, "DRAFT_CHECKPOINT_PATH": None}
+  output, _ = decoded("spec", "drafters/quantized", **ROUNDED, **rounded)
+  assert runs.tokens(output) == runs.tokens(plain[0])
+  summary = runs.summary(output)
+  assert summary["statistics"]["drafted"] > 0
+  assert summary["decoder"]["target"]["config"]["weights"] == "int8"
+  (size,) = summary["derived"].values()
+  assert 0 < size["bytes"] < size["bytes_of_target"]
+
+
+@pytest.mark.slow
+def test_a_certified_head_changes_no_output(decoded, speculative):
+  output, _ = decoded("spec", HEAD="certified")
+  assert runs.tokens(output) == runs.tokens(speculative)
+  assert list(runs.summary(output)["derived"]) == ["head"]
+
+
+@runtime_only
+def test_main_runs_the_named_command():
+  process = runs.infer(module="t5x.main", flags=["--run_mode=infer"])
+  assert process.returncode == 1
+  assert "t5x.infer: expected --gin_file" in process.stderr
+
+
+@runtime_only
+@pytest.mark.parametrize("flags", [[], ["--run_mode=precompile"]])
+def test_an_unknown_or_absent_mode_is_refused(flags, monkeypatch):
+  monkeypatch.setattr(sys, "argv", ["t5x.main", *flags])
+  with pytest.raises(SystemExit):
+    runpy.run_module("t5x.main", run_name="__main__", alter_sys=True)

@@ -24,17 +24,12 @@ from tests.drafters.test_cascade import (
 from tests.exactness import (
   distributions,
   test_cascade,
-  test_layer_skip,
-  test_shared_encoder,
+  test_networks,
   test_shared_length,
-  tree_steps,
-  trees,
 )
 from tests.exactness.driving import Loop, assert_the_loop_is_exact
 from tests.exactness.planting import jit
-from tests.exactness.test_adaptive import TURNS
-from tests.exactness.test_heads import APART
-from tests.exactness.test_loop import SMALL_DRAFT, SMALL_TARGET
+from tests.exactness.test_loop import APART, SMALL_DRAFT, SMALL_TARGET, TURNS
 from tests.exactness.test_rules import assert_exact, setting_of
 from tests.hash_model import HashModel, SparseHash, speculation
 from tests.t5x_bridge import tiny
@@ -50,7 +45,7 @@ def loop(draft, *setting, target=SMALL_TARGET, policy=None, sampling=PURE):
 
 
 def on_encoder(rule, draft):
-  test_shared_encoder.assert_the_loop_is_exact(FEWER, rule, draft)
+  test_networks.assert_a_reader_is_exact(FEWER, rule, draft)
 
 
 def exact_rule(name, tree):
@@ -64,8 +59,7 @@ ENDLESS = HashModel(seed=9, vocab_size=5, eos_bias=-30.0)
 # Each draw reads four levels of uniforms. The high EOS bias lets outputs end.
 WIDE_TARGET, WIDE_DRAFT = (HashModel(x, vocab_size=600, eos_bias=4.5) for x in (5, 6))
 FEW = Sampling(1.0, top_k=3)
-# Every tree of up to three nodes, and a tree that continues from its second node.
-SMALL_TREES = [parents for size in (1, 2, 3) for parents in trees.canonical(size)]
+# A tree that continues from its second node.
 SECOND = Tree((0, 0, 2))
 CANDIDATES = delayed(0, 2, 2)
 
@@ -94,11 +88,8 @@ CHECKS = {
   "kseq_rule": exact_rule("kseq", CANDIDATES),
   "recursive_rule": exact_rule("recursive", CANDIDATES),
   "traversal_rule": exact_rule("traversal", CANDIDATES),
-  "small_trees": partial(
-    tree_steps.assert_exact_on, SMALL_TREES, "recursive", "independent", PURE
-  ),
   # A real network drafts for itself on the target's cache.
-  "skipping_loop": partial(test_layer_skip.assert_the_loop_is_exact, FEWER),
+  "skipping_loop": partial(test_networks.assert_a_reduced_target_is_exact, FEWER),
   # Fixed windows, some accepted in full; windows that end at a correction; and a
   # perfect hierarchy, where every window is accepted in full.
   "windows_fixed": partial(
@@ -130,11 +121,11 @@ def check(function):
 @check
 def eagle_loop():
   """EAGLE's layer on a real target matches its unrolled steps, traced afresh."""
-  test_shared_encoder.eagle_logits.cache_clear()
+  test_networks.eagle_logits.cache_clear()
   try:
     on_encoder("block", "eagle")
   finally:
-    test_shared_encoder.eagle_logits.cache_clear()
+    test_networks.eagle_logits.cache_clear()
 
 
 def decode(target, draft, sampling, gamma, length, rows=32):

@@ -98,12 +98,7 @@ def rule_probs(rule, setting):
     for prefix in enumeration.prefixes(setting)
     for path in explore(lambda world, p=prefix: iterate(world, setting, p))
   ]
-  inputs = [_rule_inputs(setting, *path) for path in paths]
-  count = len(setting.tree)
-  drawn = uniforms_along([path for _, path in paths], (2 * count + 1,))[:, :, count:]
-  columns = map(np.stack, zip(*inputs, strict=True))
-  columns = [np.concatenate([column] * PLACES) for column in columns]
-  columns.append(drawn.reshape(-1, *drawn.shape[2:]))
+  columns = rule_rows(setting, paths, len(setting.tree))
   # Repeating rows up to a power of four keeps shapes and compiled programs few.
   rows = len(columns[0])
   size = 4 ** math.ceil(math.log(rows, 4))
@@ -114,38 +109,57 @@ def rule_probs(rule, setting):
   verdict = jit(rule.verify)(target_probs, proposal, uniforms)
   columns = [np.asarray(column) for column in (verdict.last, verdict.next_token)]
   verdicts = np.split(np.stack(columns, axis=1)[:rows], PLACES)
-  return [_probs_of_verdicts(setting, paths, each.tolist()) for each in verdicts]
+  return [probs_of_verdicts(setting, paths, each) for each in verdicts]
 
 
-def _probs_of_verdicts(setting, paths, verdicts):
+def rule_rows(setting, paths, size):
+  """Returns target_probs, the proposal's fields and uniforms of paths, per place.
+
+  Args:
+    setting: the setting of the decode.
+    paths: (prefix, path) of each iteration.
+    size: the number of nodes. Nodes beyond the tree, like other invalid nodes, hold
+      garbage, which must not matter.
+  """
+  rows, width = len(paths), setting.target(()).size
+  tokens = np.full((rows, size), 2)
+  is_valid = np.zeros((rows, size), bool)
+  draft_probs = np.full((rows, size, width), 0.7, np.float32)
+  target_probs = np.full((rows, size + 1, width), 0.7, np.float32)
+  for row, (prefix, path) in enumerate(paths):
+    draft = path.result[0]
+    for node, drafted in draft.paths.items():
+      target_probs[row, node] = setting.target((*prefix, *drafted))
+    for node, distribution in draft.distributions.items():
+      tokens[row, node - 1] = draft.paths[node][-1]
+      draft_probs[row, node - 1] = distribution
+      is_valid[row, node - 1] = True
+  count = len(setting.tree)
+  uniforms = uniforms_along([path for _, path in paths], (2 * count + 1,))
+  uniforms = np.insert(uniforms[:, :, count:], [count] * (size - count), 0.5, axis=2)
+  columns = target_probs, tokens, draft_probs, is_valid
+  columns = [np.concatenate([column] * PLACES) for column in columns]
+  return [*columns, np.concatenate(uniforms)]
+
+
+def probs_of_verdicts(setting, paths, verdicts, then=lambda prefix: ()):
+  """Returns the distribution of outputs after verdicts [N, 2] of iterations.
+
+  Args:
+    setting: the setting of the decode.
+    paths: (prefix, path) of each iteration.
+    verdicts: the last accepted node and the next token of each iteration.
+    then: the outputs after a prefix without iterations, with their probabilities.
+  """
   after = {}
-  for (last, next_token), (prefix, path) in zip(verdicts, paths, strict=True):
+  for (last, next_token), (prefix, path) in zip(verdicts.tolist(), paths, strict=True):
     # An invalid node must not be accepted. Accepting the node would lose mass.
     drafted = path.result[0].paths.get(last)
     if drafted is not None:
       output = enumeration.cut((*prefix, *drafted, next_token), setting)
       after.setdefault(prefix, []).append((output, path.probability))
   # If the oracle never ends an iteration, the caller notices the lost mass.
-  return enumeration.absorb(setting, lambda prefix: after.get(prefix, []))
-
-
-def _rule_inputs(setting, prefix, path):
-  """Returns target_probs and the proposal's fields of one path, as one row."""
-  draft = path.result[0]
-  count = len(setting.tree)
-  size = setting.target(()).size
-  # Invalid nodes hold garbage, which must not matter.
-  tokens = np.full(count, 2)
-  is_valid = np.zeros(count, bool)
-  draft_probs = np.full((count, size), 0.7, np.float32)
-  target_probs = np.full((count + 1, size), 0.7, np.float32)
-  for node, drafted in draft.paths.items():
-    target_probs[node] = setting.target((*prefix, *drafted))
-  for node, distribution in draft.distributions.items():
-    tokens[node - 1] = draft.paths[node][-1]
-    draft_probs[node - 1] = distribution
-    is_valid[node - 1] = True
-  return target_probs, tokens, draft_probs, is_valid
+  return enumeration.absorb(setting, lambda prefix: after.get(prefix) or then(prefix))
 
 
 # ---- The whole loop. ----
@@ -200,7 +214,7 @@ def loop_paths(loop, sampling):
   resumes = not isinstance(draft, HashHeads)
 
   def decode(world):
-    return lengths.decode(world, setting, policy, resumes)
+    return lengths.decode(world, [setting], policy, resumes)[0]
 
   return setting, list(explore(decode))
 

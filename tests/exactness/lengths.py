@@ -1,6 +1,7 @@
 """Draft lengths under a policy, in float64: the oracle of adaptive gamma."""
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -9,57 +10,70 @@ from specdec_t5x.core.tree import Tree
 from tests.exactness.enumeration import has_ended, iterate
 
 
-def decode(world, setting, policy, resumes=True):
-  """Runs `enumeration.decode` with each draft's length set by a policy.
+def of_one_row(row, number, i):
+  """Names the decisions of a single row."""
+  return number, i
+
+
+def of_rows(row, number, i):
+  """Names the decisions of several rows."""
+  return row, number, i
+
+
+def decode(world, settings, policy, resumes=True, named=of_one_row):
+  """Runs iterations of rows that share a draft length, until every output ends.
 
   Args:
     world: decides every outcome.
-    setting: the setting of the decode, with the longest gamma.
+    settings: a setting per row, with the longest gamma.
     policy: a `CostAware`; only the policy's settings are used.
     resumes: whether drafting resumes after rests.
+    named: names decision i of an iteration of a row.
+
+  Returns:
+    The output of each row.
   """
-  output = ()
-  history = []
-  may_draft = setting.stops
-  tree = Tree(setting.tree)
+  outputs = [()] * len(settings)
+  counts = []
+  tree = Tree(settings[0].tree)
   # A policy may shorten a chain. A tree is drafted in full or not at all.
-  longer = range(tree.depth + 1) if tree.is_chain else (0, tree.depth)
+  choices = range(tree.depth + 1) if tree.is_chain else (0, tree.depth)
+  has_rested = False
+  while not all(map(has_ended, outputs, settings)):
+    length = 0 if has_rested else best_length(policy, choices, counts)
+    has_rested = not resumes and length == 0
+    tried = np.zeros(2)
+    for row, setting in enumerate(settings):
+      if has_ended(outputs[row], setting):
+        continue
 
-  def stops(prefix, draft):
-    if may_draft(prefix, draft):
-      return True
-    histories = (history[:n] for n in range(len(history)))
-    if not (
-      resumes or all(best_length(policy, longer, before) for before in histories)
-    ):
-      return True
-    return len(draft) >= best_length(policy, longer, history)
+      def stops(prefix, draft, length=length, rests=setting.stops):
+        return rests(prefix, draft) or len(draft) >= length
 
-  setting = dataclasses.replace(setting, stops=stops)
-  while not has_ended(output, setting):
-    number = len(history)
-
-    def named(i, number=number):
-      return (number, i)
-
-    draft, last, _, output = iterate(world, setting, output, named)
-    children = (n for n, parent in enumerate(setting.tree, 1) if parent == last)
-    accepted = len(draft.paths[last])
-    is_cut = any(n in draft.distributions for n in children)
-    history.append((accepted, accepted + is_cut, len(draft.tokens)))
-  return output
+      draft, last, _, outputs[row] = iterate(
+        world,
+        dataclasses.replace(setting, stops=stops),
+        outputs[row],
+        functools.partial(named, row, len(counts)),
+      )
+      children = (n for n, parent in enumerate(setting.tree, 1) if parent == last)
+      is_cut = any(n in draft.distributions for n in children)
+      accepted = len(draft.paths[last])
+      tried += accepted, accepted + is_cut
+    counts.append(tried)
+  return tuple(outputs)
 
 
-def best_length(policy, lengths, history):
+def best_length(policy, lengths, counts):
   """Returns the length with the most tokens per second.
 
   Args:
     policy: a `CostAware`.
     lengths: the lengths to choose from.
-    history: (accepted, tried, ..) of each draft.
+    counts: (accepted, tried) of each iteration.
   """
-  weights = policy.decay ** np.arange(len(history))[::-1]
-  accepted, tried = (weights @ [past[i] for past in history] for i in (0, 1))
+  weights = policy.decay ** np.arange(len(counts))[::-1]
+  accepted, tried = (weights @ [past[i] for past in counts] for i in (0, 1))
   alpha = (policy.prior_alpha * policy.prior_weight + accepted) / (
     policy.prior_weight + tried
   )

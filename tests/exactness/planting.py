@@ -39,6 +39,19 @@ class Trap:
     return f"{self.fault.__name__}-{self.check}"
 
 
+TRAPS: list[Trap] = []
+
+
+def trap(check: str, place: Any, name: str, alone: bool = False) -> Callable:
+  """Returns a decorator that registers a fault; see `Trap` for the arguments."""
+
+  def register(fault):
+    TRAPS.append(Trap(place, name, fault, check, alone))
+    return fault
+
+  return register
+
+
 class Session:
   """Runs one check with and without faults, by programs that are compiled once.
 

@@ -8,9 +8,9 @@ import functools
 import jax
 import pytest
 
+from tests.exactness import draft_faults, faults  # noqa: F401, register the traps
 from tests.exactness.checks import CHECKS
-from tests.exactness.planting import Session
-from tests.exactness.traps import TRAPS
+from tests.exactness.planting import TRAPS, Session
 
 pytestmark = pytest.mark.slow
 

@@ -94,8 +94,11 @@ def learned(output, tokens, probs):
 
 @pytest.mark.parametrize(
   ("sampling", "rule"),
-  [(Sampling(), "block"), (Sampling(1.0, top_p=0.9), "token")],
-  ids=str,
+  [
+    (Sampling(1.0, top_p=0.9), "token"),
+    pytest.param(Sampling(), "block", marks=pytest.mark.slow),
+  ],
+  ids=["token", "block"],
 )
 def test_two_requests_have_the_target_s_joint_distribution(sampling, rule):
   paths, found = first_request(sampling, rule)

@@ -29,6 +29,7 @@ from tests.exactness.enumeration import (
   target_probs,
 )
 
+COUPLED = Sampling(coupled=True)
 EXACT = ("token", "block", "kseq", "recursive", "traversal")
 ON_TREES = ("kseq", "recursive", "traversal")
 # (name, tree, vocabulary size).
@@ -253,15 +254,12 @@ def test_rules_state_their_guarantee():
 @pytest.mark.parametrize(
   ("name", "sampling", "knobs", "message"),
   [
-    ("hope", GREEDY, {}, "Unknown verification rule 'hope'"),
-    ("greedy", Sampling(1.0), {}, "needs TEMPERATURE=0"),
-    ("token", GREEDY, {"lenience": 0.5}, "The rule 'token' has no lenience"),
-    ("lenient", GREEDY, {"lenience": 0.0}, "above 0 and at most 1, got 0.0"),
     ("lenient", Sampling(1.0), {"lenience": 1.5}, "above 0 and at most 1, got 1.5"),
-    ("top_k", Sampling(1.0), {}, "TopK needs TEMPERATURE=0, got 1.0"),
     ("top_k", GREEDY, {"k": 0}, "TopK.k must be a whole number of at least 1, got 0"),
     ("distance", GREEDY, {"epsilon": -1}, "epsilon must be .* at least 0, got -1"),
     (RULES["lenient"], GREEDY, {"lenience": 0.5}, "are knobs of named rules"),
+    ("lenient", COUPLED, {"lenience": 0.5}, "need a rule that keeps the target's"),
+    ("typical", COUPLED, {}, "need a rule that keeps the target's"),
   ],
 )
 def test_incompatible_settings_are_refused(name, sampling, knobs, message):

@@ -12,7 +12,7 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.contracts import decisions
 from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.drafters.draft_model import DraftModel
-from tests.exactness import two_rows
+from tests.exactness import lengths
 from tests.exactness.driving import assert_all_are, drive, outputs_of, probs_along
 from tests.exactness.enumeration import Setting, explore
 from tests.exactness.oracles import JUDGES
@@ -41,7 +41,7 @@ def paths_of(size, rule="token", sampling=TOP_K):
   settings = [Setting(p, each, judge, tree, room) for each in (p, q)]
 
   def run(world):
-    return two_rows.decode(world, settings, policy)
+    return lengths.decode(world, settings, policy, named=lengths.of_rows)
 
   return draft, settings, list(explore(run))
 
@@ -57,8 +57,9 @@ def assert_both_rows_are_exact(size, rule="token", sampling=TOP_K):
 
   run = jit(jax.vmap(both))
   count = decisions(drafter)
-  found = probs_along(paths, run, count, room, rows=(two_rows.ROWS,))
-  assert_all_are(found, two_rows.product(*map(outputs_of, settings)))
+  found = probs_along(paths, run, count, room, rows=(2,))
+  one, other = map(outputs_of, settings)
+  assert_all_are(found, {(a, b): one[a] * other[b] for a in one for b in other})
 
 
 def test_rows_that_share_a_length_are_exact_jointly():
@@ -67,15 +68,15 @@ def test_rows_that_share_a_length_are_exact_jointly():
 
 
 @pytest.mark.parametrize(
-  ("size", "lengths"), [(SHORT, {0, 2}), (LONG, {0, 1, 2, 3})], ids=["short", "long"]
+  ("size", "expected"), [(SHORT, {0, 2}), (LONG, {0, 1, 2, 3})], ids=["short", "long"]
 )
-def test_the_shared_length_changes(size, lengths, monkeypatch):
+def test_the_shared_length_changes(size, expected, monkeypatch):
   found = set()
-  shared_length = two_rows.shared_length
+  best_length = lengths.best_length
 
   def watched(*known):
-    return found.add(shared_length(*known)) or shared_length(*known)
+    return found.add(best_length(*known)) or best_length(*known)
 
-  monkeypatch.setattr(two_rows, "shared_length", watched)
+  monkeypatch.setattr(lengths, "best_length", watched)
   paths_of.__wrapped__(size)
-  assert found == lengths
+  assert found == expected

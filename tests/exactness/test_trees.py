@@ -1,4 +1,12 @@
-"""The rules are exact on all trees of up to five nodes, over three tokens."""
+"""The rules are exact on every tree of up to five nodes, over three tokens.
+
+The oracle explores one iteration after an empty output, and the target continues alone.
+Distributions depend on the whole prefix, so later iterations are like the first.
+tests/core/test_tree.py has the relations of the trees' nodes. `checks` and test_loop.py
+drive the loop on trees.
+"""
+
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -7,18 +15,36 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.core.tree import Tree, delayed
+from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.drafters.siblings import SIBLINGS
-from tests.exactness import tree_steps, trees
-from tests.exactness.driving import assert_the_loop_is_exact
-from tests.exactness.test_loop import SMALL_DRAFT, SMALL_TARGET
+from tests.exactness import distributions
+from tests.exactness.driving import (
+  PLACES,
+  assert_all_are,
+  probs_of_verdicts,
+  rule_rows,
+)
+from tests.exactness.enumeration import (
+  Setting,
+  explore,
+  iterate,
+  target_probs,
+)
+from tests.exactness.oracles import JUDGES
 
 pytestmark = pytest.mark.slow
 
-EVERY_TREE = [
-  parents for size in range(1, tree_steps.MOST + 1) for parents in trees.canonical(size)
-]
+MOST = 5
+
+
+def canonical(size):
+  """Returns all trees of `size` nodes: earlier parents, in non-decreasing order."""
+  choices = itertools.product(*(range(node) for node in range(1, size + 1)))
+  return [parents for parents in choices if list(parents) == sorted(parents)]
+
+
+EVERY_TREE = [parents for size in range(1, MOST + 1) for parents in canonical(size)]
 # (rule, siblings, sampling).
 KINDS = [
   ("greedy", "likeliest", GREEDY),
@@ -33,24 +59,48 @@ def test_the_number_of_trees_of_each_size_is_a_catalan_number():
   assert [sizes.count(size) for size in range(1, 6)] == [1, 2, 5, 14, 42]
 
 
+def setting_of(rule, siblings, sampling, parents):
+  # Certain tokens are the likeliest tokens at temperature 1.
+  models = (
+    distributions.sampled(1, 3, sampling),
+    distributions.sampled(2, 3, Sampling()),
+  )
+  room = Tree(parents).depth + 1
+  return Setting(*models, JUDGES[rule], parents, room, siblings=siblings)
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind[0]}-{kind[1]}")
 def test_outputs_have_the_target_s_distribution_on_every_tree(kind):
-  tree_steps.assert_exact_on(EVERY_TREE, *kind)
+  rule, siblings, _ = kind
+  settings = [setting_of(*kind, parents) for parents in EVERY_TREE]
+  paths = []
+  parts = []
+  for setting in settings:
+    explored = explore(lambda world, setting=setting: iterate(world, setting, ()))
+    paths.append([((), path) for path in explored])
+    *columns, uniforms = rule_rows(setting, paths[-1], MOST)
+    parents = np.pad(setting.tree, (0, MOST - len(setting.tree)), mode="edge")
+    parts.append((*columns, np.tile(parents, (len(uniforms), 1)), uniforms))
+  columns = [jnp.asarray(np.concatenate(x)) for x in zip(*parts, strict=True)]
 
+  @jax.jit
+  def verify(p, tokens, q, is_valid, parents, uniforms):
+    q = None if siblings == "likeliest" else q  # The tokens are certain.
+    proposal = Proposal(tokens, q, is_valid, Tree(parents))
+    verdict = RULES[rule].verify(p, proposal, uniforms)
+    return jnp.stack([verdict.last, verdict.next_token], axis=1)
 
-# ---- The library's drafter of trees; `checks` has further trees. ----
+  ends = np.cumsum([PLACES * len(each) for each in paths])[:-1]
+  verdicts = np.split(np.asarray(verify(*columns)), ends)
+  for setting, own, found in zip(settings, paths, verdicts, strict=True):
 
+    def then(prefix, p=setting.target):
+      return [((*prefix, x), p(prefix)[x]) for x in np.flatnonzero(p(prefix)).tolist()]
 
-@pytest.mark.parametrize(
-  ("rule", "tree", "siblings"),
-  [
-    ("traversal", delayed(1, 2, 2), "likeliest"),
-    ("recursive", Tree((0, 0, 2)), "distinct"),
-  ],
-)
-def test_drafted_trees_keep_the_target_s_distribution(rule, tree, siblings):
-  setting = (SMALL_TARGET, SMALL_DRAFT, rule, tree, 4, siblings)
-  assert_the_loop_is_exact(setting, Sampling())
+    by_place = [
+      probs_of_verdicts(setting, own, each, then) for each in np.split(found, PLACES)
+    ]
+    assert_all_are(by_place, target_probs(setting))
 
 
 # ---- Rules of trees on chains. ----

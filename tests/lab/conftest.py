@@ -67,5 +67,5 @@ def domains(files, tmp_path_factory):
 @pytest.fixture
 def small_device(monkeypatch):
   """Measures a device with a sum over a mebibyte and a product of 64 x 64 matrices."""
-  monkeypatch.setattr(devices, "_READ", 2**20)
-  monkeypatch.setattr(devices, "_SIDE", 64)
+  monkeypatch.setattr(devices, "READ", 2**20)
+  monkeypatch.setattr(devices, "SIDE", 64)

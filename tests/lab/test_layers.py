@@ -12,9 +12,10 @@ from benchmarks.study import Job, Study, pad_inputs
 from lab.layers import command as layers
 from lab.layers import search as layer_search
 from lab.layers.agreement import Agreement, gated
-from lab.layers.costs import LayerCosts
+from lab.layers.costs import LayerCosts, knapsack
 from specdec_t5x import api
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.theory import optimal_gamma, walltime_improvement
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.of_target import LayerSkip
@@ -23,11 +24,44 @@ from specdec_t5x.network.functional import extend_fn, network_for, without_fn
 from specdec_t5x.training.state import initial_params
 from tests import networks
 from tests.benchmarks.conftest import TARGET, named
-from tests.drafters import test_layer_skip as of_layer_skip
+from tests.drafters.test_quantized import TARGETS, cache_of, model
 from tests.lab.conftest import ran
 from tests.t5x_bridge import tiny, tiny_gpt
 
-pytestmark = pytest.mark.slow
+KINDS = {"self": 0.1, "cross": 0.05, "mlp": 0.2}
+
+
+def test_speed_equals_theorem_3_8_if_a_block_costs_a_token():
+  costs = LayerCosts(KINDS, 0.1, (1.0,) * 12)
+  kept = ("self_0", "cross_1", "mlp_1")
+  assert costs.c(kept) == pytest.approx(0.45)
+  for alpha in (0.2, 0.7, 0.95):
+    speed, gamma = costs.best(alpha, kept)
+    assert speed == pytest.approx(walltime_improvement(alpha, gamma, 0.45))
+    assert speed >= walltime_improvement(alpha, np.arange(1, 13), 0.45).max() - 1e-9
+    assert gamma == max(optimal_gamma(alpha, 0.45), 1)
+
+
+def test_an_expensive_block_shortens_the_draft():
+  cheap = LayerCosts(KINDS, 0.1, (1, 1, 1))
+  dear = LayerCosts(KINDS, 0.1, (1, 9, 9))
+  assert cheap.best(0.9, ())[1] == 3
+  assert dear.best(0.9, ()) == (pytest.approx(1.9 / 1.1), 1)
+
+
+def test_the_knapsack_orders_sublayers_by_loss_per_cost():
+  losses = {"self_0": 0.02, "cross_0": 0.03, "mlp_0": 0.03, "self_1": -0.01}
+  found = knapsack(losses, LayerCosts(KINDS, 0.1, (1.0,)))
+  # Losses per cost: -0.1, 0.15, 0.2 and 0.6.
+  order = ["self_1", "mlp_0", "self_0", "cross_0"]
+  assert found == [frozenset(order[:count]) for count in range(5)]
+
+
+@pytest.mark.parametrize("blocks", [(), (0.0,), (np.nan,)])
+def test_invalid_costs_are_refused(blocks):
+  with pytest.raises(ValueError, match="Costs must be finite numbers"):
+    LayerCosts(KINDS, 0.1, blocks)
+
 
 KEY = jax.random.key(0)
 IDS = [[5, 6, 7, 1], [9, 3, 1], [4, 4, 8, 12, 1]]
@@ -47,12 +81,16 @@ def study_of(config, params):
   return Study(Job("", "", {}, None, ROOM), target, (), pad_inputs(IDS), 1)
 
 
-@pytest.mark.parametrize("kind", of_layer_skip.TARGETS)
-def test_a_gate_of_zero_equals_skipping(kind):
-  network = network_for(of_layer_skip.TARGETS[kind])
-  cache = of_layer_skip.cache_of(kind)
-  params = of_layer_skip.params(kind)["target"]
-  skip = of_layer_skip.SKIPS[kind]
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("kind", "skip"),
+  [("t5", ("self_0", "cross_1", "mlp_0")), ("gpt", ("self_0", "mlp_0"))],
+  ids=["t5", "gpt"],
+)
+def test_a_gate_of_zero_equals_skipping(kind, skip):
+  network = network_for(TARGETS[kind])
+  cache = cache_of(kind)
+  params = model(kind).params
   block = jnp.array([[0, 5, 9, 3], [0, 7, 7, 2], [0, 2, 4, 6]])
 
   @jax.jit
@@ -104,6 +142,7 @@ def brute_force(target, skip, sampling, block):
   return np.mean(betas)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("config", "sampling", "block"),
   [(tiny.TARGET, GREEDY, 4), (tiny_gpt.TARGET, Sampling(0.9), 3)],
@@ -124,6 +163,7 @@ def test_alpha_equals_brute_force_on_the_target_s_cache(config, sampling, block)
 # ---- Costs. ----
 
 
+@pytest.mark.slow
 def test_costs_by_weights_are_shares_of_all_weights():
   found = layers.by_weights(tiny.TARGET, 2)
   counts = {"self": 4 * 16 * 16, "cross": 2 * 16 * 16, "mlp": 3 * 16 * 32}
@@ -142,6 +182,7 @@ def search(alpha=alpha_of):
   return layer_search.Search(NAMES, alpha, COSTS)
 
 
+@pytest.mark.slow
 def test_optuna_finds_dependent_sublayers_that_the_knapsack_misses():
   found = search()
   knapsack = found.by_knapsack()
@@ -159,6 +200,7 @@ def test_optuna_finds_dependent_sublayers_that_the_knapsack_misses():
   assert found.measured < 80
 
 
+@pytest.mark.slow
 def test_the_search_is_deterministic():
   """Repeated searches measure the same sets, so a continued search repeats nothing."""
   calls = [], []
@@ -173,6 +215,7 @@ def test_the_search_is_deterministic():
 # ---- The command. ----
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_gin_file_and_measures_nothing_twice(
   files, tmp_path, capsys, monkeypatch
 ):

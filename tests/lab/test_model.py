@@ -1,20 +1,114 @@
-"""The model of absent devices, on a CPU's programs and by hand."""
+"""The model of absent devices: TPU programs read as text, and a CPU's programs."""
 
 import argparse
 import dataclasses
 import json
+import pathlib
 
 import pytest
 
 from benchmarks.paper import published
-from lab.model import command, tables
+from lab.model import command, tables, work
 from lab.model.devices import Device
+from lab.model.hlo import Program
 from lab.model.pieces import Cost, Piece
 from lab.model.timed import Measured
+from lab.model.topologies import described
+from lab.model.work import Work
 from specdec_t5x.core import theory
 from tests.lab.conftest import ran
 
-pytestmark = pytest.mark.slow
+
+def test_a_missing_tpu_compiler_is_named():
+  try:
+    import libtpu  # noqa: F401
+  except ImportError:
+    with pytest.raises(ValueError, match="pip install libtpu"):
+      described("v4:1x1x1")
+  else:
+    assert described("v4:1x1x1")[0].device_kind == "TPU v4"
+
+
+@pytest.mark.parametrize("topology", ["v9:1x1", "v4", "v4:", "", "1x1x1"])
+def test_an_unknown_slice_is_refused(topology):
+  with pytest.raises(ValueError, match=r"such as v4:1x1x1 .* got '") as found:
+    described(topology)
+  assert repr(topology) in str(found.value)
+
+
+TEXT = pathlib.Path(__file__).with_name("tpu.hlo").read_text()
+COUNT = ', backend_config={"known_trip_count":{"n":"7"}}'
+UNTIL = "condition=%until, body=%inner"
+# A condition from a TPU: the counter of a scan against a constant.
+CONDITION = """
+%until (s: (s32[])) -> pred[] {
+  %limit = s32[]{:T(128)} constant(7)
+  %s = (s32[]{:T(128)}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%s), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%i, %limit), direction=LT
+}
+"""
+
+
+def turns(text):
+  """Returns the trip count of the loop with the body `inner`."""
+  program = Program.read(text)
+  every = (each for lines in program.computations.values() for each in lines)
+  return next(
+    program.turns(each)
+    for each in every
+    if each.opcode == "while" and each.body == "inner"
+  )
+
+
+def test_a_program_without_an_open_loop_is_refused():
+  text = "ENTRY %main (x: f32[8]) -> f32[8] {\n  ROOT %y = f32[8] neg(%x)\n}"
+  with pytest.raises(ValueError, match="decoding loop"):
+    Program.read(text).open_loops()
+
+
+def test_the_trip_count_is_read_from_the_configuration():
+  assert turns(TEXT) == 7
+  assert len(Program.read(TEXT).open_loops()) == 1
+
+
+@pytest.mark.parametrize(
+  ("change", "expected"),
+  [
+    (("", ""), 7),
+    (("constant(7)", "constant(12)"), 12),
+    (("direction=LT", "direction=GT"), None),
+    # The limit is an argument or a computed number.
+    (("constant(7)", "get-tuple-element(%s), index=1"), None),
+  ],
+)
+def test_else_the_trip_count_is_read_from_the_condition(change, expected):
+  text = TEXT.replace(f"condition=%stop, body=%inner{COUNT}", UNTIL)
+  assert text != TEXT
+  assert turns(text + CONDITION.replace(*change)) == expected
+
+
+# A TPU program: tiles of 8 x 128, S(1) on the chip, some estimates of cycles.
+PROGRAM = Program.read(TEXT)
+ROW = 8 * 256 * 2  # A row of a table in tiles of 8 rows.
+KERNEL = 256 * 128 * 2  # 100 columns lie in tiles of 128.
+LOOP = 7 * 3 * 4 * 8
+
+
+def test_a_turn_counts_bytes_in_large_memory_only():
+  turn = work.turn(PROGRAM)
+  # A slice of a table, an update in place, a prefetched kernel and a kernel in place;
+  # two operands and a result, seven times.
+  assert turn.moved == ROW + ROW + KERNEL + KERNEL + LOOP
+  assert turn.cycles == 600 + 50 + 9000
+  # Names, scalars and ends of copies are no operations.
+  assert turn.operations == 4 + 7
+
+
+def test_the_whole_program_has_one_turn_of_its_open_loop():
+  once = Work(moved=2 * 4 * 8, operations=1)
+  assert work.total(PROGRAM) == work.turn(PROGRAM) + once
+
 
 DEVICE = Device("ours", bandwidth=1e9, peak=1e12, clock=1e9)
 
@@ -99,6 +193,7 @@ def test_a_measured_piece_is_modelled_by_the_speed_of_its_products():
   assert model.seconds(token) == pytest.approx(30e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("counted_clock", "small_device")
 def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path, monkeypatch):
   flags = "--topology cpu --target tiny --drafts int4/32 --widths 1 4"
@@ -118,6 +213,6 @@ def test_a_cpu_s_pieces_are_modelled_and_timed(tmp_path, monkeypatch):
   assert all(row["measured"] > 0 for row in found["pieces"])
   assert found["environment"]["device"].endswith(", measured, as cpu")
   # A second run compiles nothing.
-  monkeypatch.setattr(command, "_compiled", None)
+  monkeypatch.setattr(command, "cost_of", None)
   again = ran("model", tmp_path, *flags.split())
   assert again["pieces"] == found["pieces"]

@@ -1,16 +1,119 @@
 """The recipe of the pair in the package: gin files, texts, vocabulary and training."""
 
+import dataclasses
+import hashlib
 import pathlib
 
 import gin
 import jax
+import numpy as np
 import pytest
+import sentencepiece
 from t5x import gin_utils
 
 import specdec_t5x
-from lab.pair import pack, recipe, texts
+from benchmarks.measure import Setting
+from benchmarks.study import Draft, Job, Study, load_draft, pad_inputs
+from lab.pair import comparison, pack, recipe, texts
+from lab.pair.grammar import splits, translation
+from specdec_t5x.core import theory
 from specdec_t5x.demo import embedded
+from tests.benchmarks.conftest import STEADY
+from tests.benchmarks.conftest import steady_parts as steady_parts
 from tests.real_data import ROOT
+from tests.t5x_bridge import tiny
+
+
+@pytest.fixture(scope="module")
+def rows():
+  return translation.rows("train", 4_000)
+
+
+# SHA-256 of the sentences that the pair in the package was trained with.
+DIGESTS = {
+  "train": "97bba5ac2848a495c5759111bea4ab55af4b7ce0162df096e51683eb13056e18",
+  "validation": "32334c33e8e331a93bb05f81a67c6a854bc5435d9a39fe07b52486e4a0bb9af4",
+}
+
+
+@pytest.mark.parametrize("split", DIGESTS)
+def test_the_sentences_are_the_pair_s(split, rows):
+  found = rows if split == "train" else translation.rows(split, 500)
+  text = "\n".join("\t".join(row) for row in found)
+  assert hashlib.sha256(text.encode()).hexdigest() == DIGESTS[split]
+
+
+def test_splits_are_disjoint_for_any_seed(rows):
+  held_out = {en for seed in (0, 1) for en, _ in translation.rows("test", 100, seed)}
+  validation = {en for en, _ in translation.rows("validation", 100)}
+  assert not held_out & {en for en, _ in rows}
+  assert not validation & (held_out | {en for en, _ in rows})
+  assert len({en for en, _ in rows}) == len(rows)
+
+
+def test_too_many_examples_are_an_error():
+  split = splits.split_of("a")
+  with pytest.raises(ValueError, match="Found only 1 distinct"):
+    splits.generate(lambda rng: ("a", "b"), split, 2, seed=0)
+
+
+GAMMA, MAX_OUTPUT, EOS = 5, 10, 1
+UNTRAINED = ("copy", "quantized")
+
+
+@pytest.fixture(scope="module")
+def study():
+  target, draft = tiny.pair()
+  drafts = tuple(load_draft(name, name, "float32") for name in UNTRAINED) + tuple(
+    Draft(name, name, model, "draft_model", name)
+    for name, model in (("other", draft), ("itself", target))
+  )
+  inputs = pad_inputs([[5, 6, 7, EOS], [8, EOS], [9, 10, EOS], [11, 12, EOS]])
+  job = Job("ende", "t", {}, None, MAX_OUTPUT, runs=3)
+  return Study(job, target, drafts, inputs, EOS)
+
+
+def compared(study, temperature):
+  setting = Setting(GAMMA, temperature)
+  return comparison.rows(study, setting, comparison.costs_of(study), len)
+
+
+@pytest.mark.usefixtures("steady_parts")
+def test_greedy_outputs_equal_the_target_s_and_it_drafts_best(study):
+  greedy = compared(study, 0.0)
+  *untrained, other, itself = greedy
+  assert tuple(row["draft"] for row in untrained) == UNTRAINED
+  assert (other["draft"], itself["draft"]) == ("other", "itself")
+  assert {row["identical"] for row in greedy} == {"4/4"}
+  assert itself["alpha"].value == 1.0 > other["alpha"].value
+  assert itself["tokens_per_call"].value > other["tokens_per_call"].value >= 1.0
+  assert other["speed"].low <= other["speed"].median <= other["speed"].high
+  assert {other[f"{prefix}score"] for prefix in ("", "plain_", "draft_")} == {4}
+  assert "draft_score" not in untrained[0]
+  # Theorem 3.8 uses c from the measured parts.
+  c = (STEADY[1][0] - STEADY[0][0]) / GAMMA / STEADY["plain"][0]
+  for row in greedy:
+    assert row["c"] == pytest.approx(c)
+    theorem = theory.walltime_improvement(row["alpha"].value, GAMMA, c)
+    assert row["theorem"] == pytest.approx(float(theorem))
+
+
+@pytest.mark.usefixtures("steady_parts")
+def test_sampled_rows_have_no_count_of_identical_outputs(study):
+  (row,) = compared(dataclasses.replace(study, drafts=study.drafts[-2:-1]), 1.0)
+  assert row["identical"] == "sampled"
+
+
+def test_scores_ignore_padding(tmp_path):
+  vocabulary = tiny.train_vocabulary(tmp_path)
+  encode = sentencepiece.SentencePieceProcessor(model_file=vocabulary).encode
+  texts = tiny.sentences(2, seed=6)
+  score = comparison.bleu(vocabulary, texts)
+  # The ID 100_000 is beyond the vocabulary, like the padding rows of the network.
+  outputs = [np.array([*encode(text), EOS, 100_000, 0, 0]) for text in texts]
+  assert score(outputs) == pytest.approx(100)
+  assert score(outputs[::-1]) < 100
+
 
 TWO_STEPS = """
 include 'lab/pair/target.gin'

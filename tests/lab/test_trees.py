@@ -13,7 +13,7 @@ from lab.trees import best_tree
 from specdec_t5x import api
 from specdec_t5x.core.tree import Tree, chain
 from tests.benchmarks.conftest import named
-from tests.exactness.trees import canonical
+from tests.exactness.test_trees import canonical
 from tests.lab.conftest import ran
 
 
@@ -43,14 +43,6 @@ def test_no_tree_gives_more_tokens_per_call(seed):
     every = [tokens_per_call(Tree(parents), acceptance) for parents in canonical(size)]
     assert tree.size == size
     assert tokens_per_call(tree, acceptance) == pytest.approx(max(every))
-
-
-def test_tokens_per_call_by_hand():
-  acceptance = np.array([[0.5, 0.25], [0.4, 0.1]])
-  assert tokens_per_call(chain(2), acceptance) == pytest.approx(1 + 0.5 + 0.5 * 0.4)
-  tree = Tree((0, 0, 1, 1, 2))
-  expected = 1 + 0.5 + 0.25 + 0.5 * (0.4 + 0.1) + 0.25 * 0.4
-  assert tokens_per_call(tree, acceptance) == pytest.approx(expected)
 
 
 def test_depth_and_ranks_are_limited_to_the_measurements():

@@ -49,7 +49,7 @@ def test_start_token_window_and_scales_change_logits():
 
 @pytest.mark.slow
 def test_heads_keep_greedy_outputs():
-  """Heads change no greedy output; tests/exactness/test_layer_skip.py skips layers."""
+  """Heads change no greedy output; tests/exactness/test_networks.py skips layers."""
   heads = network_for(HeadsConfig("medusa", 2, GEMMA_2.emb_dim, 1))
   settings = {"inputs": INPUTS, "room": LENGTH, "eos_id": -1}
   plain = networks.decode(kinds.model(GEMMA_2), **settings).tokens

@@ -49,13 +49,13 @@ def test_the_load_compiles_nothing_and_finds_no_mistakes(load):
 
 
 def test_a_new_shape_is_counted_as_a_compilation(load, monkeypatch):
-  monkeypatch.setattr(load, "_inputs", load._inputs[:, :-1])
+  monkeypatch.setattr(load, "inputs", load.inputs[:, :-1])
   load.run(seconds=0.0, requests=1)
   assert load.counts["compilations and traces"] > 0
 
 
 def test_a_greedy_output_unlike_the_plain_output_is_a_mistake(load, monkeypatch):
-  monkeypatch.setattr(load, "_expected", load._expected + 1)
+  monkeypatch.setattr(load, "expected", load.expected + 1)
   load.run(seconds=0.0, requests=10)
   assert load.mistakes
   assert all("is not the plain output" in mistake for mistake in load.mistakes)

@@ -20,7 +20,7 @@ from t5x.train_state import InferenceState
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.drafters.of_target import Quantized
-from tests import ways
+from tests import table
 from tests.t5x_bridge import tiny
 
 ROWS = 16
@@ -64,7 +64,7 @@ def _variables(model):
 
   found = jax.eval_shape(make, jax.random.PRNGKey(0))
   networks = flax.core.unfreeze(found["params"]).items()
-  return {**found, "params": {name: ways.drawn_like(x) for name, x in networks}}
+  return {**found, "params": {name: table.drawn_like(x) for name, x in networks}}
 
 
 def _batch():

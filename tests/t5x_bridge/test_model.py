@@ -76,7 +76,7 @@ def expected(vocabulary, params, batches):
 def test_greedy_tokens_equal_t5x_temperature_sample(
   vocabulary, batches, params, expected, kind, settings
 ):
-  """Greedy tokens equal T5X's; tests/test_ways.py covers every drafter."""
+  """Greedy tokens equal T5X's; tests/test_table.py covers every drafter."""
   model = KINDS[kind].speculative(vocabulary, **settings)
   tokens, aux = predict(model, batches[kind], params[kind])
   np.testing.assert_array_equal(tokens, expected[kind])
