@@ -2,11 +2,10 @@
 
 import pytest
 
-from specdec_t5x.contrib.link.server import Answers
 from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.tree import chain
-from tests.contrib.link.local import Liar, Local, honest
+from tests.contrib.link.local import Liar, Local, drafting_of, honest
 from tests.exactness.driving import assert_the_loop_is_exact
 from tests.exactness.test_loop import DRAFT, SMALL_DRAFT, SMALL_TARGET, TARGET
 from tests.hash_model import SparseHash
@@ -44,6 +43,6 @@ def test_a_link_keeps_the_distribution():
 
 def test_a_link_keeps_the_distribution_if_the_remote_drew_from_another_distribution():
   """The local side redraws tokens from the distributions that the remote sent."""
-  target, draft, rule, *_ = linked(Answers(Liar(SMALL_DRAFT)).answer)
+  target, draft, rule, *_ = linked(drafting_of(SMALL_DRAFT, Liar).answer)
   assert_the_loop_is_exact((target, draft, rule, chain(1), 3), Sampling())
   assert draft.remote.counts()["lost"] == 0
