@@ -114,6 +114,7 @@ def choose_kernels(
   """
   if not draft_step.is_for_gpu():
     return
+  choices = choice.CHOICES
   where = device()
   for name, network in networks.items():
     # Arrays derived of the target are multiplied like the target's weights.
@@ -121,17 +122,17 @@ def choose_kernels(
     network_params = {
       x: params[x] for x in (name, *others) if x == name or x not in networks
     }
-    contests = list(rounded.contests(network.config, network_params))
+    contests = list(rounded.contests(network.config, network_params, choices.calls))
     weights = params.get(draft_step.name_of(name))
     reason = draft_step.problem_of(network, rows) or "drafts are trees"
     if weights is not None and draft_step.problem_of(network, rows) is None:
-      step = draft_step.contest(network, params[name], weights, rows)
+      step = draft_step.contest(network, params[name], weights, rows, choices.calls)
       contests.append((draft_step.key_of(network, rows), step))
     elif name != "target":
       console.say_once(f"Step of the {name}: XLA's, because {reason}.")
     is_asked_for = getattr(network.config, "products", None) == "native"
     for key, contest in contests:
-      if line := choice.decide(key, contest, where, is_asked_for):
+      if line := choices.decide(key, contest, where, is_asked_for):
         console.say(line)
 
 

@@ -40,7 +40,6 @@ class Way:
     about: one line of documentation.
     needs_network: whether the drafter has a network of its own.
     gin: the gin file in configs/, or ''.
-    tiny: knobs for tests with tiny networks.
   """
 
   name: str
@@ -48,7 +47,6 @@ class Way:
   about: str
   needs_network: bool = False
   gin: str = ""
-  tiny: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @functools.cached_property
   def kind(self) -> type:
@@ -67,7 +65,6 @@ _RECORDS = (
     "drafters.draft_model:DraftModel",
     "a smaller model drafts token by token",
     needs_network=True,
-    tiny={"gamma": 3},
   ),
   Way(
     "ngram",
@@ -75,14 +72,12 @@ _RECORDS = (
     "a table of n-grams drafts token by token",
     needs_network=True,
     gin="drafters/ngram.gin",
-    tiny={"gamma": 3},
   ),
   Way(
     "copy",
     "drafters.copy:Copy",
     "copies what followed the last tokens before, in the input or the output",
     gin="drafters/copy.gin",
-    tiny={"gamma": 3, "match": 1},
   ),
   Way(
     "heads",
@@ -104,7 +99,6 @@ _RECORDS = (
     "one layer drafts token by token from the target's features and its own",
     needs_network=True,
     gin="drafters/heads.gin",
-    tiny={"gamma": 3},
   ),
   Way(
     "tree",
@@ -118,7 +112,6 @@ _RECORDS = (
     "drafters.of_target:Quantized",
     "the target with its weights in 8 or 4 bits drafts for itself",
     gin="drafters/quantized.gin",
-    tiny={"bits": 4, "group": 8, "gamma": 3},
   ),
   Way(
     "sparse",
@@ -126,7 +119,6 @@ _RECORDS = (
     "a smaller model drafts from the likeliest tokens of its distributions",
     needs_network=True,
     gin="contrib/sparse.gin",
-    tiny={"gamma": 3, "top_k": 4},
   ),
   Way(
     "link",
@@ -146,7 +138,6 @@ _RECORDS = (
     "drafters.of_target:LayerSkip",
     "the target without some of its sublayers drafts for itself",
     gin="drafters/layer_skip.gin",
-    tiny={"skip": ("self_0",), "gamma": 3},
   ),
   Way(
     "position_heads",

@@ -200,7 +200,7 @@ def multiply(
   # The choice is the same for any number of rows, so that plain and speculative
   # decoding multiply in the same way.
   if (choice != "xla" and x.dtype == jnp.bfloat16 and is_few) and all(
-    gpu_choice.is_used(_few_key(matrix)) for matrix in matrices
+    gpu_choice.CHOICES.is_used(_few_key(matrix)) for matrix in matrices
   ):
     return _few_multiply(x, *matrices)
   if native and matrices[0]["codes"].ndim > 2:
@@ -237,13 +237,14 @@ def are_paired(config: NetworkConfig) -> bool:
 
 
 def contests(
-  config: Any, params: Mapping[str, Any]
+  config: Any, params: Mapping[str, Any], calls: int
 ) -> Iterator[tuple[Any, gpu_choice.Contest]]:
   """Yields the key and the contest of each shape of matrices that `few` multiplies.
 
   Args:
     config: configuration of the network.
     params: parameters of the network, rounded or not.
+    calls: number of products for each number of rows.
   """
   if getattr(config, "products", "xla") == "xla" or config.dtype != "bfloat16":
     return
@@ -258,14 +259,14 @@ def contests(
     key = _few_key(matrix)
     if key and key not in keys:
       keys.add(key)
-      yield key, _contest(matrix)
+      yield key, _contest(matrix, calls)
 
 
-def _contest(matrix: Matrix) -> gpu_choice.Contest:
+def _contest(matrix: Matrix, calls: int) -> gpu_choice.Contest:
   """Returns the contest of a matrix's products of 1 to 8 rows."""
   inputs, columns = len(matrix["codes"]), matrix["scales"].shape[1]
   bits = 8 if matrix["codes"].dtype == jnp.int8 else 4
-  shape = gpu_choice.CALLS, few.MOST_ROWS, inputs
+  shape = calls, few.MOST_ROWS, inputs
   blocks = np.random.default_rng(0).normal(size=shape)
 
   def run(multiply, dtype):

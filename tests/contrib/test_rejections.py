@@ -86,10 +86,7 @@ def test_planted_faults_fail(fault, monkeypatch):
 
 @pytest.mark.parametrize(
   ("rule", "sampling"),
-  [
-    ("block", Sampling(1.0, top_k=3)),
-    ("recursive", Sampling(0.7)),
-  ],
+  [("block", Sampling(1.0, top_k=3)), ("recursive", Sampling(0.7))],
 )
 def test_samples_keep_the_distribution_at_temperature_1(rule, sampling):
   target, draft = observed.pair(3)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from specdec_t5x.contrib.link.server import Answers
 from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.tree import Tree, chain, delayed
@@ -20,7 +19,7 @@ from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.functional import resized
 from specdec_t5x.network.heads import HeadsConfig
-from tests.contrib.link.local import Liar, Local, honest
+from tests.contrib.link.local import Liar, Local, drafting_of, honest
 from tests.exactness.distributions import adjusted
 from tests.exactness.driving import (
   Loop,
@@ -292,6 +291,6 @@ def test_a_link_keeps_the_distribution():
 
 def test_a_link_keeps_the_distribution_if_the_remote_drew_from_another_distribution():
   """The local side redraws tokens from the distributions that the remote sent."""
-  target, draft = linked(Answers(Liar(SMALL_DRAFT)).answer, Truncation(2))
+  target, draft = linked(drafting_of(SMALL_DRAFT, Liar).answer, Truncation(2))
   assert_the_loop_is_exact(Loop(target, draft, "token", chain(1), 3), Sampling())
   assert draft.remote.counts()["lost"] == 0

@@ -253,17 +253,21 @@ def draft_step(size: str) -> tuple[bool, str]:
 def few_rows(inputs: int, outputs: int, bits: int) -> tuple[bool, str]:
   """Compares a product of 8 rows with XLA's, and a row's bits with the row alone."""
   keys = jax.random.split(jax.random.key(0), 2)
-  matrix = jax.random.normal(keys[0], (inputs, outputs)) / inputs**0.5
   x = jax.random.normal(keys[1], (few.MOST_ROWS, inputs)).astype(jnp.bfloat16)
-  weights = jax.jit(few.rounded, static_argnums=1)(matrix, bits)
-  codes = weights.codes
-  if bits == 4:
-    # Codes are in two's complement, with the even column in the lower half.
-    halves = jnp.stack([codes & 15, codes >> 4], -1).reshape(inputs, outputs)
-    codes = (halves.astype(jnp.int8) ^ 8) - 8
-  wide = codes.astype(jnp.float32)
-  if weights.scales is not None:
-    wide *= weights.scales.astype(jnp.float32)
+  if bits == 16:
+    codes = jax.random.normal(keys[0], (inputs, outputs)).astype(jnp.bfloat16)
+    weights = few.FewWeights(codes)
+    wide = codes.astype(jnp.float32)
+  else:
+    most = 2 ** (bits - 1)
+    codes = jax.random.randint(keys[0], (inputs, outputs), -most, most, jnp.int8)
+    scales = jnp.linspace(1 / most, 2 / most, outputs, dtype=jnp.bfloat16)
+    wide = codes.astype(jnp.float32) * scales.astype(jnp.float32)
+    if bits == 4:
+      # Codes are in two's complement, with the even column in the lower half.
+      halves = (codes & 15).astype(jnp.uint8)
+      codes = halves[:, ::2] | halves[:, 1::2] << 4
+    weights = few.FewWeights(codes, scales)
   exact = jnp.dot(x.astype(jnp.float32), wide, precision="highest")
   multiply = jax.jit(lambda x, weights: few.multiply(x, weights)[0])
   product = multiply(x, weights)

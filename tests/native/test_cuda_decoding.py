@@ -1,6 +1,7 @@
 """Decodes with the CUDA kernels on a CPU (`tests.native.cuda.handlers`)."""
 
 import dataclasses
+import functools
 import json
 import shutil
 import types
@@ -10,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import sizes
-from benchmarks.oracle import Pair, Setup
+from benchmarks import oracle
 from specdec_t5x import generate, tuning
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding import batching
@@ -22,7 +22,7 @@ from specdec_t5x.native.cuda import choice
 from specdec_t5x.native.cuda import library as of_gpu
 from specdec_t5x.native.cuda import step as draft_step
 from specdec_t5x.native.cuda.step import DraftStep
-from specdec_t5x.network.config import GptConfig, T5Config
+from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.ngram import NgramConfig
 from specdec_t5x.ways import Model, assembled
@@ -44,14 +44,8 @@ GAMMA = 3
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
-  """Installs the kernels; the kernels and XLA are timed."""
-  handlers.install(monkeypatch, tmp_path, seconds=None)
-
-
-@pytest.fixture
-def faster(monkeypatch, tmp_path):
-  """Installs the kernels with times that are faster than XLA's."""
-  handlers.install(monkeypatch, tmp_path)
+  """Installs the kernels with times that are faster than XLA's; returns the choices."""
+  return handlers.install(monkeypatch, tmp_path)
 
 
 def network(kind=T5_1_1, dtype="bfloat16", **settings):
@@ -94,7 +88,7 @@ def test_a_step_in_a_program_equals_the_network(gpu, kind, rows):
   weights = jax.jit(draft_step.Prepare(draft_step.of_network(net)))(params)
   xla, cache = networks.start(net, params, INPUTS[:rows], ROOM)
   cache = draft_step.with_scratch(net, cache, has_room=True)
-  choice._decided[draft_step.key_of(net, rows)] = True
+  gpu.decided[draft_step.key_of(net, rows)] = True
   ours = jax.jit(draft_step.extend_fn(net, weights, xla))
   theirs = cache
   exchanges = []
@@ -123,7 +117,7 @@ def test_the_scratch_memory_continues_with_another_batch(gpu):
   net = network()
   params = model().params
   weights = jax.jit(draft_step.Prepare(draft_step.of_network(net)))(params)
-  choice._decided[draft_step.key_of(net, 2)] = True
+  gpu.decided[draft_step.key_of(net, 2)] = True
   scratch = draft_step.of_network(net).scratch(2)
   for inputs in (INPUTS[:2], INPUTS[2:]):
     xla, cache = networks.start(net, params, inputs, ROOM)
@@ -141,7 +135,7 @@ def test_more_than_eight_rows_use_xla(gpu, capsys):
   assert lines == [f"Step of the draft: XLA's, because {reason}."]
   net = decoder.drafter.network
   assert draft_step.problem_of(net, rows=8) is None
-  assert not choice.is_used(draft_step.key_of(net, 9))
+  assert not gpu.is_used(draft_step.key_of(net, 9))
 
 
 # ---- Decodes. ----
@@ -152,7 +146,7 @@ def test_more_than_eight_rows_use_xla(gpu, capsys):
   [(T5_1_1, 0, INPUTS[:3]), (T5_1_0, 2, INPUTS)],
   ids=["together", "in turn"],
 )
-def test_greedy_outputs_equal_plain_decoding(faster, kind, slots, inputs, capsys):
+def test_greedy_outputs_equal_plain_decoding(gpu, kind, slots, inputs, capsys):
   target = model(kind, "float32")
   draft = model(kind)
   decoder, params = assembled(target, draft, gamma=GAMMA)
@@ -193,7 +187,7 @@ def test_a_new_row_keeps_the_scratch_memory(gpu):
   assert (put.scratch != used.scratch).any()
 
 
-def test_sampling_uses_the_kernel_s_logits(faster, capsys):
+def test_sampling_uses_the_kernel_s_logits(gpu, capsys):
   """At T = 1 the acceptance mass is near 1 with the kernel, not with zero weights.
 
   The mass sum min(p, q) is 1 minus the total variation distance of p and q.
@@ -210,7 +204,7 @@ def test_sampling_uses_the_kernel_s_logits(faster, capsys):
   assert distance({**params, "draft_step": nothing}) > 0.2
 
 
-def test_generate_uses_the_kernel_in_every_batch(faster, capsys):
+def test_generate_uses_the_kernel_in_every_batch(gpu, capsys):
   target = model(dtype="float32")
   draft = model()
   inputs = [[5, 6, 7], [9, 3], [2], [8, 8, 1], [4, 4, 2]]
@@ -228,10 +222,12 @@ def test_generate_uses_the_kernel_in_every_batch(faster, capsys):
   ]
 
 
-def test_a_timed_pair_calls_the_kernel(faster, monkeypatch):
+def test_a_timed_pair_calls_the_kernel(gpu, monkeypatch):
   """`make gpu` times the draft step of a real decode."""
-  monkeypatch.setitem(sizes._SHAPES, "narrow", (128, 2, 1, 64, 96))
-  pair = Pair(Setup("tiny", "narrow", 2, 0.0, GAMMA, "bfloat16", 5, 12))
+  config = network().config
+  monkeypatch.setattr(oracle, "t5_1_1", lambda size, dtype: config)
+  setup = oracle.Setup("tiny", "tiny", 2, 0.0, GAMMA, "bfloat16", 5, 12)
+  pair = oracle.Pair(setup)
   for name, uses in ("iteration", True), ("redrafted", True), ("plain", False):
     function, arguments = pair.functions[name]
     program = function.lower(jnp.int32(1), *arguments).as_text()
@@ -251,100 +247,100 @@ def planted(**changes):
   return of_network
 
 
-@pytest.mark.parametrize("changes", [{"scale": 1.2}, {"scale": float("nan")}])
-def test_a_kernel_with_wrong_results_is_not_used(faster, monkeypatch, changes, capsys):
+def forgetful(self, weights, tokens, cache, scratch, call=DraftStep.__call__):
+  """Scores like a step, and loses the values of the cache.
+
+  The first token is right; later tokens read a cache without values.
+  """
+  *found, after, scratch = call(self, weights, tokens, cache, scratch)
+  lost = tuple(jnp.zeros_like(x) for x in cache.values)
+  return *found, after.replace(values=lost), scratch
+
+
+@pytest.mark.parametrize(
+  ("owner", "name", "fault"),
+  [
+    (draft_step, "of_network", planted(scale=1.2)),
+    (draft_step, "of_network", planted(scale=float("nan"))),
+    (DraftStep, "__call__", forgetful),
+  ],
+  ids=["wrong", "NaN", "stale cache"],
+)
+def test_a_kernel_with_wrong_results_is_not_used(
+  gpu, monkeypatch, owner, name, fault, capsys
+):
   decoder, params = decoder_of()
-  monkeypatch.setattr(draft_step, "of_network", planted(**changes))
+  monkeypatch.setattr(owner, name, fault)
   (line,) = choose(decoder, params, 1, capsys)
   assert line.startswith(
     "Draft step of 1 row: XLA's, because our kernel's results are off"
   )
-  assert not choice.is_used(draft_step.key_of(decoder.drafter.network, 1))
-
-
-def test_a_kernel_with_a_stale_cache_is_not_used(faster, monkeypatch, capsys):
-  """A step that loses the values of the cache is rejected.
-
-  The first token is right; later tokens read a cache without values.
-  """
-  decoder, params = decoder_of()
-  call = DraftStep.__call__
-
-  def forgetful(self, weights, tokens, cache, scratch):
-    *found, after, scratch = call(self, weights, tokens, cache, scratch)
-    lost = tuple(jnp.zeros_like(x) for x in cache.values)
-    return *found, after.replace(values=lost), scratch
-
-  monkeypatch.setattr(DraftStep, "__call__", forgetful)
-  (line,) = choose(decoder, params, 1, capsys)
-  assert "XLA's, because our kernel's results are off" in line
+  assert not gpu.is_used(draft_step.key_of(decoder.drafter.network, 1))
 
 
 @pytest.mark.parametrize("reason", ["INTERNAL: step_kernel: too large", "ABORTED\nat"])
-def test_a_kernel_that_fails_is_not_used(faster, monkeypatch, tmp_path, reason, capsys):
+def test_a_kernel_that_fails_is_not_used(gpu, monkeypatch, tmp_path, reason, capsys):
   decoder, params = decoder_of()
 
-  def fail(contest):
+  def fail(*runs):
     raise jax.errors.JaxRuntimeError(reason)
 
-  monkeypatch.setattr(choice, "_outcome", fail)
+  choices = handlers.choose_by(monkeypatch, fail)
   (line,) = choose(decoder, params, 1, capsys)
   first = reason.splitlines()[0]
   assert line.endswith(f"row: XLA's, because the comparison failed: {first}")
-  assert not choice.is_used(draft_step.key_of(decoder.drafter.network, 1))
+  assert not choices.is_used(draft_step.key_of(decoder.drafter.network, 1))
   assert not list(tmp_path.glob("choice-*"))
 
 
 def test_an_outcome_that_cannot_be_saved_holds_in_this_process(
-  faster, monkeypatch, tmp_path, capsys
+  gpu, monkeypatch, tmp_path, capsys
 ):
   decoder, params = decoder_of()
   (tmp_path / "file").touch()
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "file"))
   with pytest.warns(UserWarning, match="for this process alone"):
     choose(decoder, params, 1, capsys)
-  assert choice.is_used(draft_step.key_of(decoder.drafter.network, 1))
+  assert gpu.is_used(draft_step.key_of(decoder.drafter.network, 1))
 
 
-def test_a_slower_kernel_is_not_used(gpu, monkeypatch, capsys):
-  monkeypatch.setattr(choice, "_seconds", lambda *runs: (4.2e-4, 1.6e-4))
+def test_a_slower_kernel_is_used_only_on_request(gpu, monkeypatch, capsys):
   decoder, params = decoder_of()
-  (line,) = choose(decoder, params, 1, capsys)
-  assert line == (
-    "Draft step of 1 row: our kernel takes 0.42 ms, XLA's 0.16 ms: XLA's is used."
-  )
-  assert not choice.is_used(draft_step.key_of(decoder.drafter.network, 1))
+  choices = handlers.choose_by(monkeypatch, handlers.clock_of(4.2e-4, 1.6e-4))
+  line = "Draft step of 1 row: our kernel takes 0.42 ms, XLA's 0.16 ms"
+  assert choose(decoder, params, 1, capsys) == [f"{line}: XLA's is used."]
+  assert not choices.is_used(draft_step.key_of(decoder.drafter.network, 1))
+  decoder = asked_for(decoder)
+  assert choose(decoder, params, 1, capsys) == [f"{line}."]
+  assert choices.is_used(draft_step.key_of(decoder.drafter.network, 1))
 
 
-def test_kernel_and_xla_are_timed(gpu, capsys):
+def test_kernel_and_xla_are_timed(gpu, monkeypatch, capsys):
   """The measurement chooses XLA on a CPU, because the kernel's threads are emulated."""
   decoder, params = decoder_of()
+  clock = functools.partial(choice.seconds_of, rounds=1)
+  handlers.choose_by(monkeypatch, clock)
   (line,) = choose(decoder, params, 1, capsys)
   assert line.endswith(": XLA's is used.")
 
 
-def test_an_outcome_is_saved_and_reused(faster, monkeypatch, tmp_path, capsys):
+def test_an_outcome_is_saved_and_reused(gpu, monkeypatch, tmp_path, capsys):
   decoder, params = decoder_of()
   lines = choose(decoder, params, 1, capsys)
   (path,) = tmp_path.glob("choice-*.json")
 
-  def forget():
-    monkeypatch.setattr(choice, "_decided", {})
-
-  def refuse(contest):
+  def refuse(*runs):
     raise AssertionError("measured again")
 
-  with monkeypatch.context() as patch:
-    patch.setattr(choice, "_outcome", refuse)
-    forget()
-    assert choose(decoder, params, 1, capsys) == lines
-    assert choose(decoder, params, 1, capsys) == []
-    # Another number of rows is measured separately.
-    with pytest.raises(AssertionError, match="measured again"):
-      choose(decoder, params, 2, capsys)
+  handlers.choose_by(monkeypatch, refuse)
+  assert choose(decoder, params, 1, capsys) == lines
+  assert choose(decoder, params, 1, capsys) == []
+  # Another number of rows is measured separately.
+  with pytest.raises(AssertionError, match="measured again"):
+    choose(decoder, params, 2, capsys)
   for damaged in ("", "{}", json.dumps({"errors": [1], "agrees": 1, "seconds": []})):
     path.write_text(damaged)
-    forget()
+    handlers.choose_by(monkeypatch, handlers.clock_of(1.6e-4, 4.2e-4))
     assert choose(decoder, params, 1, capsys) == lines
 
 
@@ -371,18 +367,23 @@ def test_an_unsupported_network_uses_xla(gpu, name):
   assert reason in draft_step.problem_of(net)
   assert draft_step.derived("draft", net) == {}
   if name != "xla":
-    asked_for = net.clone(config=_asked_for(net.config))
     with pytest.raises(
       ValueError, match="products='native' is not available for the dra"
     ):
-      draft_step.derived("draft", asked_for)
+      draft_step.derived("draft", native(net))
 
 
-def _asked_for(config):
-  """Returns the configuration with PRODUCTS='native', unchecked."""
-  config = dataclasses.replace(config)
+def native(net):
+  """Returns the network with PRODUCTS='native', unchecked."""
+  config = dataclasses.replace(net.config)
   object.__setattr__(config, "products", "native")
-  return config
+  return net.clone(config=config)
+
+
+def asked_for(decoder):
+  """Returns the decoder with PRODUCTS='native' for the draft."""
+  drafter = DraftModel(native(decoder.drafter.network), GAMMA)
+  return dataclasses.replace(decoder, drafter=drafter)
 
 
 def test_native_is_refused_without_kernels(gpu, monkeypatch):
@@ -398,32 +399,14 @@ def test_native_is_refused_without_kernels(gpu, monkeypatch):
       network(products="native")
 
 
-def test_native_uses_a_slower_kernel(gpu, monkeypatch, capsys):
-  monkeypatch.setattr(choice, "_seconds", lambda *runs: (4.2e-4, 1.6e-4))
+def test_native_refuses_a_kernel_with_wrong_results(gpu, monkeypatch, capsys):
   decoder, params = decoder_of()
-  net = decoder.drafter.network
-  asked_for = DraftModel(net.clone(config=_asked_for(net.config)), GAMMA)
-  choose(dataclasses.replace(decoder, drafter=asked_for), params, 1, capsys)
-  assert choice.is_used(draft_step.key_of(asked_for.network, 1))
-
-
-def test_a_decoder_only_draft_uses_xla(gpu):
-  sizes = {k: v for k, v in SIZES.items() if "layers" not in k}
-  net = network_for(GptConfig(**sizes, dtype="bfloat16"))
-  assert "is not an encoder-decoder" in draft_step.problem_of(net)
-
-
-def test_native_refuses_a_kernel_with_wrong_results(faster, monkeypatch, capsys):
-  decoder, params = decoder_of()
-  net = decoder.drafter.network
-  asked_for = DraftModel(net.clone(config=_asked_for(net.config)), GAMMA)
-  decoder = dataclasses.replace(decoder, drafter=asked_for)
   monkeypatch.setattr(draft_step, "of_network", planted(scale=2.0))
   with pytest.raises(ValueError, match=r"is not available: .* off by .* Use 'auto'"):
-    choose(decoder, params, 1, capsys)
+    choose(asked_for(decoder), params, 1, capsys)
 
 
-def test_an_unsupported_gpu_uses_xla(faster, monkeypatch, capsys):
+def test_an_unsupported_gpu_uses_xla(gpu, monkeypatch, capsys):
   reason = "the GPU's compute capability is 8.0; native kernels are for 9.0"
   monkeypatch.setattr(of_gpu, "problem", lambda: reason)
   monkeypatch.setattr(draft_step, "is_for_gpu", lambda: True)
@@ -433,29 +416,32 @@ def test_an_unsupported_gpu_uses_xla(faster, monkeypatch, capsys):
   assert lines == [f"Step of the draft: XLA's, because {reason}."]
 
 
-def test_tree_drafts_have_no_step(faster):
-  target = model(dtype="float32")
-  draft = model()
-  tree = TreeDraft(draft.network)
-  _, params = assembled(target, draft, drafter=tree, rule="traversal")
-  assert set(params) == {"target", "draft"}
+def ngrams():
+  config = NgramConfig(vocab_size=300, contexts=(40,), width=2, order=2)
+  table = network_for(config)
+  return Model(table, initial_variables(table, jax.random.key(0))["params"])
 
 
-@pytest.mark.parametrize("kind", ["plain", "n-grams"])
-def test_other_decoders_use_no_kernel(gpu, kind, capsys):
+@pytest.mark.parametrize(
+  ("draft", "reason"),
+  [
+    (None, None),
+    (ngrams, "a NgramTable is not an encoder-decoder"),
+    (model, "drafts are trees"),
+  ],
+  ids=["plain", "n-grams", "trees"],
+)
+def test_other_decoders_use_no_kernel(gpu, draft, reason, capsys):
+  draft = draft and draft()
   target = model(dtype="float32")
-  if kind == "plain":
-    decoder, params = assembled(target)
-    expected = []
-  else:
-    table = network_for(NgramConfig(vocab_size=300, contexts=(40,), width=2, order=2))
-    variables = initial_variables(table, jax.random.key(0))
-    ngrams = Model(table, variables["params"])
-    decoder, params = assembled(target, ngrams, gamma=GAMMA)
-    expected = [
-      "Step of the draft: XLA's, because a NgramTable is not an encoder-decoder."
-    ]
-  assert choose(decoder, params, 2, capsys) == expected
+  words = {"gamma": GAMMA} if draft else {}
+  if reason == "drafts are trees":
+    words = {"drafter": TreeDraft(draft.network), "rule": "traversal"}
+  decoder, params = assembled(target, draft, **words)
+  assert set(params) == ({"target", "draft"} if draft else {"target"})
+  lines = choose(decoder, params, 2, capsys)
+  expected = [f"Step of the draft: XLA's, because {reason}."] if draft else []
+  assert [line for line in lines if "XLA's" in line] == expected
 
 
 @pytest.mark.parametrize(

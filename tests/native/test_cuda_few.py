@@ -10,7 +10,7 @@ import pytest
 from specdec_t5x import tuning
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.drafters.of_target import NAME, Quantized
-from specdec_t5x.native.cuda import choice, few
+from specdec_t5x.native.cuda import few
 from specdec_t5x.network import rounded
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import network_for
@@ -21,21 +21,30 @@ from tests.native.cuda import handlers
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
 
 
+SIZES = {
+  **{"vocab_size": 96, "emb_dim": 64, "num_heads": 2, "head_dim": 16, "mlp_dim": 32},
+  **{"num_encoder_layers": 1, "num_decoder_layers": 1, "dtype": "bfloat16"},
+}
+T5_1_1 = {"mlp_activations": ("gelu", "linear")}
+
+
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
   """Installs the kernels with times that are faster than XLA's."""
-  handlers.install(monkeypatch, tmp_path, seconds=(2.2e-5, 3.1e-5))
+  choices = handlers.install(monkeypatch, tmp_path, handlers.clock_of(2.2e-5, 3.1e-5))
   monkeypatch.setattr(few, "tuning", lambda bits, outputs: few.Tuning(2, 1))
+  return choices
 
 
 def rows(*shape):
   return jnp.asarray(kernels.normal(5, *shape), jnp.bfloat16)
 
 
-def decide(matrix):
+def decide(choices, matrix):
   """Chooses the kernel for the shape of a matrix."""
-  key = rounded._few_key(matrix)
-  return choice.decide(key, rounded._contest(matrix), "here")
+  config = T5Config(**SIZES, **T5_1_1, weights="int8")
+  ((key, contest),) = rounded.contests(config, {"wo": {"kernel": matrix}}, 2)
+  return choices.decide(key, contest, "here")
 
 
 def is_called(x, *matrices):
@@ -48,7 +57,7 @@ def is_called(x, *matrices):
 def test_few_rows_use_the_kernel_with_the_same_bits_for_any_number(gpu, bits, shape):
   matrix = kernels.matrix(kernels.normal(3, *shape), bits, paired=True)
   assert not is_called(rows(1, shape[0]), matrix)
-  assert f"in {bits} bits: our kernel takes 0.022 ms" in decide(matrix)
+  assert f"in {bits} bits: our kernel takes 0.022 ms" in decide(gpu, matrix)
   # Leading axes are joined into a single product.
   x = rows(2, 4, shape[0])
   (together,) = rounded.multiply("auto", x, matrix)
@@ -79,28 +88,22 @@ def test_packed_columns_give_the_same_products(shape):
 @pytest.mark.parametrize(
   ("shape", "bits", "group"), [((64, 40), 8, 0), ((24, 32), 8, 0), ((64, 32), 4, 32)]
 )
-def test_unsupported_matrices_have_no_key(shape, bits, group):
+def test_unsupported_matrices_use_xla(gpu, shape, bits, group):
   matrix = kernels.matrix(kernels.normal(3, *shape), bits, group, paired=True)
-  assert rounded._few_key(matrix) is None
+  config = T5Config(**SIZES, **T5_1_1, weights="int8")
+  assert not list(rounded.contests(config, {"wo": {"kernel": matrix}}, 2))
 
 
 def test_several_matrices_use_the_kernel_if_every_matrix_does(gpu):
   first, second = (kernels.matrix(kernels.normal(i, 64, 16 * i)) for i in (2, 3))
-  decide(first)
+  decide(gpu, first)
   assert not is_called(rows(1, 64), first, second)
-  decide(second)
+  decide(gpu, second)
   assert is_called(rows(1, 64), first, second)
   products = rounded.multiply("auto", rows(3, 64), first, second)
   for ours, matrix in zip(products, (first, second), strict=True):
     (theirs,) = rounded.multiply("xla", rows(3, 64), matrix)
     np.testing.assert_allclose(ours, theirs, rtol=0.02, atol=0.4)
-
-
-SIZES = {
-  **{"vocab_size": 96, "emb_dim": 64, "num_heads": 2, "head_dim": 16, "mlp_dim": 32},
-  **{"num_encoder_layers": 1, "num_decoder_layers": 1, "dtype": "bfloat16"},
-}
-T5_1_1 = {"mlp_activations": ("gelu", "linear")}
 
 
 @pytest.mark.parametrize("weights", ["int8", "float32"])

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from specdec_t5x import console
 from specdec_t5x.quiet import import_quietly
 
-DEFAULT_ADDRESS = "localhost:50051"
-
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Loads the draft and answers until the process is interrupted.
@@ -36,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   add = parser.add_argument
   add("--draft", metavar="DIR", required=True, help="the draft's checkpoint")
   about = "host:port, or unix:path (%(default)s); port 0 takes a free port"
-  add("--address", default=DEFAULT_ADDRESS, help=about)
+  add("--address", default="localhost:50051", help=about)
   add("--dtype", default="float32", help="dtype of the draft (%(default)s)")
   args = parser.parse_args(argv)
   import_quietly("tensorflow")

@@ -8,17 +8,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpc
+import jax
 import numpy as np
 from absl import logging
 
 from specdec_t5x.contrib.link import wire
-from specdec_t5x.contrib.link.drafter import Setup
-from specdec_t5x.contrib.link.wire import Ask, Drafts
-from specdec_t5x.core.knobs import is_finite
+from specdec_t5x.contrib.link.wire import Ask, Drafts, Setup
+from specdec_t5x.core.knobs import Check, check_knobs, finite, is_finite, knob
 
-# Seconds until a lost draft is asked again. The time doubles up to the longest wait.
-_FIRST_WAIT = 0.5
-_LONGEST_WAIT = 30.0
+_LONGEST_WAIT = 30.0  # The most seconds until a lost draft is asked again.
 # Seconds for the first answer, which includes compilation.
 _OPENING_SECONDS = 300.0
 _ABOUT_SECONDS = 10.0
@@ -28,29 +26,24 @@ _ABOUT_SECONDS = 10.0
 class Remote:
   """A draft in another process, for `drafter.Link`."""
 
-  address: str  # Of `python -m specdec_t5x.contrib.link`: host:port, or unix:path.
-  mbits: float = 0.0  # Bandwidth of an emulated link, per direction; 0 for no limit.
-  delay_ms: float = 0.0  # Delay of the emulated link, per direction.
-  timeout_ms: float = 2000.0  # Longest time of an answer, without the emulated link's.
+  address: str = knob(
+    "localhost:50051",
+    Check("host:port or unix:path", lambda value: isinstance(value, str) and value),
+    "address of `python -m specdec_t5x.contrib.link`",
+    "LINK_ADDRESS",
+  )
+  # The emulation waits for each message, in both directions.
+  mbits: float = knob(0.0, finite(), "emulated bandwidth; 0 for no limit", "LINK_MBITS")
+  delay_ms: float = knob(0.0, finite(), "emulated delay", "LINK_DELAY_MS")
+  timeout_ms: float = knob(
+    2000.0,
+    Check("above 0", lambda value: is_finite(value) and value > 0),
+    "longest time of an answer, without the emulated link's",
+    "LINK_TIMEOUT_MS",
+  )
 
   def __post_init__(self):
-    for name in ("mbits", "delay_ms", "timeout_ms"):
-      if not is_finite(getattr(self, name)):
-        raise ValueError(
-          f"{name} of a link must be a number of at least 0, got "
-          f"{getattr(self, name)!r}."
-        )
-    if not self.timeout_ms:
-      raise ValueError(
-        f"timeout_ms of a link must be above 0, got {self.timeout_ms}. Leave enough "
-        "time for an answer."
-      )
-    if not isinstance(self.address, str) or not self.address:
-      raise ValueError(
-        f"The link needs an address, host:port or unix:path, got {self.address!r}. "
-        "Give the --address of `python -m specdec_t5x.contrib.link --draft DIR "
-        "--address ...`."
-      )
+    check_knobs(self)
 
   @property
   def asker(self) -> "Asker":
@@ -84,14 +77,19 @@ class Asker:
   Args:
     remote: the address and the emulated link.
     call: from a request and a time in seconds to a reply; None for gRPC.
+    first_wait: seconds until a lost draft is asked again; doubles with each loss.
   """
 
   def __init__(
-    self, remote: Remote, call: Callable[[bytes, float], bytes] | None = None
+    self,
+    remote: Remote,
+    call: Callable[[bytes, float], bytes] | None = None,
+    first_wait: float = 0.5,
   ):
     self.counts = Counts()
     self._remote = remote
     self._call = call or _over_grpc(remote.address)
+    self._first_wait = first_wait
     self._number = random.getrandbits(32)  # The session's number.
     # The setup and the inputs that the draft's process has; None if unknown.
     self._setup: Setup | None = None
@@ -105,18 +103,13 @@ class Asker:
     address = self._remote.address
     if self._vocab_size is None:
       try:
-        reply = self._call(wire.message(0, None), _ABOUT_SECONDS)
-        _, status, others = wire.parts_of(reply)
+        reply = self._call(wire.message(), _ABOUT_SECONDS)
+        _, self._vocab_size = wire.parts_of(reply)
       except (Lost, ValueError) as error:
         raise ValueError(
           f"No draft answers at {address} ({error}). Start the draft with `python -m "
           f"specdec_t5x.contrib.link --draft DIR --address {address}`."
         ) from error
-      if status != wire.OK or len(others) != 1:
-        raise ValueError(
-          f"The server at {address} is not a draft of a link. Check the address."
-        )
-      (self._vocab_size,) = others
     if self._vocab_size != vocab_size:
       raise ValueError(
         "Target and draft must share a vocabulary: the target's vocab_size is "
@@ -125,75 +118,65 @@ class Asker:
         "of the target's vocabulary."
       )
 
-  def ask(self, setup: Setup, *arrays: Any) -> tuple[np.ndarray, ...]:
-    """Returns a draft of every row.
-
-    Args:
-      setup: the session's setup.
-      *arrays: the encoder inputs [B, E], the sequences [B, S], the sequences' lengths
-        [B], whether each row has ended [B], the uniforms [B, G, L].
-
-    Returns:
-      The drafted tokens [B, G], the kept tokens [B, G, K] and weights [B, G, K] of the
-      distributions, and whether each row has a draft [B].
-    """
-    source, sequences, lengths, ended, uniforms = map(np.asarray, arrays)
+  def ask(self, setup: Setup, ask: Ask) -> tuple[Drafts, np.ndarray]:
+    """Returns drafts, and whether each row has a draft [B]."""
+    ask = jax.tree.map(np.array, ask)  # A callback's arrays may change afterwards.
     if time.monotonic() < self._not_before:
       self.counts.skipped += 1
     else:
       try:
-        # A callback's arrays may be invalid after the callback.
-        ask = Ask(~ended, lengths, sequences, uniforms, source.copy())
         drafts = self._asked(setup, ask)
+      except (Lost, ValueError) as error:
+        self.counts.lost += 1
+        if not self._wait:
+          logging.warning(
+            "The draft at %s is lost (%s). The target decodes without drafts, and asks "
+            "the draft again from time to time.",
+            self._remote.address,
+            error,
+          )
+        self._wait = min(max(2 * self._wait, self._first_wait), _LONGEST_WAIT)
+        self._not_before = time.monotonic() + self._wait
+      else:
         if self._wait:
           logging.warning("The draft at %s is back.", self._remote.address)
         self._wait = 0.0
-        return drafts.tokens, drafts.kept, drafts.weights, ~ended
-      except (Lost, ValueError) as error:
-        self._lose(error)
-    tokens = np.zeros((setup.rows, setup.gamma), np.int32)
-    kept = np.zeros((*tokens.shape, setup.kept), np.int32)
-    return tokens, kept, kept, np.zeros(setup.rows, bool)
+        return drafts, ask.live
+    drafts = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), setup.shapes)
+    return drafts, np.zeros(setup.rows, bool)
 
   def _asked(self, setup: Setup, ask: Ask) -> Drafts:
     """Returns the drafts of a request, with the inputs only if they are new."""
-    source = ask.source
-    if setup != self._setup:
-      self._setup = None
-    elif np.array_equal(source, self._source):
-      ask = dataclasses.replace(ask, source=None)
-    status, parts = self._exchanged(setup, ask)
-    if status == wire.NO_SESSION and ask.source is None:
-      # The draft's process was restarted, or serves another target.
-      self._setup = None
-      ask = dataclasses.replace(ask, source=source)
+    is_open = setup == self._setup
+    has_inputs = is_open and np.array_equal(ask.source, self._source)
+    if has_inputs:
+      status, parts = self._exchanged(setup, ask.replace(source=None))
+      # A restarted process, or a process that serves another target, has no session.
+      has_inputs = is_open = status != wire.NO_SESSION
+    if not has_inputs:
+      self._setup = setup if is_open else None
+      self._source = None  # Unknown until the reply comes.
       status, parts = self._exchanged(setup, ask)
     if status != wire.OK:
       raise Lost(f"the answer is {status!r:.200}")
     drafts = Drafts.unpacked(parts, setup, ask.live)
     self._setup = setup
-    self._source = source
+    self._source = ask.source
     self.counts.requests += 1
     self.counts.tokens += int(ask.live.sum()) * setup.gamma
     return drafts
 
   def _exchanged(self, setup: Setup, ask: Ask) -> tuple[Any, list[Any]]:
     """Returns the status and the other parts of the reply to a request."""
-    opening = None
-    if ask.source is not None:
-      opening = dataclasses.astuple(setup)
-      self._source = None  # Unknown until the reply comes.
+    opening = None if ask.source is None else dataclasses.astuple(setup)
     request = wire.message(self._number, opening, *ask.packed(setup))
     self.counts.bits_sent += 8 * len(request)
     self._travel(request)
-    is_open = self._setup is not None
-    seconds = self._remote.timeout_ms / 1e3 if is_open else _OPENING_SECONDS
+    seconds = self._remote.timeout_ms / 1e3 if self._setup else _OPENING_SECONDS
     reply = self._call(request, seconds)
     self._travel(reply)
     self.counts.bits_received += 8 * len(reply)
-    number, status, parts = wire.parts_of(reply)
-    if number != self._number:
-      raise Lost(f"the answer is for session {number}, not {self._number}")
+    status, *parts = wire.parts_of(reply)
     return status, parts
 
   def _travel(self, message: bytes) -> None:
@@ -204,18 +187,6 @@ class Asker:
       seconds += 8 * len(message) / (remote.mbits * 1e6)
     if seconds:
       time.sleep(seconds)
-
-  def _lose(self, error: Exception) -> None:
-    self.counts.lost += 1
-    if not self._wait:
-      logging.warning(
-        "The draft at %s is lost (%s). The target decodes without drafts, and asks "
-        "the draft again from time to time.",
-        self._remote.address,
-        error,
-      )
-    self._wait = min(max(2 * self._wait, _FIRST_WAIT), _LONGEST_WAIT)
-    self._not_before = time.monotonic() + self._wait
 
 
 _asker = functools.cache(Asker)

@@ -3,8 +3,7 @@
 A host callback per iteration asks the draft's process (`contrib.link`). A lost answer
 counts as an empty draft, and the target decodes without a draft.
 
-Shapes: B rows, G gamma, K kept tokens, E input length, S sequence buffer, L uniforms
-per decision.
+Shapes: B rows, G gamma, E input length, L uniforms per decision.
 """
 
 import dataclasses
@@ -15,78 +14,12 @@ import jax.numpy as jnp
 from jax.experimental import io_callback
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.contrib.truncation import SparseProbs, Truncation
-from specdec_t5x.core.distributions import Sampling, draws_per_token
-from specdec_t5x.core.knobs import KnobError, Name, is_whole
-from specdec_t5x.core.noise import WORDS
+from specdec_t5x.contrib.link.wire import Ask, Setup
+from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.core.types import Proposal, check_uniforms
 from specdec_t5x.decoding.contracts import Batch, Context, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob
-
-_MOST_NUMBERS = 2**24  # The largest size of an array in a message.
-
-
-@dataclasses.dataclass(frozen=True)
-class Setup:
-  """The settings of a session, on which both sides agree."""
-
-  gamma: int  # The number of tokens of a draft.
-  truncation: Truncation  # Of the draft's distributions.
-  sampling: Sampling  # The adjustment of the distributions before the truncation.
-  vocab_size: int  # Of target and draft.
-  rows: int  # B, the number of rows.
-  inputs: int  # E, the length of the inputs.
-  slots: int  # S, the length of the sequence buffer.
-
-  def __post_init__(self):
-    sizes = self.rows, self.slots, self.gamma, self.inputs + 1
-    are_whole = all(is_whole(size, 1) for size in (*sizes, self.vocab_size))
-    if not are_whole or max(sizes) >= 2**16:
-      raise ValueError(
-        f"A link takes from 1 to 65535 rows, tokens and drafts, got {self}. Lower the "
-        "sizes."
-      )
-    tokens = self.rows * (self.slots + self.inputs)
-    probs = self.rows * self.gamma * max(self.kept, 1)
-    if max(tokens, probs) > _MOST_NUMBERS:
-      raise KnobError(
-        "A link's message has at most {most} tokens and {most} probabilities, got "
-        "{tokens} and {probs}: {setup.rows} rows of {setup.inputs} input tokens and "
-        "{setup.slots} places, {setup.gamma} drafted tokens with {setup.kept} "
-        "probabilities per token. Lower {batch_size}, {gamma}, {top_k} (0 keeps the "
-        "whole distribution) or {max_length}.",
-        most=_MOST_NUMBERS,
-        tokens=tokens,
-        probs=probs,
-        setup=self,
-        top_k=Name("top_k", "LINK_TOPK"),
-      )
-
-  @property
-  def kept(self) -> int:
-    """K; 0 if tokens are certain, as no distribution is sent then."""
-    return 0 if self.sampling.certain else self.truncation.size(self.vocab_size)
-
-  @property
-  def draws(self) -> int:
-    """The number of uniforms per token."""
-    if self.kept:
-      return draws_per_token(self.kept)
-    return WORDS if self.sampling.coupled else 0
-
-  @classmethod
-  def unpacked(cls, part: Any) -> "Setup":
-    """Returns the setup of a message, given the result of `dataclasses.astuple`.
-
-    Raises:
-      ValueError: if the part of the message is no setup.
-    """
-    try:
-      gamma, truncation, sampling, *sizes = part
-      return cls(gamma, Truncation(*truncation), Sampling(*sampling), *sizes)
-    except TypeError as error:
-      raise ValueError(f"Expected a setup, got {part!r:.99}.") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,10 +52,8 @@ class Link(ChainDrafter):
     vocab_size = target.config.vocab_size
     self.remote.asker.check(vocab_size)
     if batch is not None:
-      # Raises an error if the batch is too large.
-      self._setup(
-        batch.sampling, vocab_size, batch.rows, batch.input_length, batch.slots
-      )
+      sizes = batch.rows, batch.input_length, batch.slots
+      self._setup(batch.sampling, vocab_size, sizes)
 
   def start(self, context, caches, source) -> Int[Array, "B E"]:
     """Returns the encoder's input."""
@@ -134,19 +65,23 @@ class Link(ChainDrafter):
   ) -> tuple[Proposal, Int[Array, "B E"]]:
     """Asks for a draft; see `decoding.contracts.Drafter`."""
     check_uniforms(uniforms, self.tree.size)
-    rows, inputs = state.drafter_state.shape
-    setup = self._setup(
-      context.sampling,
-      context.target.vocab_size,
-      rows,
-      inputs,
-      state.sequences.shape[1],
-    )
+    source = state.drafter_state
+    vocab_size = context.target.vocab_size
+    sizes = *source.shape, state.sequences.shape[1]
+    setup = self._setup(context.sampling, vocab_size, sizes)
     uniforms = uniforms[..., uniforms.shape[-1] - setup.draws :]
-    tokens, distribution, has_draft = self._asked(setup, state, uniforms)
+    lengths = jnp.where(state.ended, 0, state.lengths)
+    # The callback is unordered: each draft goes into the next iteration's state, so a
+    # request always follows the previous answer.
+    drafts, has_draft = io_callback(
+      lambda ask: self.remote.asker.ask(setup, ask),
+      (setup.shapes, jax.ShapeDtypeStruct((setup.rows,), bool)),
+      Ask(lengths, state.sequences, uniforms, source),
+    )
+    tokens, distribution = drafts.tokens, drafts.distribution
     if not setup.kept:
       is_valid = jnp.broadcast_to(has_draft[:, None], tokens.shape)
-      return Proposal(tokens, None, is_valid, self.tree), state.drafter_state
+      return Proposal(tokens, None, is_valid, self.tree), source
     redrawn = distribution.draw(uniforms).astype(jnp.int32)
     is_distribution = distribution.total > 0
     # The first token counts for any draw of the other side, because the first
@@ -155,31 +90,12 @@ class Link(ChainDrafter):
     same = jnp.cumprod(redrawn == tokens, axis=1)
     same = jnp.pad(same, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
     is_valid = has_draft[:, None] & ((same * jnp.cumprod(is_distribution, axis=1)) > 0)
-    probs = distribution.dense(context.target.vocab_size)
-    probs = jnp.where(is_distribution[..., None], probs, 0.0)
-    return Proposal(redrawn, probs, is_valid, self.tree), state.drafter_state
+    probs = jnp.where(is_distribution[..., None], distribution.dense(vocab_size), 0.0)
+    return Proposal(redrawn, probs, is_valid, self.tree), source
 
-  def _setup(self, sampling, vocab_size, rows, inputs, slots) -> Setup:
+  def _setup(self, sampling, vocab_size: int, sizes: tuple[int, int, int]) -> Setup:
     # The vocabulary limits the numbers of kept tokens, so that any top_k of the user
     # fits in a message.
     truncation = Truncation(min(self.top_k, vocab_size), self.top_p)
     sampling = dataclasses.replace(sampling, top_k=min(sampling.top_k, vocab_size))
-    return Setup(self.tree.size, truncation, sampling, vocab_size, rows, inputs, slots)
-
-  def _asked(self, setup, state, uniforms) -> tuple[Array, SparseProbs, Array]:
-    """Returns tokens, distributions and whether each row has a draft."""
-    tokens_shape = jax.ShapeDtypeStruct((setup.rows, setup.gamma), jnp.int32)
-    kept_shape = jax.ShapeDtypeStruct((*tokens_shape.shape, setup.kept), jnp.int32)
-    rows_shape = jax.ShapeDtypeStruct((setup.rows,), bool)
-    # The callback is unordered: each draft goes into the next iteration's state, so a
-    # request always follows the previous answer.
-    tokens, kept, weights, has_draft = io_callback(
-      lambda *arrays: self.remote.asker.ask(setup, *arrays),
-      (tokens_shape, kept_shape, kept_shape, rows_shape),
-      state.drafter_state,
-      state.sequences,
-      state.lengths,
-      state.ended,
-      uniforms,
-    )
-    return tokens, SparseProbs(kept, weights), has_draft
+    return Setup(self.tree.size, truncation, sampling, vocab_size, *sizes)

@@ -1,4 +1,4 @@
-"""The draft's side of a link: a network, a session's rows, and a gRPC server.
+"""The draft's side of a link: a network, a session, and a gRPC server.
 
 Shapes: B rows, G gamma, K kept tokens, E input length, S sequence buffer, L uniforms
 per token.
@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
-import flax.struct
 import grpc
 import jax
 import jax.numpy as jnp
@@ -18,9 +17,9 @@ from jaxtyping import Array, Bool, Int
 
 from specdec_t5x.api import Model
 from specdec_t5x.contrib.link import wire
-from specdec_t5x.contrib.link.drafter import Setup
-from specdec_t5x.contrib.link.wire import Ask, Drafts
+from specdec_t5x.contrib.link.wire import Ask, Drafts, Setup
 from specdec_t5x.contrib.sparse import drafted_sparsely
+from specdec_t5x.contrib.truncation import SparseProbs
 from specdec_t5x.core.types import Cache, ExtendFn
 from specdec_t5x.decoding.state import initial_state
 from specdec_t5x.native import distributions
@@ -31,19 +30,8 @@ from specdec_t5x.network.transformer import check_encoder
 _BLOCK = 16
 
 
-@flax.struct.dataclass
-class Rows:
-  """The state of a session's rows."""
-
-  source: Int[Array, "B E"]  # The encoder's inputs.
-  sequences: Int[Array, "B S"]  # The tokens, the start token first.
-  lengths: Int[Array, "B"]  # The number of known tokens.
-  cache: Cache
-  read: Int[Array, "B S"]  # The tokens in the cache, from the first slot on.
-
-
 class Drafting:
-  """Drafts for the rows of a session.
+  """Drafts for the rows of a session. There is one session at a time.
 
   Args:
     start: from the parameters, inputs [B, E] and a number of slots to an empty cache.
@@ -60,12 +48,18 @@ class Drafting:
     vocab_size: int,
   ):
     self.vocab_size = vocab_size
-    self._start_cache = start
     self._extend = extend
     self._params = params
     # Compiled once per shape.
-    self._start = jax.jit(self._started, static_argnums=2)
-    self._step = jax.jit(self._stepped, static_argnums=2)
+    self._start = jax.jit(start, static_argnums=2)
+    self._step = jax.jit(self._stepped, static_argnums=1)
+    # The session: number, setup, the encoder's inputs [B, E], the cache, and the tokens
+    # in the cache [B, S], from the first slot on.
+    self._number: int | None = None
+    self._setup: Setup | None = None
+    self._source: np.ndarray | None = None
+    self._cache: Cache | None = None
+    self._read: Int[Array, "B S"] | None = None
 
   @classmethod
   def of(cls, model: Model) -> "Drafting":
@@ -75,87 +69,109 @@ class Drafting:
       check_encoder(network.config)
 
     def start(params, inputs, slots):
+      if not inputs.shape[1]:  # An empty input becomes a token of padding.
+        inputs = jnp.zeros((len(inputs), 1), jnp.int32)
       _, cache = start_decoding(network, params, inputs, slots)
       return cache
 
-    return cls(
-      start,
-      functools.partial(extend_fn, network),
-      jax.device_put(model.params),
-      network.config.vocab_size,
-    )
+    extend = functools.partial(extend_fn, network)
+    params = jax.device_put(model.params)
+    return cls(start, extend, params, network.config.vocab_size)
 
-  def open(self, setup: Setup) -> Rows:
-    """Returns the rows of a session before the first request.
+  def answer(self, request: bytes) -> bytes:
+    """Returns a reply with drafts, or with the reason why there are no drafts.
 
-    `open` compiles all programs of the session.
+    Args:
+      request: a message of `wire`. An empty message asks for the size of the draft's
+        vocabulary. A message with a setup opens a session, and closes the session
+        before.
     """
-    source = np.zeros((setup.rows, setup.inputs), np.int32)
-    tokens = np.zeros((setup.rows, setup.slots), np.int32)
+    try:
+      parts = wire.parts_of(request)
+      if not parts:
+        return wire.message(wire.OK, self.vocab_size)
+      number, opening, *parts = parts
+      if opening:
+        self.open(number, Setup.unpacked(opening))
+      if number is None or number != self._number:
+        return wire.message(wire.NO_SESSION)
+      ask = Ask.unpacked(parts, self._setup)
+    except ValueError as error:
+      return wire.message(str(error))
+    drafts = self.draft(ask)
+    return wire.message(wire.OK, *drafts.packed(self._setup, ask.live))
+
+  def open(self, number: int, setup: Setup) -> None:
+    """Opens a session, unless the session is open, and compiles all programs.
+
+    Raises:
+      ValueError: if the setup has another vocabulary.
+    """
+    if setup.vocab_size != self.vocab_size:
+      raise ValueError(f"the draft's vocabulary has {self.vocab_size} tokens.")
+    if (number, setup) == (self._number, self._setup):
+      return
+    self._number = None
+    self._cache = None  # Frees the cache of the session before.
+    self._setup = setup
+    self._source = np.zeros((setup.rows, setup.inputs), np.int32)
+    self._cache = self._started(self._source)
+    self._read = np.zeros((setup.rows, setup.slots), np.int32)
     lengths = np.zeros(setup.rows, np.int32)
-    cache = self._start(self._params, source, setup.slots)
-    rows = Rows(source, tokens, lengths, cache, tokens)
     uniforms = np.zeros((setup.rows, setup.gamma, setup.draws), np.float32)
-    ask = Ask(lengths > 0, lengths, tokens, uniforms, None)
-    _, next_rows = self.draft(setup, rows, ask)
-    # Later requests pass arrays of earlier steps, and a cache with replaced rows. The
-    # second draft compiles the programs for such arguments.
-    cache = _chosen(lengths > 0, cache, next_rows.cache)
-    self.draft(setup, next_rows.replace(cache=cache), ask)
-    return rows
+    ask = Ask(lengths, self._read, uniforms, None)
+    # These requests compile the programs for new rows, and for the arrays of earlier
+    # steps.
+    for source in (self._source + 1, self._source, None):
+      self.draft(ask.replace(source=source))
+    self._number = number
 
-  def draft(self, setup: Setup, rows: Rows, ask: Ask) -> tuple[Drafts, Rows]:
-    """Returns a draft of the live rows, and the rows after the draft."""
-    source = rows.source if ask.source is None else ask.source
-    is_new = (source != rows.source).any(axis=1)
-    cache = rows.cache
-    if is_new.any():
-      fresh = self._start(self._params, source, setup.slots)
-      cache = _chosen(is_new, fresh, cache)
-    rows = Rows(source, ask.sequences, ask.lengths, cache, rows.read)
-    tokens, distribution, cache, read = self._step(
-      self._params, rows, setup, ask.uniforms
-    )
-    # At temperature 0 the token of NaN logits is -1, which a message cannot hold. In
-    # sampling a NaN distribution has only zero weights, which mark the error.
-    tokens = np.maximum(np.asarray(tokens), 0)
-    if distribution is None:
-      kept = np.zeros((*tokens.shape, 0), np.int32)
-      weights = kept
-    else:
-      kept = np.asarray(distribution.tokens)
-      weights = np.asarray(distribution.weights)
-    return Drafts(tokens, kept, weights), rows.replace(cache=cache, read=read)
+  def draft(self, ask: Ask) -> Drafts:
+    """Returns a draft of the session's live rows."""
+    if ask.source is not None:
+      is_new = (ask.source != self._source).any(axis=1)
+      if is_new.any():
+        self._cache = _chosen(is_new, self._started(ask.source), self._cache)
+      self._source = ask.source
+    before = self._cache, self._read
+    ask = ask.replace(source=None)
+    drafts, self._cache, self._read = self._step(self._params, self._setup, before, ask)
+    return jax.device_get(drafts)
 
-  def _started(self, params, source, slots):
-    # An empty input becomes a token of padding. The cache has room for an overrunning
-    # block.
-    if not source.shape[1]:
-      source = jnp.zeros((source.shape[0], 1), jnp.int32)
-    return self._start_cache(params, source, slots + _BLOCK)
+  def _started(self, source) -> Cache:
+    # The cache has room for an overrunning block.
+    return self._start(self._params, source, self._setup.slots + _BLOCK)
 
-  def _stepped(self, params, rows: Rows, setup: Setup, uniforms):
+  def _stepped(self, params, setup: Setup, before, ask: Ask):
     extend = self._extend(params)
-    lengths = jnp.maximum(rows.lengths, 1)
-    same = jnp.cumprod(rows.read == rows.sequences, axis=1).sum(axis=1)
-    cache = rows.cache.at(jnp.minimum(rows.cache.index, same))
-    cache = _caught_up(extend, cache, rows.sequences, lengths)
+    cache, read = before
+    sequences = ask.sequences
+    lengths = jnp.maximum(ask.lengths, 1)
+    same = jnp.cumprod(read == sequences, axis=1).sum(axis=1)
+    cache = cache.at(jnp.minimum(cache.index, same))
+    cache = _caught_up(extend, cache, sequences, lengths)
     # Drafting reads only the sequences, lengths and cache of a decode's state.
-    keys = jax.random.split(jax.random.key(0), lengths.shape[0])
+    keys = jax.random.split(jax.random.key(0), setup.rows)
     state = initial_state(cache, cache, keys, 1, 1)
     tokens, distribution, cache = drafted_sparsely(
       extend,
-      state.replace(sequences=rows.sequences, lengths=lengths),
-      uniforms,
+      state.replace(sequences=sequences, lengths=lengths),
+      ask.uniforms,
       setup.sampling,
       setup.truncation,
       distributions.adjusted_probs,
     )
     # Appends the draft to the sequences; tokens beyond the buffer are dropped.
     places = lengths[:, None] + jnp.arange(setup.gamma)
-    row_numbers = jnp.arange(lengths.shape[0])[:, None]
-    read = rows.sequences.at[row_numbers, places].set(tokens, mode="drop")
-    return tokens, distribution, cache, read
+    rows = jnp.arange(setup.rows)[:, None]
+    read = sequences.at[rows, places].set(tokens, mode="drop")
+    # At temperature 0 the token of NaN logits is -1, which a message cannot hold. In
+    # sampling a NaN distribution has only zero weights, which mark the error.
+    tokens = jnp.maximum(tokens, 0)
+    if distribution is None:
+      nothing = jnp.zeros((*tokens.shape, 0), jnp.int32)
+      distribution = SparseProbs(nothing, nothing)
+    return Drafts(tokens, distribution), cache, read
 
 
 def _caught_up(
@@ -163,19 +179,17 @@ def _caught_up(
 ) -> Cache:
   """Returns the cache with all known tokens but the last two."""
   padded = jnp.pad(sequences, ((0, 0), (0, _BLOCK)))
-
-  def lacks_tokens(cache):
-    return (cache.index < lengths - 2).any()
+  ends = jnp.maximum(lengths - 2, 0)
 
   def read_block(cache):
     # A row with a complete cache reads the row's last tokens again.
-    start = jnp.minimum(cache.index, jnp.maximum(lengths - 2, 0))
+    start = jnp.minimum(cache.index, ends)
     places = start[:, None] + jnp.arange(_BLOCK)
     tokens = jnp.take_along_axis(padded, places, axis=1)
     _, _, cache = extend(cache.at(start), tokens)
-    return cache.at(jnp.minimum(start + _BLOCK, jnp.maximum(lengths - 2, 0)))
+    return cache.at(jnp.minimum(start + _BLOCK, ends))
 
-  return jax.lax.while_loop(lacks_tokens, read_block, cache)
+  return jax.lax.while_loop(lambda cache: (cache.index < ends).any(), read_block, cache)
 
 
 @jax.jit
@@ -183,59 +197,9 @@ def _chosen(is_new: Bool[Array, "B"], new: Cache, old: Cache) -> Cache:
   """Returns the cache with new rows from `new` and all other rows from `old`."""
 
   def choose(new, old):
-    is_new_row = is_new.reshape(-1, *[1] * (new.ndim - 1))
-    return jnp.where(is_new_row, new, old)
+    return jnp.where(is_new.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
   return jax.tree.map(choose, new, old)
-
-
-class Answers:
-  """Answers requests with replies, both bytes. A reply to a bad request says so.
-
-  There is one session. A request that opens a session closes the session before.
-  """
-
-  def __init__(self, drafting: Drafting):
-    self._drafting = drafting
-    self._number: int | None = None
-    self._setup: Setup | None = None
-    self._rows: Rows | None = None
-
-  def answer(self, request: bytes) -> bytes:
-    """Returns drafts, or the reason why there are no drafts.
-
-    Args:
-      request: a message of a session with a `wire.Ask`, and with a `Setup` to open the
-        session. A message without a `wire.Ask` asks for the size of the draft's
-        vocabulary.
-    """
-    number = 0
-    try:
-      number, opening, parts = wire.parts_of(request)
-      if not parts:
-        return wire.message(number, wire.OK, self._drafting.vocab_size)
-      if opening:
-        self._open(number, Setup.unpacked(opening))
-      if number != self._number:
-        return wire.message(number, wire.NO_SESSION)
-      ask = Ask.unpacked(parts, self._setup)
-    except ValueError as error:
-      return wire.message(number, str(error))
-    drafts, self._rows = self._drafting.draft(self._setup, self._rows, ask)
-    return wire.message(number, wire.OK, *drafts.packed(self._setup, ask.live))
-
-  def _open(self, number: int, setup: Setup) -> None:
-    """Opens a session, unless the session is open."""
-    if setup.vocab_size != self._drafting.vocab_size:
-      raise ValueError(
-        f"the draft's vocabulary has {self._drafting.vocab_size} tokens."
-      )
-    if (number, setup) != (self._number, self._setup):
-      self._rows = None  # Frees the caches of the session before.
-      self._number = None
-      self._rows = self._drafting.open(setup)
-      self._number = number
-      self._setup = setup
 
 
 def serve(drafting: Drafting, address: str) -> tuple[grpc.Server, int]:
@@ -251,7 +215,6 @@ def serve(drafting: Drafting, address: str) -> tuple[grpc.Server, int]:
   Raises:
     ValueError: if the server can't listen at the address.
   """
-  answers = Answers(drafting)
   # A single thread answers requests in order, since each request of a session depends
   # on the previous request. Without so_reuseport only one process can have the address;
   # otherwise gRPC lets several processes share the address, and mixes up their rows.
@@ -259,7 +222,7 @@ def serve(drafting: Drafting, address: str) -> tuple[grpc.Server, int]:
     futures.ThreadPoolExecutor(max_workers=1),
     options=(*wire.OPTIONS, ("grpc.so_reuseport", 0)),
   )
-  answer = grpc.unary_unary_rpc_method_handler(lambda data, _: answers.answer(data))
+  answer = grpc.unary_unary_rpc_method_handler(lambda data, _: drafting.answer(data))
   handler = grpc.method_handlers_generic_handler(wire.SERVICE, {wire.METHOD: answer})
   server.add_generic_rpc_handlers((handler,))
   try:

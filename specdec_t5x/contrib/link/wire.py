@@ -1,24 +1,31 @@
-"""The messages: msgpack arrays of a magic word, a session's number and bytes.
+"""The messages: msgpack arrays of a magic word and a message's parts.
 
-The receiver checks every part before use: lengths against the session's setup, tokens
-against the vocabulary, and weights for the properties of a distribution. All replies of
-a session with the same number of live rows have the same size. Therefore neither the
-time nor the loss of a reply depends on the drawn tokens.
+A request has the session's number, the session's setup (None if the session is open)
+and an `Ask`. A reply has a status and `Drafts`. The receiver checks every part before
+use: lengths against the session's setup, tokens against the vocabulary, and weights for
+the properties of a distribution. All replies of a session with the same number of live
+rows have the same size. Therefore neither the time nor the loss of a reply depends on
+the drawn tokens.
 
-Shapes: B rows, R live rows, G gamma, K kept tokens, E input length, S sequence buffer,
-L uniforms per token.
+Shapes: B rows, G gamma, K kept tokens, E input length, S sequence buffer, L uniforms
+per token.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import flax.struct
+import jax
+import jax.numpy as jnp
 import msgpack
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.contrib.link.drafter import Setup
-from specdec_t5x.contrib.truncation import SUM_BELOW
-from specdec_t5x.core.knobs import is_whole
+from specdec_t5x.contrib.truncation import SUM_BELOW, SparseProbs, Truncation
+from specdec_t5x.core.distributions import Sampling, draws_per_token
+from specdec_t5x.core.knobs import KnobError, Name, is_whole
+from specdec_t5x.core.noise import WORDS
 
 # The gRPC method of the draft's process, and the options of both sides.
 SERVICE = "specdec_t5x.Link"
@@ -27,43 +34,110 @@ OPTIONS = (
   ("grpc.max_send_message_length", 2**28),
   ("grpc.max_receive_message_length", 2**28),
 )
-# The first part of every message.
-MAGIC = "SDL"
+MAGIC = "SDL"  # The first part of every message.
 # Statuses of a reply. Any other status is the reason why there is no draft.
 OK = "ok"
 NO_SESSION = "no session"
-# Data types in messages.
-_WEIGHT = "<u2"
-_LENGTH = "<u2"
-_UNIFORM = "<f4"
+_MOST_NUMBERS = 2**24  # The largest size of an array in a message.
 
 
 @dataclasses.dataclass(frozen=True)
+class Setup:
+  """The settings of a session, on which both sides agree."""
+
+  gamma: int  # The number of tokens of a draft.
+  truncation: Truncation  # Of the draft's distributions.
+  sampling: Sampling  # The adjustment of the distributions before the truncation.
+  vocab_size: int  # Of target and draft.
+  rows: int  # B, the number of rows.
+  inputs: int  # E, the length of the inputs.
+  slots: int  # S, the length of the sequence buffer.
+
+  def __post_init__(self):
+    sizes = self.rows, self.slots, self.gamma, self.inputs + 1
+    are_valid = all(is_whole(x, 1) and x < 2**16 for x in sizes)
+    if not are_valid or not is_whole(self.vocab_size, 1):
+      raise ValueError(
+        f"A link takes from 1 to 65535 rows, tokens and drafts, got {self}. Lower the "
+        "sizes."
+      )
+    tokens = self.rows * (self.slots + self.inputs)
+    probs = self.rows * self.gamma * max(self.kept, 1)
+    if max(tokens, probs) > _MOST_NUMBERS:
+      raise KnobError(
+        "A link's message has at most {most} tokens and {most} probabilities, got "
+        "{tokens} and {probs}: {setup.rows} rows of {setup.inputs} input tokens and "
+        "{setup.slots} places, {setup.gamma} drafted tokens with {setup.kept} "
+        "probabilities per token. Lower {batch_size}, {gamma}, {top_k} (0 keeps the "
+        "whole distribution) or {max_length}.",
+        most=_MOST_NUMBERS,
+        tokens=tokens,
+        probs=probs,
+        setup=self,
+        top_k=Name("top_k", "LINK_TOPK"),
+      )
+
+  @property
+  def kept(self) -> int:
+    """K; 0 if tokens are certain, as no distribution is sent then."""
+    return 0 if self.sampling.certain else self.truncation.size(self.vocab_size)
+
+  @property
+  def draws(self) -> int:
+    """The number of uniforms per token."""
+    if self.kept:
+      return draws_per_token(self.kept)
+    return WORDS if self.sampling.coupled else 0
+
+  @property
+  def token_type(self) -> str:
+    """The dtype of a token in a message."""
+    return "<u2" if self.vocab_size <= 2**16 else "<u4"
+
+  @property
+  def shapes(self) -> "Drafts":
+    """The shapes of the drafts of all rows."""
+    kept = jax.ShapeDtypeStruct((self.rows, self.gamma, self.kept), jnp.int32)
+    tokens = jax.ShapeDtypeStruct((self.rows, self.gamma), jnp.int32)
+    return Drafts(tokens, SparseProbs(kept, kept))
+
+  @classmethod
+  def unpacked(cls, part: Any) -> "Setup":
+    """Returns the setup of a message, given the result of `dataclasses.astuple`.
+
+    Raises:
+      ValueError: if the part of the message is no setup.
+    """
+    try:
+      gamma, truncation, sampling, *sizes = part
+      return cls(gamma, Truncation(*truncation), Sampling(*sampling), *sizes)
+    except TypeError as error:
+      raise ValueError(f"Expected a setup, got {part!r:.99}.") from error
+
+
+@flax.struct.dataclass
 class Ask:
   """A request for drafts."""
 
-  live: np.ndarray  # [B] bool: whether each row needs a draft.
-  lengths: np.ndarray  # [B]: the number of known tokens.
-  sequences: np.ndarray  # [B, S]: the tokens.
-  uniforms: np.ndarray  # [B, G, L] float32: the uniforms of each token.
-  source: (
-    np.ndarray | None
-  )  # [B, E]: the encoder's inputs; None if the session has them.
+  lengths: Int[Array, "B"]  # The number of known tokens; 0 in rows without a draft.
+  sequences: Int[Array, "B S"]  # The known tokens.
+  uniforms: Float[Array, "B G L"]  # The uniforms of each token.
+  source: Int[Array, "B E"] | None  # The inputs; None if the session has the inputs.
+
+  @property
+  def live(self) -> Bool[Array, "B"]:
+    """Whether each row needs a draft."""
+    return self.lengths > 0
 
   def packed(self, setup: Setup) -> list[bytes | None]:
     """Returns the parts of a message: the live rows and the inputs of all rows."""
-    live = self.live
-    lengths = self.lengths[live]
-    sequences = self.sequences[live, : lengths.max(initial=0)]
-    source = self.source
-    if source is not None:
-      source = source.astype(token_type(setup)).tobytes()
+    sequences = self.sequences[self.live, : self.lengths.max()]
+    token = setup.token_type
     return [
-      live.astype("u1").tobytes(),
-      lengths.astype(_LENGTH).tobytes(),
-      sequences.astype(token_type(setup)).tobytes(),
-      self.uniforms[live].astype(_UNIFORM).tobytes(),
-      source,
+      self.lengths.astype("<u2").tobytes(),
+      sequences.astype(token).tobytes(),
+      self.uniforms[self.live].astype("<f4").tobytes(),
+      None if self.source is None else self.source.astype(token).tobytes(),
     ]
 
   @classmethod
@@ -73,48 +147,41 @@ class Ask:
     Raises:
       ValueError: if the parts are no request of this setup.
     """
-    live, lengths, sequences, uniforms, source = parts
-    live = _array(live, (setup.rows,), "u1").astype(bool)
-    rows = int(live.sum())
-    lengths = _array(lengths, (rows,), _LENGTH)
-    if (lengths < 1).any() or (lengths > setup.slots).any():
-      raise ValueError(f"Expected lengths from 1 to {setup.slots}, got {lengths}.")
-    longest = lengths.max(initial=0)
-    tokens = np.zeros((rows, setup.slots), np.int32)
-    tokens[:, :longest] = _tokens(sequences, (rows, longest), setup)
-    uniforms = _array(uniforms, (rows, setup.gamma, setup.draws), _UNIFORM)
+    lengths, sequences, uniforms, source = parts
+    every = np.ones(setup.rows, bool)
+    lengths = _live_rows(lengths, every, (), "<u2").astype(np.int32)
+    live = lengths > 0
+    longest = lengths.max()
+    if longest > setup.slots:
+      raise ValueError(f"Expected lengths of at most {setup.slots}, got {lengths}.")
+    sequences = _tokens(sequences, live, (longest,), setup)
+    sequences = np.pad(sequences, ((0, 0), (0, setup.slots - longest)))
+    uniforms = _live_rows(uniforms, live, (setup.gamma, setup.draws), "<f4")
     if source is not None:
-      source = _tokens(source, (setup.rows, setup.inputs), setup)
-    return cls(
-      live,
-      _spread(lengths.astype(np.int32), live),
-      _spread(tokens, live),
-      _spread(uniforms, live),
-      source,
-    )
+      source = _tokens(source, every, (setup.inputs,), setup)
+    return cls(lengths, sequences, uniforms, source)
 
 
-@dataclasses.dataclass(frozen=True)
+@flax.struct.dataclass
 class Drafts:
   """The draft's answer."""
 
-  tokens: np.ndarray  # [B, G]: the drawn tokens.
-  kept: np.ndarray  # [B, G, K]: the tokens of each token's distribution, ascending.
-  weights: np.ndarray  # [B, G, K]: the weights of the kept tokens.
+  tokens: Int[Array, "B G"]  # The drawn tokens.
+  distribution: SparseProbs  # The distributions [B, G, K] of the tokens.
 
-  def packed(self, setup: Setup, live: np.ndarray) -> list[bytes]:
-    """Returns the parts of a message, without `kept` if all tokens are kept."""
-    kept = b""
-    if setup.kept != setup.vocab_size:
-      kept = self.kept[live].astype(token_type(setup)).tobytes()
+  def packed(self, setup: Setup, live: Bool[Array, "B"]) -> list[bytes]:
+    """Returns the parts of a message, without token ids if all tokens are kept."""
+    kept = self.distribution.tokens[live].astype(setup.token_type).tobytes()
     return [
-      self.tokens[live].astype(token_type(setup)).tobytes(),
-      kept,
-      self.weights[live].astype(_WEIGHT).tobytes(),
+      self.tokens[live].astype(setup.token_type).tobytes(),
+      b"" if setup.kept == setup.vocab_size else kept,
+      self.distribution.weights[live].astype("<u2").tobytes(),
     ]
 
   @classmethod
-  def unpacked(cls, parts: Sequence[Any], setup: Setup, live: np.ndarray) -> "Drafts":
+  def unpacked(
+    cls, parts: Sequence[Any], setup: Setup, live: Bool[Array, "B"]
+  ) -> "Drafts":
     """Returns the drafts of a message's parts.
 
     Raises:
@@ -122,74 +189,57 @@ class Drafts:
         distribution has a token twice, or if float32 can't sum the weights exactly.
     """
     tokens, kept, weights = parts
-    tokens_shape = int(live.sum()), setup.gamma
-    kept_shape = *tokens_shape, setup.kept
-    tokens = _tokens(tokens, tokens_shape, setup)
-    weights = _array(weights, kept_shape, _WEIGHT).astype(np.int32)
+    shape = setup.gamma, setup.kept
+    tokens = _tokens(tokens, live, (setup.gamma,), setup)
+    weights = _live_rows(weights, live, shape, "<u2").astype(np.int32)
     if setup.kept == setup.vocab_size:
-      _array(kept, (0,), "u1")
-      kept = np.broadcast_to(np.arange(setup.kept, dtype=np.int32), kept_shape)
+      _live_rows(kept, live, (0,), "u1")
+      kept = np.broadcast_to(np.arange(setup.kept, dtype=np.int32), weights.shape)
     else:
-      kept = _tokens(kept, kept_shape, setup)
-    if (np.diff(kept, axis=-1) < 1).any():
+      kept = _tokens(kept, live, shape, setup)
+    if (np.diff(kept[live], axis=-1) < 1).any():
       raise ValueError("A distribution's tokens must be strictly ascending.")
     largest = weights.sum(axis=-1, dtype=np.int64).max(initial=0)
     if largest >= SUM_BELOW:
       raise ValueError(f"Expected weights with a sum below {SUM_BELOW}, got {largest}.")
-    return cls(_spread(tokens, live), _spread(kept, live), _spread(weights, live))
+    return cls(tokens, SparseProbs(kept, weights))
 
 
-def token_type(setup: Setup) -> str:
-  """Returns the dtype of a token in a message."""
-  return "<u2" if setup.vocab_size <= 2**16 else "<u4"
+def message(*parts: Any) -> bytes:
+  """Returns a message of None, bytes, numbers, strings, and tuples of these types."""
+  return msgpack.packb([MAGIC, *parts], default=np.generic.item)
 
 
-def message(number: int, *parts: Any) -> bytes:
-  """Returns a message of a session as bytes.
-
-  Args:
-    number: the session's number.
-    *parts: None, bytes, numbers, strings, and tuples of these types.
-  """
-  return msgpack.packb([MAGIC, number, *parts], default=np.generic.item)
-
-
-def parts_of(data: bytes) -> tuple[int, Any, list[Any]]:
-  """Returns a message's session number, setup or status, and other parts.
+def parts_of(data: bytes) -> list[Any]:
+  """Returns a message's parts.
 
   Raises:
     ValueError: if the bytes are no message of a link.
   """
-  try:
-    parts = msgpack.unpackb(data)
-  except (ValueError, msgpack.UnpackException) as error:
-    raise ValueError(f"Expected a message of a link: {error}") from error
-  if not isinstance(parts, list) or len(parts) < 3 or parts[0] != MAGIC:
+  parts = msgpack.unpackb(data)
+  if not isinstance(parts, list) or parts[:1] != [MAGIC]:
     raise ValueError(f"Expected a message of a link that starts with {MAGIC!r}.")
-  _, number, first, *others = parts
-  if not is_whole(number, 0):
-    raise ValueError(f"Expected the number of a link's session, got {number!r:.40}.")
-  return number, first, others
+  return parts[1:]
 
 
-def _array(data, shape, dtype):
-  """Returns bytes as an array; raises a ValueError if the size differs."""
+def _live_rows(data, live, shape, dtype):
+  """Returns bytes as an array of all rows, with zeros in rows that are not live.
+
+  Raises:
+    ValueError: if the size differs from the size of the live rows.
+  """
+  shape = int(live.sum()), *shape
   size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
   if not isinstance(data, bytes) or len(data) != size:
     raise ValueError(f"Expected an array of {size} bytes for {shape}.")
-  return np.frombuffer(data, dtype).reshape(shape)
+  rows = np.zeros((live.size, *shape[1:]), dtype)
+  rows[live] = np.frombuffer(data, dtype).reshape(shape)
+  return rows
 
 
-def _tokens(data, shape, setup):
+def _tokens(data, live, shape, setup):
   """Returns bytes as tokens; raises a ValueError for a token outside the vocabulary."""
-  tokens = _array(data, shape, token_type(setup))
+  tokens = _live_rows(data, live, shape, setup.token_type)
   if tokens.max(initial=0) >= setup.vocab_size:
     raise ValueError(f"Expected tokens below {setup.vocab_size}, got {tokens.max()}.")
   return tokens.astype(np.int32)
-
-
-def _spread(rows, live):
-  """Returns an array of all rows, with zeros in rows that are not live."""
-  all_rows = np.zeros((live.size, *rows.shape[1:]), rows.dtype)
-  all_rows[live] = rows
-  return all_rows

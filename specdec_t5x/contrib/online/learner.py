@@ -10,7 +10,7 @@ Shapes: R requests, E input length, T output length, K kept tokens, V vocabulary
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,8 @@ from etils import epath
 from flax.core import unfreeze
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core.knobs import KnobError, is_whole
+from specdec_t5x.contrib.online.rejections import Rejections
+from specdec_t5x.core.knobs import KnobError, check_knobs, knob, whole
 from specdec_t5x.network.functional import Network, lacks_encoder
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge import learned
@@ -42,32 +43,30 @@ class Requests:
 
   inputs: Int[np.ndarray, "R E"]  # The encoder's inputs, zero-padded.
   tokens: Int[np.ndarray, "R T"]  # The outputs, zero-padded after EOS.
-  kept_tokens: Int[np.ndarray, "R T K"]  # The tokens of `rejections.Rejections`.
-  # The probabilities of `rejections.Rejections`; zeros at places without a
-  # rejection.
-  kept_probs: Float[np.ndarray, "R T K"]
+  rejections: Rejections
 
   def batches(self, size: int) -> Iterator[Batch]:
     """Yields batches of `size` requests, in order.
 
     Zero rows without weight fill up the last batch.
     """
+    kept = self.rejections
+    arrays = [self.inputs, self.tokens, kept.tokens, kept.probs]
+    arrays = [np.asarray(array) for array in arrays]
     for first in range(0, len(self.inputs), size):
-      rows = {}
-      for name, array in vars(self).items():
+      rows = [np.zeros((size, *array.shape[1:]), array.dtype) for array in arrays]
+      for row, array in zip(rows, arrays, strict=True):
         part = array[first : first + size]
-        padding = [(0, size - len(part))] + [(0, 0)] * (part.ndim - 1)
-        rows[name] = np.pad(part, padding)
-      tokens = rows["tokens"]
-      kept_probs = rows["kept_probs"]
+        row[: len(part)] = part
+      inputs, tokens, kept_tokens, kept_probs = rows
       yield {
-        "encoder_input_tokens": rows["inputs"],
+        "encoder_input_tokens": inputs,
         # Shifted by the start token, as in T5X: the distribution at a place predicts
         # the token at the place.
         "decoder_input_tokens": np.pad(tokens, ((0, 0), (1, 0)))[:, :-1],
         "decoder_target_tokens": tokens,
         "decoder_loss_weights": (kept_probs.sum(axis=-1) > 0).astype(np.float32),
-        "kept_tokens": rows["kept_tokens"],
+        "kept_tokens": kept_tokens,
         "kept_probs": kept_probs,
       }
 
@@ -121,20 +120,15 @@ def lumped(
 class Online:
   """The settings of online learning."""
 
-  interval: int = 16  # Number of requests per optimizer step.
-  # Number of tokens to keep of the target's distribution at a rejected position.
-  kept: int = 32
+  interval: int = knob(16, whole(1), "requests per optimizer step", "INTERVAL")
+  kept: int = 32  # K of `rejections.KeepRejections`.
   # A name in `losses.DISTILLATION_LOSSES`; the paper uses forward_kl.
   loss: str = "forward_kl"
-  optimizer: Optimizer = _OPTIMIZER  # The draft's optimizer.
+  optimizer: Optimizer = _OPTIMIZER
 
   def __post_init__(self):
     losses.get_distillation_loss(self.loss)
-    for name in ("interval", "kept"):
-      if not is_whole(getattr(self, name), 1):
-        raise ValueError(
-          f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}."
-        )
+    check_knobs(self)
 
 
 class Learner:
@@ -147,27 +141,20 @@ class Learner:
     network: the draft, an encoder-decoder.
     params: the draft's parameters, with the dtype and the devices of decoding.
     online: the settings of online learning.
-    learned_from: recorded chunks that the draft has learned from so far.
   """
 
-  def __init__(
-    self,
-    network: Network,
-    params: Params,
-    online: Online,
-    learned_from: Sequence[learned.Chunk] = (),
-  ):
+  def __init__(self, network: Network, params: Params, online: Online):
     check_learns(network)
     self.network = network
     self.online = online
-    self.learned_from = tuple(learned_from)
+    # The chunks of T5X that the draft has learned from, for the record.
+    self.learned_from: tuple[learned.Chunk, ...] = ()
     self._like = unfreeze(params)
     state = state_lib.initial_state(self._like, online.optimizer)
     # One device is enough for training: the draft is small, and steps are rare.
     self.state = jax.device_put(state, jax.local_devices()[0])
-    self.step_fn = state_lib.make_train_step(
-      network, RejectionDistillation(online.loss), 0
-    )
+    objective = RejectionDistillation(online.loss)
+    self.step_fn = state_lib.make_train_step(network, objective, 0)
     self._saved = 0  # The last saved or restored step.
     checksum = 0
     for leaf in jax.tree.leaves(state.params):
@@ -188,18 +175,14 @@ class Learner:
   @property
   def params(self) -> Params:
     """A copy of the draft's current parameters, with decoding's dtype and devices."""
+    return jax.tree.map(
+      lambda new, old: jax.device_put(jnp.array(new, old.dtype), old.sharding),
+      self.state.params,
+      self._like,
+    )
 
-    def copy(new, old):
-      return jax.device_put(jnp.array(new, old.dtype, copy=True), old.sharding)
-
-    return jax.tree.map(copy, self.state.params, self._like)
-
-  def learn(self, served: Requests, chunk: learned.Chunk | None = None) -> list[float]:
+  def learn(self, served: Requests) -> list[float]:
     """Takes a step per `interval` requests, and a step for the remaining requests.
-
-    Args:
-      served: the requests.
-      chunk: the requests' chunk under T5X, for the record.
 
     Returns:
       The loss of each step: the mean over the rejected positions, before the step.
@@ -211,8 +194,6 @@ class Learner:
     for batch in served.batches(self.online.interval):
       self.state, numbers = self.step_fn(self.state, batch, None)
       step_losses.append(state_lib.finite(numbers, self.steps)["loss"])
-    if chunk is not None:
-      self.learned_from += (chunk,)
     return step_losses
 
   def save(self, directory: str) -> None:
@@ -238,30 +219,20 @@ class Learner:
     checkpoints.save(self.state, START)
     self._saved = self.steps
 
-  def restore(
-    self, directory: str, counts: Callable[[int], bool] = lambda step: True
-  ) -> bool:
+  def restore(self, directory: str) -> bool:
     """Restores the last saved step, and returns whether there was a saved step.
 
     Args:
       directory: as for `save`.
-      counts: returns whether the last saved step is valid; `restore` removes an invalid
-        step, and restores the step before.
 
     Raises:
       ValueError: if the folder holds another draft, or is damaged.
     """
     saved = Saved(directory, self.network)
-    checkpoints = saved.checkpoints
-    if not checkpoints.steps():
+    if not saved.checkpoints.steps():
       return False
     claim(directory, self._origin)
-    if not counts(checkpoints.steps()[-1]):
-      checkpoints.drop_last()
-    restored = checkpoints.restore(self.state)
-    if restored is None:
-      return False
-    self.state, _ = restored
+    self.state, _ = saved.checkpoints.restore(self.state)
     self.learned_from = saved.learned_from(self.steps)
     self._saved = self.steps
     return True

@@ -21,7 +21,11 @@ from jaxtyping import Int
 from specdec_t5x import console
 from specdec_t5x.contrib.online import learner as online_lib
 from specdec_t5x.contrib.online.learner import Learner, Online, Requests
-from specdec_t5x.contrib.online.rejections import LEARNED_FROM, KeepRejections
+from specdec_t5x.contrib.online.rejections import (
+  LEARNED_FROM,
+  KeepRejections,
+  Rejections,
+)
 from specdec_t5x.t5x_bridge import examples, learned, pairing, writer
 from specdec_t5x.t5x_bridge.macros import macro_names
 from specdec_t5x.t5x_bridge.model import Decodes
@@ -41,15 +45,9 @@ class Served:
     """The parameters, with the draft's current parameters."""
     return flax.core.freeze({**self.restored.params, _DRAFT: self.learner.params})
 
-  @property
-  def step(self) -> jax.Array:
-    """The step of the target's checkpoint."""
-    return self.restored.step
-
-  @property
-  def flax_mutables(self) -> Mapping[str, Any]:
-    """The restored state's mutable variables."""
-    return self.restored.flax_mutables
+  def __getattr__(self, name: str) -> Any:
+    """Returns any other attribute of the restored state."""
+    return getattr(self.restored, name)
 
 
 class Course:
@@ -126,7 +124,14 @@ class Course:
     if steps and not self._counts(steps[-1]):
       steps.pop()
     chunks = self._saved.learned_from(steps[-1]) if steps else ()
-    self._refuse([x for x in draws.among(chunks) if not self._is_written(x)])
+    for chunk in draws.among(chunks):
+      if not self._is_written(chunk):
+        raise ValueError(
+          f"The draft in {self._directory} has learned from {chunk.name}, drawn with "
+          f"SEED={chunk.seed}. A run with equal random numbers would not have the "
+          "target's distribution. Set another SEED, or another ONLINE_DIR; or restore "
+          f"the matching results in {self._output}."
+        )
 
   def begun(self, params: Any, learned_from: Sequence[learned.Chunk]) -> Learner:
     """Returns the draft at the start of the run, or resumes from the last checkpoint.
@@ -135,8 +140,12 @@ class Course:
       params: the draft's restored parameters.
       learned_from: the chunks that the restored draft has learned from.
     """
-    learner = Learner(self._network, params, self._online, learned_from)
-    if learner.restore(self._directory, self._counts):
+    learner = Learner(self._network, params, self._online)
+    learner.learned_from = tuple(learned_from)
+    steps = self._saved.checkpoints.steps()
+    if steps and not self._counts(steps[-1]):
+      self._saved.checkpoints.drop_last()
+    if learner.restore(self._directory):
       step = learner.steps
       console.say(f"The draft continues from {self._directory}, step {step}.")
     self._learner = learner
@@ -149,15 +158,12 @@ class Course:
       path: path of the chunk.
       served: the chunk's requests.
       numbers: the feature `examples.EXAMPLE` of each request.
-
-    Raises:
-      ValueError: if the draft has learned from the same draws before.
     """
-    # T5X may first write to .partial-<name>-<process>-chunk<number>.
-    partial = re.compile(r"\.partial-(.*-of-\d+)-\d+(-chunk\d+)")
     task, first = numbers[0].tolist()
     last = numbers[-1, 1].item()
     step = numbers[1, 1].item() - first if len(numbers) > 1 else 1
+    # T5X may first write to .partial-<name>-<process>-chunk<number>.
+    partial = re.compile(r"\.partial-(.*-of-\d+)-\d+(-chunk\d+)")
     chunk = learned.Chunk(
       seed=None if self._model.sampling.greedy else self._model.seed,
       task=task,
@@ -165,18 +171,9 @@ class Course:
       name=partial.sub(r"\1\2", os.path.basename(path)),
       results=self._results,
     )
-    self._refuse(chunk.draws.among(self._learner.learned_from))
-    self._learner.learn(served, chunk)
+    self._learner.learn(served)
+    self._learner.learned_from += (chunk,)
     self._learner.save(self._directory)
-
-  def _refuse(self, chunks: Sequence[learned.Chunk]) -> None:
-    if chunks:
-      raise ValueError(
-        f"The draft in {self._directory} has learned from {chunks[0].name}, drawn with "
-        f"SEED={chunks[0].seed}. A run with equal random numbers would not have the "
-        "target's distribution. Set another SEED, or another ONLINE_DIR; or restore "
-        f"the matching results in {self._output}."
-      )
 
   def _counts(self, step: int) -> bool:
     """Returns whether a saved step is valid: T5X has marked the last chunk as complete.
@@ -236,25 +233,20 @@ def write_and_learn(
   each example as `inferences`.
 
   Raises:
-    ValueError: if there are no distributions to learn from, or logits were NaN, or the
-      draft has learned from the same draws.
+    ValueError: if there are no distributions to learn from, or logits were NaN.
   """
   predictions, aux = inferences
+  aux = dict(aux)
   names = (*LEARNED_FROM, examples.EXAMPLE)
   if missing := [name for name in names if name not in aux]:
     raise ValueError(
       f"Online learning needs mode predict_with_aux, got {mode!r} without the output "
       f"{missing[0]!r}. Leave infer.mode at the default, or leave out online.gin."
     )
-  inputs, kept_tokens, kept_probs, numbers = (np.asarray(aux[name]) for name in names)
-  aux = {name: x for name, x in aux.items() if name not in names}
+  inputs, tokens, probs, numbers = (np.asarray(aux.pop(name)) for name in names)
   writer.write_decoded(
     path, (predictions, aux), task_ds, mode, *args, write_fn=write_fn
   )
-  served = Requests(
-    inputs=np.asarray(inputs, np.int32),
-    tokens=np.asarray(predictions, np.int32),
-    kept_tokens=np.asarray(kept_tokens, np.int32),
-    kept_probs=kept_probs.astype(np.float32),
-  )
+  rejections = Rejections(tokens, probs.astype(np.float32))
+  served = Requests(inputs, np.asarray(predictions, np.int32), rejections)
   course.learn(path, served, numbers)

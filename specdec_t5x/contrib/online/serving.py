@@ -87,7 +87,18 @@ def serve(
     end_ids = api.end_tokens(target, opened)
     run = api.compiled(decoder, sampling, max_length, end_ids)
     arguments.check_listed(requests, "requests")
-    ids = (_encoded(n, text, opened, input_length) for n, text in enumerate(requests))
+
+    def encoded(number, text):
+      text = arguments.text(text, f"requests[{number}]")
+      tokens = framed(opened, opened.encode(text))
+      if len(tokens) > input_length:
+        raise ValueError(
+          f"Request {number} must have at most input_length={input_length} tokens, EOS "
+          f"included, got {len(tokens)}. Raise input_length, or shorten the request."
+        )
+      return tokens
+
+    ids = itertools.starmap(encoded, enumerate(requests))
     for decoded in decodes(run, params, learner, ids, input_length, seed):
       yield from api.generations(decoded, opened, end_ids)
 
@@ -137,10 +148,9 @@ def decodes(
     if not batch:
       return
     served = len(batch)
-    # The first request fills up a batch that is not full.
-    batch += batch[:1] * (count - served)
     inputs = np.zeros((count, input_length), np.int32)
-    for row, tokens in zip(inputs, batch, strict=True):
+    # The first request fills up a batch that is not full.
+    for row, tokens in itertools.zip_longest(inputs, batch, fillvalue=batch[0]):
       row[: len(tokens)] = tokens
     # A draft must not propose by draws from the draft's training. Therefore every step
     # changes the key of the draws, also from call to call (docs/math.md, "A draft that
@@ -155,23 +165,4 @@ def decodes(
       lambda row, first=first: f"request {first + row}",
     )
     yield decoded
-    rejections = decoded.observed
-    served_requests = Requests(
-      inputs=inputs[:served],
-      tokens=np.asarray(decoded.tokens),
-      kept_tokens=np.asarray(rejections.tokens),
-      kept_probs=np.asarray(rejections.probs),
-    )
-    learner.learn(served_requests)
-
-
-def _encoded(number: int, text: str, vocabulary, length: int) -> list[int]:
-  """Returns a request's tokens between the vocabulary's prefix and suffix."""
-  text = arguments.text(text, f"requests[{number}]")
-  tokens = framed(vocabulary, vocabulary.encode(text))
-  if len(tokens) > length:
-    raise ValueError(
-      f"Request {number} must have at most input_length={length} tokens, EOS included, "
-      f"got {len(tokens)}. Raise input_length, or shorten the request."
-    )
-  return tokens
+    learner.learn(Requests(inputs[:served], decoded.tokens, decoded.observed))

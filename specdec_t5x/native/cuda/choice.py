@@ -21,13 +21,6 @@ from specdec_t5x.core.knobs import KnobError
 from specdec_t5x.native import library
 from specdec_t5x.native.cuda import library as of_gpu
 
-# Successive results that a call computes.
-CALLS = 16
-# Timed calls of the kernel and of XLA, which alternate.
-ROUNDS = 9
-
-_decided: dict[Hashable, bool] = {}
-
 
 @dataclasses.dataclass(frozen=True)
 class Contest:
@@ -35,7 +28,7 @@ class Contest:
 
   Attributes:
     name: name of the part, for messages.
-    native: function that computes `CALLS` results by our kernel.
+    native: function that computes `Choices.calls` results by our kernel.
     xla: function that computes the results by XLA.
     exact: function that computes the results by XLA in float32.
   """
@@ -74,72 +67,91 @@ class Outcome:
     return f"{times}." if is_used else f"{times}: XLA's is used."
 
 
-def is_used(key: Hashable) -> bool:
-  """Returns whether this process has decided to use the kernel."""
-  return _decided.get(key, False) and of_gpu.problem() is None
+def seconds_of(*runs: Callable[[], Array], rounds: int = 9) -> tuple[float, ...]:
+  """Returns the median seconds of each run; the runs alternate."""
+  seconds = np.zeros((rounds, len(runs)))
+  for i, j in np.ndindex(seconds.shape):
+    begin = time.perf_counter()
+    runs[j]().block_until_ready()
+    seconds[i, j] = time.perf_counter() - begin
+  return tuple(np.median(seconds, axis=0).tolist())
 
 
-def decide(
-  key: Hashable,
-  contest: Contest,
-  device: Hashable,
-  is_asked_for: bool = False,
-) -> str | None:
-  """Decides whether a kernel is used, and returns a message; None if decided before.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Choices:
+  """The choices between our kernels and XLA, each made once.
 
-  Args:
-    key: the part and the part's shapes.
-    contest: the kernel and XLA's computation.
-    device: the device and all further conditions of the outcome. The kept outcome is
-      named by the `repr` of key and device.
-    is_asked_for: whether products='native' asks for the kernel, fast or not.
-
-  Raises:
-    ValueError: if the kernel is asked for, and the results do not agree or the
-      comparison fails.
+  Attributes:
+    calls: number of successive results that a run of a contest computes.
+    clock: function that returns the seconds of each of several runs.
+    decided: whether our kernel is used, by key.
   """
-  if key in _decided:
-    return None
-  digest = library.digest(repr((key, device)).encode())
-  path = library.folder() / f"choice-{digest}.json"
-  try:
-    outcome = _read(path) or _measure(path, contest)
-  except jax.errors.JaxRuntimeError as error:
-    is_chosen = False
-    reason = f"XLA's, because the comparison failed: {str(error).splitlines()[0]}"
-  else:
-    native, xla = outcome.seconds
-    is_chosen = outcome.agrees and (is_asked_for or native < xla)
-    reason = outcome.line(is_chosen)
-  line = f"{contest.name}: {reason}"
-  if is_asked_for and not is_chosen:
-    raise KnobError(
-      "{products}='native' is not available: {line} Use 'auto' or 'xla'.", line=line
-    )
-  _decided[key] = is_chosen
-  return line
+
+  calls: int = 16
+  clock: Callable[..., tuple[float, ...]] = seconds_of
+  decided: dict[Hashable, bool] = dataclasses.field(default_factory=dict)
+
+  def is_used(self, key: Hashable) -> bool:
+    """Returns whether the kernel was chosen."""
+    return self.decided.get(key, False) and of_gpu.problem() is None
+
+  def decide(
+    self, key: Hashable, contest: Contest, device: Hashable, is_asked_for: bool = False
+  ) -> str | None:
+    """Decides whether a kernel is used, and returns a message; None if decided before.
+
+    Args:
+      key: the part and the part's shapes.
+      contest: the kernel and XLA's computation.
+      device: the device and all further conditions of the outcome. The kept outcome is
+        named by the `repr` of key and device.
+      is_asked_for: whether PRODUCTS='native' asks for the kernel, fast or not.
+
+    Raises:
+      ValueError: if the kernel is asked for, and the results do not agree or the
+        comparison fails.
+    """
+    if key in self.decided:
+      return None
+    digest = library.digest(repr((key, device)).encode())
+    path = library.folder() / f"choice-{digest}.json"
+    try:
+      outcome = _read(path) or self._measure(path, contest)
+    except jax.errors.JaxRuntimeError as error:
+      is_chosen = False
+      reason = f"XLA's, because the comparison failed: {str(error).splitlines()[0]}"
+    else:
+      native, xla = outcome.seconds
+      is_chosen = outcome.agrees and (is_asked_for or native < xla)
+      reason = outcome.line(is_chosen)
+    line = f"{contest.name}: {reason}"
+    if is_asked_for and not is_chosen:
+      raise KnobError(
+        "{products}='native' is not available: {line} Use 'auto' or 'xla'.", line=line
+      )
+    self.decided[key] = is_chosen
+    return line
+
+  def _measure(self, path: pathlib.Path, contest: Contest) -> Outcome:
+    """Returns the outcome of a contest, and writes the outcome to `path`."""
+    with jax.enable_x64(False):
+      with jax.default_matmul_precision("float32"):
+        exact = _rows(contest.exact)
+      errors, agrees = _compared(_rows(contest.native), _rows(contest.xla), exact)
+      seconds = self.clock(contest.native, contest.xla) if agrees else (0.0, 0.0)
+    outcome = Outcome(errors, agrees, tuple(x / self.calls for x in seconds))
+    try:
+      library.write_whole(path, json.dumps(dataclasses.asdict(outcome)))
+    except OSError as error:
+      message = (
+        f"The measured times of {contest.name} are for this process alone: {error}"
+      )
+      warnings.warn(message, stacklevel=2)
+    return outcome
 
 
-def _measure(path: pathlib.Path, contest: Contest) -> Outcome:
-  """Returns the outcome of a contest, and writes the outcome to `path`."""
-  with jax.enable_x64(False):
-    outcome = _outcome(contest)
-  try:
-    library.write_whole(path, json.dumps(dataclasses.asdict(outcome)))
-  except OSError as error:
-    message = (
-      f"The measured times of {contest.name} are for this process alone: {error}"
-    )
-    warnings.warn(message, stacklevel=2)
-  return outcome
-
-
-def _outcome(contest: Contest) -> Outcome:
-  with jax.default_matmul_precision("float32"):
-    exact = _rows(contest.exact)
-  errors, agrees = _compared(_rows(contest.native), _rows(contest.xla), exact)
-  seconds = _seconds(contest.native, contest.xla) if agrees else (0.0, 0.0)
-  return Outcome(errors, agrees, seconds)
+# The choices of this process.
+CHOICES = Choices()
 
 
 def _rows(run) -> Float[np.ndarray, "N V"]:
@@ -163,27 +175,12 @@ def _compared(native, xla, exact) -> tuple[tuple[float, float], bool]:
   return (ours, xlas), agrees
 
 
-def _seconds(*runs: Callable[[], Array]) -> tuple[float, ...]:
-  """Returns the median seconds per result of each run; the runs alternate."""
-  rounds = []
-  for _ in range(ROUNDS):
-    seconds = []
-    for run in runs:
-      begin = time.perf_counter()
-      run().block_until_ready()
-      seconds.append((time.perf_counter() - begin) / CALLS)
-    rounds.append(seconds)
-  return tuple(np.median(rounds, axis=0).tolist())
-
-
 def _read(path: pathlib.Path) -> Outcome | None:
   """Returns the kept outcome; None if the file is missing or invalid."""
   try:
     fields = json.loads(path.read_text())
-    errors = tuple(map(float, fields["errors"]))
-    seconds = tuple(map(float, fields["seconds"]))
-    outcome = Outcome(errors, fields["agrees"], seconds)
+    ours, xlas = map(float, fields["errors"])
+    native, xla = map(float, fields["seconds"])
+    return Outcome((ours, xlas), bool(fields["agrees"]), (native, xla))
   except (OSError, ValueError, KeyError, TypeError):
     return None
-  is_valid = len(errors) == len(seconds) == 2 and isinstance(outcome.agrees, bool)
-  return outcome if is_valid else None

@@ -4,7 +4,6 @@ Shapes: R rows, I inputs, O outputs.
 """
 
 import dataclasses
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,6 @@ from jaxtyping import Array, Float
 
 MOST_ROWS = 8
 MOST_MATRICES = 3
-PLAIN, NORM, GATED_GELU = range(3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,66 +70,32 @@ class FewWeights:
 jax.tree_util.register_dataclass(FewWeights, ["codes", "scales"], [])
 
 
-def rounded(matrix: Float[Array, "I O"], bits: int) -> FewWeights:
-  """Returns a matrix rounded to `bits` bits, with a scale for each column."""
-  if bits == 16:
-    return FewWeights(matrix.astype(jnp.bfloat16))
-  most = 2 ** (bits - 1) - 1
-  largest = jnp.abs(matrix).max(axis=0).astype(jnp.float32)
-  scales = (largest / most).astype(jnp.bfloat16)
-  steps = jnp.where(scales > 0, scales, 1).astype(jnp.float32)
-  codes = jnp.round(matrix / steps).clip(-most, most).astype(jnp.int8)
-  if bits == 4:
-    halves = (codes & 15).astype(jnp.uint8)
-    codes = halves[:, ::2] | halves[:, 1::2] << 4
-  return FewWeights(codes, scales)
-
-
 def multiply(
-  x: Float[Array, "R I"],
-  *matrices: FewWeights,
-  norm: Float[Array, "I"] | None = None,
-  gate: Float[Array, "R I"] | None = None,
-  residuals: Sequence[Float[Array, "R _"]] = (),
-  divided: Tuning | None = None,
-  following: FewWeights | None = None,
-  following_bytes: int = 0,
+  x: Float[Array, "R I"], *matrices: FewWeights
 ) -> tuple[Float[Array, "R _"], ...]:
   """Returns x W for each W. All matrices have the same number of bits.
 
   Args:
     x: bfloat16 rows, at most `MOST_ROWS`.
     *matrices: weights W, at most `MOST_MATRICES`.
-    norm: scales of T5's layer norm, which is applied to `x` first.
-    gate: gate of the rows; gelu(gate) x is multiplied instead of x.
-    residuals: arrays added to the products, one per product.
-    divided: division of the products; `tuning` by default.
-    following: matrix of the next product. The GPU's cache prefetches the start of this
-      matrix while the current product ends.
-    following_bytes: bytes of `following` to prefetch.
   """
   empty = jnp.zeros(0, jnp.bfloat16)
   bits = matrices[0].bits
-  division = divided or tuning(bits, sum(m.outputs for m in matrices))
-  if gate is not None:
-    first, second, kind = gate, x, GATED_GELU
-  elif norm is not None:
-    first, second, kind = x, norm, NORM
-  else:
-    first, second, kind = x, empty, PLAIN
-  arguments = [first, second, empty if following is None else following.codes]
-  for i, matrix in enumerate(matrices):
-    arguments.append(matrix.codes)
-    arguments.append(empty if matrix.scales is None else matrix.scales)
-    arguments.append(residuals[i] if residuals else empty)
+  division = tuning(bits, sum(m.outputs for m in matrices))
+  # The kernel could also scale or gate the rows, add to the products, and prefetch the
+  # next matrix.
+  arguments = [x, empty, empty]
+  for matrix in matrices:
+    scales = empty if matrix.scales is None else matrix.scales
+    arguments += [matrix.codes, scales, empty]
   shapes = [jax.ShapeDtypeStruct((len(x), m.outputs), jnp.bfloat16) for m in matrices]
   call = jax.ffi.ffi_call("specdec_few", shapes, vmap_method="sequential")
   products = call(
     *arguments,
     bits=np.int64(bits),
-    input=np.int64(kind),
+    input=np.int64(0),
     cluster=np.int64(division.cluster),
     unroll=np.int64(division.unroll),
-    next_bytes=np.int64(following_bytes),
+    next_bytes=np.int64(0),
   )
   return tuple(products)

@@ -195,13 +195,3 @@ def _logits(layout, params):
   rows = layout.blocks * layout.tiles * _TILE
   kernel = jnp.pad(kernel, ((0, rows - len(kernel)), (0, 0)))
   return fragments(kernel.reshape(layout.blocks, -1, layout.width))
-
-
-def shapes_of(params: Mapping[str, Any]) -> Sequence[int]:
-  """Returns width, heads, hidden units, vocabulary and layers of a decoder."""
-  decoder = params["decoder"]
-  width, joined = decoder["layers_0"]["self_attention"]["query"]["kernel"].shape
-  mlp = decoder["layers_0"]["mlp"]["wo"]["kernel"].shape[0]
-  vocab = params["token_embedder"]["embedding"].shape[0]
-  layers = sum(name.startswith("layers_") for name in decoder)
-  return width, joined // _HEAD, mlp, vocab, layers

@@ -9,10 +9,9 @@ Shapes: R rows, D width, V vocabulary, N steps, W words.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,23 +43,6 @@ _FIELDS = {
 }
 
 
-@flax.struct.dataclass
-class StepWeights:
-  """A decoder's weights in the kernel's layout.
-
-  Attributes:
-    weights: streams of all blocks.
-    embedding: embedding of the tokens.
-    norms: scales of all norms.
-    biases: attention biases by head and distance.
-  """
-
-  weights: Float[Array, "H C _ 8192"]
-  embedding: Float[Array, "V D"]
-  norms: Float[Array, "_ D"]
-  biases: Float[Array, "H 129"]
-
-
 @dataclasses.dataclass(frozen=True)
 class DraftStep:
   """The step of one decoder.
@@ -77,15 +59,19 @@ class DraftStep:
   scale: float = 1.0
   cooperative: bool = True
 
-  def prepared(self, params: Mapping[str, Any]) -> StepWeights:
-    """Returns the parameters of a T5's `Transformer` in the kernel's layout."""
+  def prepared(self, params: Mapping[str, Any]) -> dict[str, Array]:
+    """Returns the parameters of a T5's `Transformer` in the kernel's layout.
+
+    The result has the streams of all blocks (`layout.stream`), the embedding [V, D] of
+    the tokens, the scales of all norms, and the attention biases by head and distance.
+    """
     table = params["decoder"]["relpos_bias"]["rel_embedding"]
-    return StepWeights(
-      weights=layouts.stream(self.layout, params),
-      embedding=params["token_embedder"]["embedding"].astype(jnp.bfloat16),
-      norms=layouts.norms(self.layout, params),
-      biases=layouts.distance_biases(table, bucket),
-    )
+    return {
+      "weights": layouts.stream(self.layout, params),
+      "embedding": params["token_embedder"]["embedding"].astype(jnp.bfloat16),
+      "norms": layouts.norms(self.layout, params),
+      "biases": layouts.distance_biases(table, bucket),
+    }
 
   def scratch(self, rows: int) -> UInt32[Array, "R W"]:
     """Returns the scratch memory of the first call: zeros."""
@@ -113,7 +99,7 @@ class DraftStep:
 
   def __call__(
     self,
-    weights: StepWeights,
+    weights: Mapping[str, Array],
     tokens: Int[Array, "R"],
     cache: DecoderCache,
     scratch: UInt32[Array, "R W"],
@@ -156,10 +142,10 @@ class DraftStep:
     argmaxes, logits, features, scratch, *buffers = call(
       tokens,
       cache.index,
-      weights.weights,
-      weights.embedding,
-      weights.norms,
-      weights.biases,
+      weights["weights"],
+      weights["embedding"],
+      weights["norms"],
+      weights["biases"],
       cache.encoder_mask,
       scratch,
       *buffers,
@@ -191,20 +177,13 @@ class DraftStep:
 
 @dataclasses.dataclass(frozen=True)
 class Prepare:
-  """Makes the weights of a step, as arrays by name.
-
-  Attributes:
-    step: the step.
-  """
+  """Makes the weights of a step."""
 
   step: DraftStep
 
   def __call__(self, params: Mapping[str, Any]) -> dict[str, Array]:
-    """Returns the fields of `StepWeights`."""
-    weights = jax.jit(self.step.prepared)(params)
-    return {
-      field.name: getattr(weights, field.name) for field in dataclasses.fields(weights)
-    }
+    """Returns the result of `DraftStep.prepared`."""
+    return jax.jit(self.step.prepared)(params)
 
 
 def name_of(network_name: str) -> str:
@@ -286,23 +265,30 @@ def with_scratch(network: Any, cache: DecoderCache, has_room: bool) -> DecoderCa
   return cache.replace(scratch=scratch if has_room else scratch[:, :0])
 
 
-def extend_fn(network: Any, weights: Mapping[str, Array], extend: ExtendFn) -> ExtendFn:
+def extend_fn(
+  network: Any,
+  weights: Mapping[str, Array],
+  extend: ExtendFn,
+  choices: choice.Choices | None = None,
+) -> ExtendFn:
   """Returns a network's `extend`, which uses our kernel's step if the step was chosen.
 
   Args:
     network: a T5 with a step.
     weights: weights of the step, made by `Prepare`.
     extend: `extend` by XLA, for all other blocks.
+    choices: the choices; None stands for the process's choices.
   """
   step = of_network(network)
+  choices = choices or choice.CHOICES
 
   def extend_or_step(cache, tokens, positions=None, tree=None):
     rows, size = tokens.shape
     is_step = size == 1 and positions is None and tree is None
-    if not (is_step and choice.is_used(key_of(network, rows))):
+    if not (is_step and choices.is_used(key_of(network, rows))):
       return extend(cache, tokens, positions, tree)
     _, logits, features, cache, scratch = step(
-      StepWeights(**weights), tokens[:, 0], cache, cache.scratch
+      weights, tokens[:, 0], cache, cache.scratch
     )
     cache = cache.replace(scratch=scratch)
     return logits[0][:, None], features[0][:, None], cache
@@ -325,6 +311,7 @@ def contest(
   params: Mapping[str, Any],
   weights: Mapping[str, Array],
   rows: int,
+  calls: int,
 ) -> choice.Contest:
   """Returns the contest of our kernel's step against XLA's, over successive steps.
 
@@ -333,24 +320,48 @@ def contest(
     params: parameters of the network.
     weights: weights of the step.
     rows: number of rows that are decoded at once.
+    calls: number of steps.
   """
   config = network.config
   draw = np.random.default_rng(0)
   encoded = draw.normal(size=(rows, _INPUT_LENGTH, config.emb_dim))
-  shape = rows, _PREFIX_LENGTH + choice.CALLS
+  shape = rows, _PREFIX_LENGTH + calls
   tokens = jnp.asarray(draw.integers(1, config.vocab_size, shape), jnp.int32)
 
   def runner(dtype, uses_step=False):
     xla_config = dataclasses.replace(config, dtype=dtype, products="xla")
     module = network.clone(config=xla_config)
-    start = _start_fn(module, encoded, tokens)
-    run = _run_fn(module, tokens, uses_step)
+    step = of_network(module)
+
+    @jax.jit
+    def start(params):
+      cache = module.apply(
+        {"params": params},
+        jnp.asarray(encoded, dtype),
+        jnp.ones((rows, _INPUT_LENGTH), jnp.int32),
+        tokens.shape[1],
+        method="start",
+      )
+      extend = functional.extend_fn(module, params)
+      _, _, cache = extend(cache, tokens[:, :_PREFIX_LENGTH])
+      return cache.replace(scratch=step.scratch(rows))
+
+    @jax.jit
+    def run(params, weights, cache):
+      extend = functional.extend_fn(module, params)
+
+      def score(cache, tokens):
+        if uses_step:
+          _, logits, _, cache, scratch = step(weights, tokens, cache, cache.scratch)
+          return cache.replace(scratch=scratch), logits[0]
+        logits, _, cache = extend(cache, tokens[:, None])
+        return cache, logits[:, 0]
+
+      _, logits = jax.lax.scan(score, cache, tokens[:, _PREFIX_LENGTH:].T)
+      return logits
 
     # Compiled and filled at the first call, which is not timed.
-    @functools.cache
-    def first_cache():
-      return start(params)
-
+    first_cache = functools.cache(functools.partial(start, params))
     return lambda: run(params, weights, first_cache())
 
   return choice.Contest(
@@ -359,52 +370,3 @@ def contest(
     runner("bfloat16"),
     runner("float32"),
   )
-
-
-def _start_fn(
-  module: Any, encoded: Float[np.ndarray, "R E D"], tokens: Int[Array, "R L"]
-) -> Callable[[Mapping[str, Any]], DecoderCache]:
-  """Returns a jitted function from parameters to a cache that holds the prefix."""
-  rows, num_slots = tokens.shape
-  step = of_network(module)
-
-  @jax.jit
-  def start(params):
-    cache = module.apply(
-      {"params": params},
-      jnp.asarray(encoded, module.config.dtype),
-      jnp.ones((rows, _INPUT_LENGTH), jnp.int32),
-      num_slots,
-      method="start",
-    )
-    extend = functional.extend_fn(module, params)
-    _, _, cache = extend(cache, tokens[:, :_PREFIX_LENGTH])
-    return cache.replace(scratch=step.scratch(rows))
-
-  return start
-
-
-def _run_fn(
-  module: Any, tokens: Int[Array, "R L"], uses_step: bool
-) -> Callable[..., Float[Array, "N R V"]]:
-  """Returns a jitted function that scores the tokens after the prefix one by one."""
-  step = of_network(module)
-  next_tokens = tokens[:, _PREFIX_LENGTH:].T
-
-  @jax.jit
-  def run(params, weights, cache):
-    extend = functional.extend_fn(module, params)
-
-    def score(cache, tokens):
-      if uses_step:
-        _, logits, _, cache, scratch = step(
-          StepWeights(**weights), tokens, cache, cache.scratch
-        )
-        return cache.replace(scratch=scratch), logits[0]
-      logits, _, cache = extend(cache, tokens[:, None])
-      return cache, logits[:, 0]
-
-    _, logits = jax.lax.scan(score, cache, next_tokens)
-    return logits
-
-  return run

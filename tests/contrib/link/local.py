@@ -3,29 +3,22 @@
 import dataclasses
 
 from specdec_t5x.contrib.link.client import Asker, Lost, Remote
-from specdec_t5x.contrib.link.server import Answers, Drafting
+from specdec_t5x.contrib.link.server import Drafting
 from tests.hash_model import HashModel
 
 
-class LocalAsker(Asker):
-  """An asker that accepts every vocabulary, because `decoded` checks no draft."""
-
-  def check(self, vocab_size):
-    assert vocab_size
-
-
-def asker_of(answer) -> Asker:
+def asker_of(answer, first_wait=0.0) -> Asker:
   """Returns an asker with a function of the request's bytes as the remote."""
-  return LocalAsker(Remote("nowhere"), lambda request, seconds: answer(request))
+  return Asker(Remote("nowhere"), lambda request, seconds: answer(request), first_wait)
 
 
-def drafting_of(model: HashModel) -> Drafting:
+def drafting_of(model: HashModel, kind=Drafting) -> Drafting:
   """Returns a table model as a draft."""
 
   def start(params, source, slots):
     return model.start(source.shape[0], slots)
 
-  return Drafting(start, lambda params: model.extend, None, model.vocab_size)
+  return kind(start, lambda params: model.extend, None, model.vocab_size)
 
 
 @dataclasses.dataclass(eq=False)
@@ -48,21 +41,15 @@ class Local:
 
 def honest(model: HashModel):
   """Returns the answer function of a server with this model."""
-  return Answers(drafting_of(model)).answer
+  return drafting_of(model).answer
 
 
-class Liar:
+class Liar(Drafting):
   """Sends distributions with tokens that were not drawn from the distributions."""
 
-  def __init__(self, model: HashModel):
-    self._honest = drafting_of(model)
-    self.vocab_size = model.vocab_size
-    self.open = self._honest.open
-
-  def draft(self, setup, rows, ask):
-    drafts, rows = self._honest.draft(setup, rows, ask)
-    tokens = (drafts.tokens + 1) % self.vocab_size
-    return dataclasses.replace(drafts, tokens=tokens), rows
+  def draft(self, ask):
+    drafts = super().draft(ask)
+    return drafts.replace(tokens=(drafts.tokens + 1) % self.vocab_size)
 
 
 def never(request):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 
+import jax
 import msgpack
 import numpy as np
 import pytest
@@ -10,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_t5x.contrib.link import wire
-from specdec_t5x.contrib.link.drafter import Setup
-from specdec_t5x.contrib.link.wire import Ask, Drafts
-from specdec_t5x.contrib.truncation import Truncation
+from specdec_t5x.contrib.link.wire import Ask, Drafts, Setup
+from specdec_t5x.contrib.truncation import SparseProbs, Truncation
 from specdec_t5x.core.distributions import GREEDY, Sampling
 
 
@@ -34,7 +34,7 @@ def drafts_of(setup, rng):
   kept = np.array([choose() for _ in range(np.prod(shape))]).astype(int)
   weights = rng.integers(0, 2**16, (*shape, setup.kept))
   tokens = rng.integers(0, setup.vocab_size, shape)
-  return Drafts(tokens, kept.reshape(weights.shape), weights)
+  return Drafts(tokens, SparseProbs(kept.reshape(weights.shape), weights))
 
 
 def ask_of(setup, rng):
@@ -50,48 +50,39 @@ def ask_of(setup, rng):
   uniforms = rng.integers(0, 2**24, shape) * np.float32(2.0**-24)
   source = tokens(setup.inputs) if rng.random() < 0.5 else None
   uniforms = uniforms * live[:, None, None]
-  return Ask(live, lengths, tokens(setup.slots) * is_known, uniforms, source)
+  return Ask(lengths, tokens(setup.slots) * is_known, uniforms, source)
 
 
 def read_ask(data, setup):
   """Returns the request in a message."""
-  _, first, others = wire.parts_of(data)
-  return Ask.unpacked([first, *others], setup)
+  return Ask.unpacked(wire.parts_of(data), setup)
 
 
 def read_drafts(data, setup):
   """Returns the drafts of all rows in a message."""
-  _, first, others = wire.parts_of(data)
-  return Drafts.unpacked([first, *others], setup, np.ones(setup.rows, bool))
+  return Drafts.unpacked(wire.parts_of(data), setup, np.ones(setup.rows, bool))
 
 
-def sent(packed):
-  """Returns a message of packed parts."""
-  return wire.message(7, *packed)
+def sent(ask, setup):
+  """Returns a request, or drafts of all rows, as a message."""
+  rows = () if isinstance(ask, Ask) else (np.ones(setup.rows, bool),)
+  return wire.message(*ask.packed(setup, *rows))
 
 
 def assert_equal(one, other):
-  for name, value in dataclasses.asdict(one).items():
-    np.testing.assert_array_equal(value, getattr(other, name), name)
+  jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 def test_weights_with_sums_beyond_float32_are_refused():
   setup = setup_of(1, gamma=1, kept=0, vocab_size=257)
-  one = np.ones(1, bool)
   tokens = np.arange(257)[None, None]
-  for last, says in ((255, None), (256, "sum below 16777216, got 16777216")):
-    weights = np.full((1, 1, 257), 2**16 - 1)
-    weights[..., -1] = last
-    drafts = Drafts(tokens[..., 0], tokens, weights)
-
-    def read(drafts=drafts):
-      return read_drafts(sent(drafts.packed(setup, one)), setup)
-
-    if says is None:
-      assert_equal(read(), drafts)
-    else:
-      with pytest.raises(ValueError, match=says):
-        read()
+  weights = np.full((1, 1, 257), 2**16 - 1)
+  drafts = Drafts(tokens[..., 0], SparseProbs(tokens, weights))
+  weights[..., -1] = 255
+  assert_equal(read_drafts(sent(drafts, setup), setup), drafts)
+  weights[..., -1] = 256
+  with pytest.raises(ValueError, match="sum below 16777216, got 16777216"):
+    read_drafts(sent(drafts, setup), setup)
 
 
 @settings(max_examples=40, deadline=None)
@@ -100,20 +91,18 @@ def test_messages_survive_a_round_trip(seed, setup):
   rng = np.random.default_rng(seed)
   ask = ask_of(setup, rng)
   drafts = drafts_of(setup, rng)
-  assert_equal(ask, read_ask(sent(ask.packed(setup)), setup))
-  every = np.ones(setup.rows, bool)
-  assert_equal(drafts, read_drafts(sent(drafts.packed(setup, every)), setup))
-  message = wire.message(7, dataclasses.astuple(setup))
-  assert Setup.unpacked(wire.parts_of(message)[1]) == setup
+  assert_equal(ask, read_ask(sent(ask, setup), setup))
+  assert_equal(drafts, read_drafts(sent(drafts, setup), setup))
+  message = wire.message(dataclasses.astuple(setup))
+  assert Setup.unpacked(wire.parts_of(message)[0]) == setup
 
 
 def messages_of(setup):
   """Returns both messages of a session with their readers."""
   rng = np.random.default_rng(0)
-  every = np.ones(setup.rows, bool)
   return (
-    (sent(ask_of(setup, rng).packed(setup)), read_ask),
-    (sent(drafts_of(setup, rng).packed(setup, every)), read_drafts),
+    (sent(ask_of(setup, rng), setup), read_ask),
+    (sent(drafts_of(setup, rng), setup), read_drafts),
   )
 
 
@@ -139,7 +128,7 @@ PARTS = st.recursive(
 @given(st.binary(max_size=80), st.lists(PARTS, max_size=6), st.sampled_from(SETUPS))
 def test_garbage_is_read_as_a_message_or_raises_a_value_error(data, parts, setup):
   """The garbage is any bytes, or frames with arbitrary parts."""
-  for message in (data, msgpack.packb(parts), sent(parts)):
+  for message in (data, msgpack.packb(parts), wire.message(*parts)):
     for read in (read_ask, read_drafts, lambda x, _: Setup.unpacked(x)):
       with contextlib.suppress(ValueError):
         read(message, setup)
@@ -158,21 +147,20 @@ def test_a_changed_byte_is_read_as_a_message_or_raises_a_value_error(
 
 
 @pytest.mark.parametrize(
-  ("change", "says"),
+  ("name", "value", "says"),
   [
-    ({"tokens": 40}, "Expected tokens below 40, got 40"),
-    ({"kept": 63}, "Expected tokens below 40, got 63"),
-    ({"kept": 3}, "strictly ascending"),
+    ("drawn", 40, "Expected tokens below 40, got 40"),
+    ("kept", 63, "Expected tokens below 40, got 63"),
+    ("kept", 3, "strictly ascending"),
   ],
 )
-def test_invalid_distributions_are_refused(change, says):
+def test_invalid_distributions_are_refused(name, value, says):
   setup = setup_of()
-  every = np.ones(3, bool)
   drafts = drafts_of(setup, np.random.default_rng(0))
-  for name, value in change.items():
-    getattr(drafts, name)[...] = value
+  tokens = drafts.tokens if name == "drawn" else drafts.distribution.tokens
+  tokens[...] = value
   with pytest.raises(ValueError, match=says):
-    read_drafts(sent(drafts.packed(setup, every)), setup)
+    read_drafts(sent(drafts, setup), setup)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +178,7 @@ def test_a_reply_has_the_documented_length(kept, vocab_size, bits):
   rng = np.random.default_rng(0)
   drafts = drafts_of(setup, rng).packed(setup, np.ones(4, bool))
   assert 8 * sum(map(len, drafts)) == 4 * 5 * bits
-  assert len(wire.message(2**32 - 1, "ok", *drafts)) - sum(map(len, drafts)) < 32
+  assert len(wire.message("ok", *drafts)) - sum(map(len, drafts)) < 32
 
 
 @pytest.mark.parametrize(

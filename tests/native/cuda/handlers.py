@@ -14,6 +14,7 @@ from specdec_t5x.native import library
 from specdec_t5x.native.cuda import choice, layout
 from specdec_t5x.native.cuda import library as of_gpu
 
+CALLS = 2
 HERE = pathlib.Path(__file__).parent
 _FLAGS = ("-shared", "-fPIC", "-O2", "-std=c++20", "-pthread", "-fno-strict-aliasing")
 # Few threads per block; no symbols shared with another library of the kernels.
@@ -40,13 +41,13 @@ def loaded() -> ctypes.CDLL:
   return kernels
 
 
-def install(monkeypatch, folder: pathlib.Path, seconds=(1.6e-4, 4.2e-4)) -> None:
-  """Patches the package to use the kernels like a GPU's, with no choice made yet.
+def install(monkeypatch, folder: pathlib.Path, clock=None) -> choice.Choices:
+  """Lets the package use the kernels like a GPU's, and returns the choices: none yet.
 
   Args:
     monkeypatch: pytest's fixture.
     folder: folder of the choices.
-    seconds: times of our kernel and of XLA; None measures the times.
+    clock: times our kernel and XLA; our kernel is faster by default.
   """
   loaded()
   library.problem()  # Loads the CPU's kernels before the cache folder changes.
@@ -55,9 +56,17 @@ def install(monkeypatch, folder: pathlib.Path, seconds=(1.6e-4, 4.2e-4)) -> None
   monkeypatch.setattr(of_gpu, "problem", lambda: None)
   # Few blocks and few calls, because the threads of a GPU are emulated.
   monkeypatch.setattr(layout, "cluster_of", lambda heads: 4)
-  monkeypatch.setattr(choice, "CALLS", 2)
-  monkeypatch.setattr(choice, "ROUNDS", 1)
-  monkeypatch.setattr(choice, "_decided", {})
   console.say_once.cache_clear()
-  if seconds is not None:
-    monkeypatch.setattr(choice, "_seconds", lambda *runs: seconds)
+  return choose_by(monkeypatch, clock or clock_of(1.6e-4, 4.2e-4))
+
+
+def choose_by(monkeypatch, clock) -> choice.Choices:
+  """Lets the process choose anew by a clock, and returns the choices."""
+  choices = choice.Choices(CALLS, clock)
+  monkeypatch.setattr(choice, "CHOICES", choices)
+  return choices
+
+
+def clock_of(*seconds: float):
+  """Returns a clock that shows the given seconds of each result."""
+  return lambda *runs: tuple(CALLS * x for x in seconds)
