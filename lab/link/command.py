@@ -14,10 +14,10 @@ from benchmarks.study import Study
 from benchmarks.table import Column, Table, listed, render
 from benchmarks.timed import Program
 from lab.link import process
+from lab.link.bits import probs_bits, token_bits
 from specdec_t5x.contrib.link.client import Remote
 from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.contrib.sparse import SparseDraft
-from specdec_t5x.contrib.truncation import probs_bits, token_bits
 from specdec_t5x.drafters.draft_model import DraftModel
 
 _UNROUNDED = "all, float32"  # The distribution of a draft in the target's process.

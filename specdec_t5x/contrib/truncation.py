@@ -18,9 +18,7 @@ from jaxtyping import Array, Float, Int
 from specdec_t5x.core.distributions import sample
 from specdec_t5x.core.knobs import is_probability, is_whole
 
-# Weights have 16 bits.
-LARGEST = 2**16 - 1
-WEIGHT_BITS = 16
+LARGEST = 2**16 - 1  # Weights have 16 bits.
 # A distribution is rounded in units of 2^-23 of the mass, or in larger units if the
 # largest weight would exceed 16 bits. Rounding adds at most half a unit per token, so
 # any sum of K < 2^23 weights is an integer below 2^24. Float32 represents the sum
@@ -107,22 +105,3 @@ class SparseProbs:
     shares = self.weights / self.total.astype(jnp.float32)[..., None]
     zeros = jnp.zeros((*self.tokens.shape[:-1], vocab_size))
     return jnp.put_along_axis(zeros, self.tokens, shares, axis=-1, inplace=False)
-
-
-def probs_bits(top_k: int, vocab_size: int) -> int:
-  """Returns the bits of a drafted token with a distribution, as the papers count.
-
-  The number is K (16 + ceil(log2 V)) + ceil(log2 V). A full distribution is sent
-  without token ids. A message of `contrib.link.wire` has 16 or 32 bits per token id.
-
-  >>> probs_bits(32, 32128), probs_bits(32128, 32128)
-  (1007, 514063)
-  """
-  id_bits = token_bits(vocab_size)
-  kept_bits = WEIGHT_BITS + (id_bits if top_k < vocab_size else 0)
-  return top_k * kept_bits + id_bits
-
-
-def token_bits(vocab_size: int) -> int:
-  """Returns ceil(log2 V), the bits of a token id."""
-  return max(1, (vocab_size - 1).bit_length())

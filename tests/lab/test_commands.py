@@ -8,10 +8,10 @@ import pytest
 from benchmarks import jobs
 from benchmarks.table import tables
 from lab.__main__ import COMMANDS, main
+from lab.link.bits import probs_bits
 from lab.online import command
 from lab.online.command import CONTROL
 from lab.peers import CTRANSLATE2, HUGGING_FACE, UPSTREAM, importable, methods, programs
-from specdec_t5x.contrib.truncation import probs_bits
 from specdec_t5x.native import library
 from tests.benchmarks.conftest import named
 from tests.benchmarks.conftest import steady_parts as steady_parts
