@@ -38,14 +38,10 @@ def adjusted_probs(
     return one_hot + certain_log_prob(logits)[..., None]
   logits = logits / sampling.temperature
   if sampling.top_k:
-    logits = _keep_top_k(logits, min(sampling.top_k, logits.shape[-1]))
+    logits = _keep_fewest(logits, _count, min(sampling.top_k, logits.shape[-1]))
   if sampling.top_p:
     logits = _keep_top_p(logits, sampling.top_p)
   return jax.nn.softmax(logits)
-
-
-def _keep_top_k(logits, k):
-  return _keep_fewest(logits, _count, k)
 
 
 def _keep_top_p(logits, p):
