@@ -130,6 +130,7 @@ class Row:
     policy: the policy of the gin files.
     gin: gin files of configs/ after spec_ende.gin; None for ways without gin files.
     macros: values of gin macros, beside GAMMA = 3.
+    is_drawn: whether drafted tokens are drawn; otherwise they are certain.
   """
 
   drafter: Callable[[Mapping[str, Any]], Drafter]
@@ -141,6 +142,7 @@ class Row:
   policy: Policy = dataclasses.field(default_factory=Fixed)
   gin: tuple[str, ...] | None = ()
   macros: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  is_drawn: bool = True
 
   def of_networks(self, found: Mapping[str, Model]) -> Drafter:
     """Returns the drafter of the models' networks."""
@@ -178,6 +180,7 @@ ROWS = {
     {},
     gin=("drafters/copy",),
     macros={"COPY_MATCH": 1},
+    is_drawn=False,
   ),
   "sparse": Row(
     lambda n: SparseDraft(n["draft"], GAMMA, top_k=4),
@@ -256,6 +259,7 @@ ROWS = {
     "traversal",
     gin=PRUNED,
     macros=SMALL_TREE,
+    is_drawn=False,
   ),
   "blockwise": _on_networks(
     lambda n: HeadDraft(n["blockwise"]), "blockwise", "traversal", gin=HEADS

@@ -149,7 +149,7 @@ def test_samples_have_statistics_and_depend_on_no_other_row(name):
     assert score == pytest.approx(np.log(probs).sum(), rel=1e-4)
   # Each call adds a token of the target, unless the draft ended the output.
   surplus = np.asarray(info.accepted + info.target_calls - info.emitted)
-  assert set(surplus) == {0, 1}
+  assert set(surplus) <= {0, 1}
   assert (info.accepted <= info.acceptance_positions).all()
   assert (info.acceptance_positions <= info.drafted).all()
   assert 0 < info.accepted.sum() < info.drafted.sum()
@@ -335,12 +335,11 @@ def drafted_shape(name, drafter, count):
   return jax.eval_shape(propose).shape
 
 
-# Copies and the likeliest tokens of a pruned tree are not drawn.
-DRAWN = table.ON_TABLES.keys() - {"copy", "pruned heads"}
+DRAWN = [name for name in table.ON_TABLES if table.ROWS[name].is_drawn]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*sorted(DRAWN), "layer skip", "parallel in a tree"])
+@pytest.mark.parametrize("name", [*DRAWN, "layer skip", "parallel in a tree"])
 def test_a_drafter_takes_one_uniform_per_decision(name):
   row = table.ROWS[name]
   is_on_tables = name in table.ON_TABLES
