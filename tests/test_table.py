@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 
 from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling
+from specdec_t5x.core.knobs import knobs_of
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import chain, delayed
 from specdec_t5x.core.types import Proposal
@@ -416,6 +417,6 @@ def test_rules_that_draw_nothing_read_no_uniforms(name):
 
 def test_a_knob_s_check_accepts_the_default():
   for record in WAYS.values():
-    for field, (default, knob) in record.knobs.items():
+    for field, (default, knob) in knobs_of(record.kind).items():
       assert knob.check is None or knob.check.accepts(default), (record.name, field)
       assert knob.about

@@ -80,5 +80,5 @@ EAGLE = EagleDrafter(HeadsConfig.of(TARGET.config, COUNT, kind="eagle"))
 
 @pytest.mark.parametrize("shape", [Tree((0, 0)), Pruned(6, 3, 3)], ids=repr)
 def test_trees_other_than_chains_are_refused(shape):
-  with pytest.raises(ValueError, match="EAGLE's drafter drafts chains, got SHAPE="):
+  with pytest.raises(ValueError, match="EAGLE's drafter drafts chains, got shape="):
     headed(EAGLE, shape)
