@@ -6,6 +6,7 @@ one place. A part's checks, the error messages and the reference of all ways to 
 """
 
 import dataclasses
+import functools
 import math
 import numbers
 import string
@@ -57,11 +58,11 @@ class KnobError(ValueError):
       template: the message. Every `{name}` that `values` lacks is a setting's name.
       **values: the values in the message; a `Name` is also a setting's name.
     """
-    super().__init__(template)
     self._template, self._values = template, values
+    super().__init__(self._message(is_gin=False))
 
-  def __str__(self) -> str:
-    return self._message(is_gin=False)
+  def __reduce__(self):
+    return functools.partial(KnobError, self._template, **self._values), ()
 
   def in_gin(self) -> str:
     """Returns the message with the macros of gin files."""

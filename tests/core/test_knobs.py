@@ -1,6 +1,7 @@
 """Errors name settings by Python's arguments, or by the macros of gin files."""
 
 import ast
+import pickle
 import re
 import string
 
@@ -19,8 +20,9 @@ def test_an_error_has_the_names_of_its_reader():
     other=Name("top_k", "LINK_TOPK"),
     text="{gamma} and %s",
   )
-  assert str(error) == "policy='auto' of top_k: {gamma} and %s."
-  assert error.in_gin() == "GAMMA_POLICY='auto' of LINK_TOPK: {gamma} and %s."
+  for each in (error, pickle.loads(pickle.dumps(error))):
+    assert str(each) == "policy='auto' of top_k: {gamma} and %s."
+    assert each.in_gin() == "GAMMA_POLICY='auto' of LINK_TOPK: {gamma} and %s."
 
 
 def test_a_knob_s_check_has_the_macro_of_the_knob():
