@@ -1,9 +1,9 @@
 """All ways to draft, and decoders from words of gin files and of Python.
 
-A new way has a file, a record in the table, a gin file and a page. Everything else
-reads the record: gin and Python (`decoder`), the benchmarks, and the shared tests. A
-drafter's class is imported on first use. The class states the knobs, the default policy
-and the limits (`decoding.contracts`); the record states the rest.
+A new way has a file, a record in the table, a gin file, a page, and a row in the table
+of the tests. gin, Python (`decoder`) and the benchmarks read the record. A drafter's
+class is imported on first use. The class states the knobs, the default policy and the
+limits (`decoding.contracts`); the record states the rest.
 """
 
 import dataclasses
