@@ -146,9 +146,9 @@ def test_a_lost_draft_is_asked_again_after_a_wait(here):
 
 
 def test_settings_out_of_range_are_refused():
-  with pytest.raises(ValueError, match="LINK_ADDRESS must be host:port or unix:path"):
+  with pytest.raises(ValueError, match="address must be host:port or unix:path"):
     Remote("")
-  with pytest.raises(ValueError, match="LINK_TIMEOUT_MS must be above 0, got 0"):
+  with pytest.raises(ValueError, match="timeout_ms must be above 0, got 0"):
     Remote("localhost:1", timeout_ms=0)
 
 
