@@ -65,7 +65,7 @@ test: lint
 # What needs PyTorch, transformers and CTranslate2 (the extra `peers`).
 test-peers: $(PEERS)/.installed
 	$(RUN_PEERS) -m pytest tests/hugging_face/test_triton.py \
-	  tests/hugging_face/test_parity.py tests/lab/test_peers.py tests/lab/test_methods.py
+	  tests/hugging_face/test_parity.py tests/lab/test_peers.py tests/lab/test_commands.py
 
 $(PEERS)/.installed:
 	@echo "Installing into $(PEERS): about four minutes the first time."
