@@ -241,9 +241,10 @@ def _programs(job: Job) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
   @jax.jit
   def start(arguments, length):
+    _, inputs, keys = arguments
     is_plain = length is None
     decoder = plain(job.decoder) if is_plain else _drafting(job.decoder, length)
-    return decoder.encode(context(arguments, decoder), *arguments[1:])
+    return decoder.encode(context(arguments, decoder), inputs, keys)
 
   @jax.jit
   def run(arguments, length, state, count):

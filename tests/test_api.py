@@ -413,6 +413,8 @@ def test_a_user_s_drafter_needs_networks_of_its_names(setup):
     ValueError, match=r"needs the networks \['draft'\], but draft has"
   ):
     decode({"other": draft})
+  with pytest.raises(ValueError, match=r"Copy needs the networks \[\], but draft has"):
+    generate(draft, vocabulary, drafter="copy")
 
 
 def test_settings_of_drafts_need_a_draft(setup, unchecked):

@@ -12,10 +12,13 @@ import gzip
 import io
 import json
 import os
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 
 from specdec_t5x.vocabularies.reading import read_bytes
+
+_csv_lock = threading.Lock()
 
 
 def read_lines(path: str) -> list[str]:
@@ -161,14 +164,18 @@ def _jsonl_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
 def _csv_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
   """Yields (number of the record's last line, record)."""
   reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-  csv.field_size_limit(2**31 - 1)  # The default is shorter than some articles.
-  try:
-    rows = [(reader.line_num, row) for row in reader]
-  except csv.Error as error:
-    raise ValueError(
-      f"{path}, line {reader.line_num}: malformed CSV ({error}). Expected comma "
-      'separated fields, with doubled quotes inside fields ("").'
-    ) from error
+  with _csv_lock:
+    # The default is shorter than some articles. The limit is the process's.
+    previous = csv.field_size_limit(2**31 - 1)
+    try:
+      rows = [(reader.line_num, row) for row in reader]
+    except csv.Error as error:
+      raise ValueError(
+        f"{path}, line {reader.line_num}: malformed CSV ({error}). Expected comma "
+        'separated fields, with doubled quotes inside fields ("").'
+      ) from error
+    finally:
+      csv.field_size_limit(previous)
   if len(set(reader.fieldnames)) != len(reader.fieldnames):
     raise ValueError(
       f"{path}: the header {reader.fieldnames} names a field twice. Rename a field."

@@ -156,7 +156,7 @@ def refill(
   # One row at a time, so that no more is copied than the new rows.
   state, queue = jax.lax.while_loop(
     lambda carry: carry[1].waiting(carry[0]).any(),
-    lambda carry: _refill_row(*carry),
+    lambda carry: _refill_row(carry[0], carry[1]),
     (state.replace(policy_state=None), queue),
   )
   policy_state = policy.start(holds.size, policy_state, queue.holds != holds)

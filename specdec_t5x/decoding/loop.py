@@ -100,7 +100,7 @@ def generate(
 
   def take_turn(carry):
     if carry[1] is not None:
-      carry = refill(*carry, ctx.policy)
+      carry = refill(carry[0], carry[1], ctx.policy)
     if ctx.drafter is None:
       return loop(can_iterate, rest, carry)
     if not ctx.policy.may_rest:

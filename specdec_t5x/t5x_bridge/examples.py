@@ -50,9 +50,7 @@ ALONE = Shard()
 def rows_at_once(batch_size: int, read_ahead: int) -> int:
   """Returns the number of rows that decode at once; 0 means all rows of a call.
 
-  Args:
-    batch_size: BATCH_SIZE.
-    read_ahead: READ_AHEAD.
+  The arguments are BATCH_SIZE and READ_AHEAD.
 
   Raises:
     ValueError: if an argument is not a whole number, or is too small.

@@ -62,8 +62,7 @@ def check_run(
     output_macro: the macro with `output_dir`, for messages.
 
   Raises:
-    ValueError: if a check fails; the message has the expectation, the value and the
-      fix.
+    ValueError: if a check fails.
   """
   check_macros()
   if "gin_file" in flags.FLAGS and flags.FLAGS.is_parsed():

@@ -28,16 +28,8 @@ def begin(
   """Checks a run, then prepares the model and describes the run.
 
   T5X calls this function through `infer.verify_matching_vocabs_fn`, before T5X uses the
-  model.
-
-  Args:
-    dataset_cfg: the dataset's configuration, with the task's name.
-    model: a model of this project.
-    output_dir: directory for results.
-    paths: paths of the networks' checkpoints by the networks' names.
-    partitioner: as for `preflight.check_run`.
-    quiet: whether the run prints only errors and results.
-    output_macro: as for `preflight.check_run`.
+  model. The arguments are those of `preflight.check_run`, and `quiet`: whether the run
+  prints only errors and results.
 
   Raises:
     ValueError: if a check fails.

@@ -242,11 +242,11 @@ def closing(
 
 
 def _of_speed(statistics, has_drafter, tuned) -> list[str]:
-  timed = [
-    (job, decoder.policy, lengths_of(job.decoder.drafter))
-    for job, decoder in _timed(tuned)
-  ]
-  outlooks = list(dict.fromkeys(speed.outlook(*each) for _, *each in timed))
+  timed = _timed(tuned)
+  outlooks = dict.fromkeys(
+    speed.outlook(decoder.policy, lengths_of(job.decoder.drafter))
+    for job, decoder in timed
+  )
   examples = statistics["examples"]
   tokens = statistics["tokens"]
   seconds = pace.seconds_per_token()
@@ -271,8 +271,11 @@ def _of_speed(statistics, has_drafter, tuned) -> list[str]:
     lines[-1] = f"{lines[-1][:-1]}, and {alpha:.3f} of the tested tokens (alpha)."
   speedup = None
   if len(timed) == 1:  # Calls of one size.
-    ((job, policy, lengths),) = timed
-    speedup = speed.speedup_of_run(policy, lengths, statistics, job.output_length)
+    ((job, decoder),) = timed
+    lengths = lengths_of(job.decoder.drafter)
+    speedup = speed.speedup_of_run(
+      decoder.policy, lengths, statistics, job.output_length
+    )
   if speedup and seconds:
     plain_seconds = seconds * speedup
     lines.append(

@@ -3,6 +3,7 @@
 tests/errors/cases.toml has the remaining errors.
 """
 
+import csv
 import gzip
 import json
 import os
@@ -48,7 +49,9 @@ def test_gzip_files_kept_line_ends_and_long_fields(write):
   assert text_files.read_fields(path, ["a"]) == [{"a": "x"}]
   assert text_files.read_fields(path, ["a"], keep_line_ends=True) == [{"a": "x\n"}]
   path = write("long.csv", "a\n" + "x" * 300_000 + "\n")
+  limit = csv.field_size_limit()
   assert len(text_files.read_fields(path, ["a"])[0]["a"]) == 300_000
+  assert csv.field_size_limit() == limit < 300_000  # The process's own limit.
 
 
 @pytest.mark.parametrize(
