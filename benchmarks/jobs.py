@@ -152,7 +152,7 @@ def _published(task, args, cut) -> Tokens:
   if args.tfds_data_dir:
     seqio.set_tfds_data_dir_override(args.tfds_data_dir)
   register = {"ende": tasks.wmt14_ende, "cnndm": tasks.cnn_dailymail}[task]
-  path = args.vocabulary or vocabularies.DEFAULT_T5_VOCABULARY
+  path = args.vocabulary or vocabularies.T5_VOCABULARY.path
   vocabulary = vocabularies.sentencepiece_vocabulary(path, extra_ids=100)
   name = register(vocabulary=vocabulary)
   try:

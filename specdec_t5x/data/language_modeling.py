@@ -19,10 +19,7 @@ import tensorflow as tf
 from absl import logging
 
 from specdec_t5x.core.knobs import is_whole
-from specdec_t5x.data import from_texts, registry, text_files
-
-# tensorflow-datasets 4.9.10 knows exactly this version.
-LM1B_TFDS = "lm1b:1.1.0"
+from specdec_t5x.data import registry, text_files
 
 PROMPT_WORDS = 5
 # The regular expression for prompts does not compile with many more words.
@@ -42,21 +39,15 @@ def lm1b(
     prompt_words: number of words of a prompt; 0 generates whole texts.
     name: the task's name; by default `lm1b`, with suffixes for a number of words other
       than five (`_p<words>`) and for a vocabulary other than T5's (see
-      `registry.name_with_vocabulary`).
+      `registry.register_tfds`).
 
   Raises:
     ValueError: if the number of words is invalid, or another task has the name.
   """
   base = "lm1b" if prompt_words == PROMPT_WORDS else f"lm1b_p{prompt_words}"
-  return registry.register_tfds(
-    base,
-    LM1B_TFDS,
-    SplitTexts(prompt_words),
-    vocabulary,
-    name,
-    metric=_METRIC,
-    tokens=_TOKENS,
-  )
+  # tensorflow-datasets 4.9.10 knows exactly this version.
+  dataset, step = "lm1b:1.1.0", SplitTexts(prompt_words)
+  return registry.register_tfds(base, dataset, step, vocabulary, name, _METRIC, _TOKENS)
 
 
 def language_modeling_from_files(
@@ -85,12 +76,10 @@ def language_modeling_from_files(
       raise ValueError(f"files[{split!r}] must be the path of a text, got {path!r}.")
   split_texts = SplitTexts(prompt_words)
 
-  def columns(origin: tuple[str, str]) -> registry.Columns:
+  def read(origin: tuple[str, str]) -> registry.Columns:
     _, path = origin
     texts = text_files.read_lines(path)
-    stripped = tf.strings.strip(tf.constant(texts, tf.string))
-    is_kept = tf.strings.regex_full_match(stripped, split_texts.pattern).numpy()
-    kept = list(itertools.compress(texts, is_kept))
+    kept = list(itertools.compress(texts, split_texts.continues(texts).numpy()))
     if not kept:
       raise ValueError(
         f"Texts must have more than prompt_words={prompt_words} words, but the "
@@ -104,14 +93,9 @@ def language_modeling_from_files(
       )
     return {"text": kept}
 
-  return from_texts.register(
-    name,
-    {split: ("texts", path) for split, path in files.items()},
-    columns,
-    split_texts,
-    vocabulary,
-    _METRIC,
-    _TOKENS,
+  origins = {split: ("texts", path) for split, path in files.items()}
+  return registry.register_texts(
+    name, origins, read, split_texts, vocabulary, _METRIC, _TOKENS
   )
 
 
@@ -143,20 +127,22 @@ class SplitTexts:
       return r"(?s)()(.+)"
     return rf"(?s)((?:\S+\s+){{{self.prompt_words - 1}}}\S+)(\s+.+)"
 
+  def continues(self, texts: list[str] | tf.Tensor) -> tf.Tensor:
+    """Returns whether each text has a word after the prompt."""
+    return tf.strings.regex_full_match(tf.strings.strip(texts), self.pattern)
+
   def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the dataset of split texts."""
-    pattern = self.pattern
 
     def split(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-      text = example["text"]
+      text = tf.strings.strip(example["text"])
       return {
         "text": text,
-        "inputs": tf.strings.regex_replace(text, pattern, r"\1"),
-        "targets": tf.strings.regex_replace(text, pattern, r"\2"),
+        "inputs": tf.strings.regex_replace(text, self.pattern, r"\1"),
+        "targets": tf.strings.regex_replace(text, self.pattern, r"\2"),
       }
 
-    stripped = dataset.map(lambda example: {"text": tf.strings.strip(example["text"])})
-    kept = stripped.filter(lambda x: tf.strings.regex_full_match(x["text"], pattern))
+    kept = dataset.filter(lambda example: self.continues(example["text"]))
     return kept.map(split, num_parallel_calls=tf.data.AUTOTUNE)
 
 
@@ -193,25 +179,12 @@ def _tokenize_as_one(
   return dataset.map(tokenize, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def _keep_end_of_prompt(
-  dataset: tf.data.Dataset, sequence_length: Mapping[str, int] | None
-) -> tf.data.Dataset:
-  """Truncates a long prompt at the start, because targets continue the prompt's end."""
-  length = (sequence_length or {}).get("inputs")
-  if not length:
-    return dataset
-
-  def truncate(example):
-    return {**example, "inputs": example["inputs"][-length:]}
-
-  return dataset.map(truncate, num_parallel_calls=tf.data.AUTOTUNE)
-
-
 # Steps to the tokens of prompt and continuation, with EOS after the continuation.
 _TOKENS = (
   _tokenize_as_one,
   seqio.CacheDatasetPlaceholder(),
-  _keep_end_of_prompt,
+  # A long prompt is truncated at the start, because targets continue the prompt's end.
+  seqio.preprocessors.truncate_inputs_left,
   # EOS comes before trimming, because a truncated text does not end at the cut.
   seqio.preprocessors.append_eos,
 )

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-ROUGE_KEYS = ("rouge1", "rouge2", "rougeLsum")
-
 
 def bleu(
   targets: Sequence[str | Sequence[str]], predictions: Sequence[str]
@@ -23,33 +21,21 @@ def bleu(
     ValueError: if there are no pairs, unequal lengths, unequal numbers of references,
       or no references (a file registered without targets).
   """
-  _check_pairs(targets, predictions)
   references = [[t] if isinstance(t, str) else list(t) for t in targets]
+  _check_pairs(references, predictions)
   counts = {len(r) for r in references}
   if len(counts) != 1:
     raise ValueError(
       "BLEU needs an equal number of references for every example, got "
       f"{sorted(counts)}. Remove the surplus references."
     )
-  if not any(text for texts in references for text in texts):
-    raise ValueError(
-      "Every reference is empty, so BLEU can't be computed. Register the files with "
-      "target paths, or run prediction only."
-    )
   # The import takes long, and runs that only decode need no metric.
   import sacrebleu
 
   # sacrebleu expects one list per reference number; seqio has one list per example.
   streams = [list(stream) for stream in zip(*references, strict=True)]
-  score = sacrebleu.corpus_bleu(
-    list(predictions),
-    streams,
-    smooth_method="exp",
-    force=False,
-    lowercase=False,
-    tokenize="intl",
-    use_effective_order=False,
-  )
+  # Corpus BLEU is cased and smoothed exponentially by default.
+  score = sacrebleu.corpus_bleu(list(predictions), streams, tokenize="intl")
   return {"bleu": score.score}
 
 
@@ -69,24 +55,18 @@ def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float
   Raises:
     ValueError: if there are no pairs, unequal lengths, or no references.
   """
-  _check_pairs(targets, predictions)
-  if not any(targets):
-    raise ValueError(
-      "Every reference is empty, so ROUGE can't be computed. Register the files with "
-      "a target field, or run prediction only."
-    )
+  _check_pairs([[target] for target in targets], predictions)
   # The import takes 1.5 s, because rouge_score imports SciPy.
   from rouge_score import rouge_scorer
 
-  scorer = rouge_scorer.RougeScorer(list(ROUGE_KEYS))
+  keys = ["rouge1", "rouge2", "rougeLsum"]
+  scorer = rouge_scorer.RougeScorer(keys)
+  # rougeLsum expects one sentence per line.
   scores = [
-    scorer.score(target=_split_sentences(t), prediction=_split_sentences(p))
-    for t, p in zip(targets, predictions, strict=True)
+    scorer.score(target.replace(" . ", " .\n"), prediction.replace(" . ", " .\n"))
+    for target, prediction in zip(targets, predictions, strict=True)
   ]
-  return {
-    key: 100 * float(np.mean([score[key].fmeasure for score in scores]))
-    for key in ROUGE_KEYS
-  }
+  return {key: 100 * float(np.mean([x[key].fmeasure for x in scores])) for key in keys}
 
 
 def log_likelihood(targets: Sequence[str], scores: Sequence[float]) -> dict[str, float]:
@@ -103,14 +83,15 @@ def log_likelihood(targets: Sequence[str], scores: Sequence[float]) -> dict[str,
   return {"log_likelihood": float(np.mean(scores))}
 
 
-def _split_sentences(summary: str) -> str:
-  """Writes one tokenised sentence per line, as rougeLsum expects."""
-  return summary.replace(" . ", " .\n")
-
-
-def _check_pairs(targets: Sequence, predictions: Sequence) -> None:
-  if len(targets) != len(predictions) or not len(targets):
+def _check_pairs(references: Sequence[Sequence[str]], predictions: Sequence) -> None:
+  """Raises a ValueError if lengths are unequal or 0, or all references are empty."""
+  if len(references) != len(predictions) or not references:
     raise ValueError(
       "Expected an equal number of targets and predictions, at least 1, got "
-      f"{len(targets)} targets and {len(predictions)} predictions."
+      f"{len(references)} targets and {len(predictions)} predictions."
+    )
+  if not any(text for texts in references for text in texts):
+    raise ValueError(
+      "Every reference is empty, so the metric can't be computed. Register the files "
+      "with targets (a target path or a target field), or run prediction only."
     )

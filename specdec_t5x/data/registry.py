@@ -12,28 +12,24 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from etils import epy
 
-from specdec_t5x.data import metrics, vocabularies
+from specdec_t5x.data import metrics
+from specdec_t5x.data.vocabularies import T5_VOCABULARY
 from specdec_t5x.vocabularies.base import Vocabulary
-from specdec_t5x.vocabularies.frames import Frame, frame_of
+from specdec_t5x.vocabularies.frames import frame_of
 from specdec_t5x.vocabularies.sentencepieces import SentencePieceVocabulary
-
-if TYPE_CHECKING:
-  from specdec_t5x.data.from_texts import Texts
 
 with epy.lazy_imports():
   import seqio
   import tensorflow as tf
+  import tensorflow_datasets as tfds
 
 Columns = Mapping[str, list[str]]
-METRICS = {
-  "bleu": metrics.bleu,
-  "rouge": metrics.rouge,
-  "log_likelihood": metrics.log_likelihood,
-}
+_METRICS = (metrics.bleu, metrics.rouge, metrics.log_likelihood)
+METRICS = {metric.__name__: metric for metric in _METRICS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +49,8 @@ class TaskSpec:
 
   def describe(self) -> str:
     """Returns the spec as text, without loading the vocabulary as str would."""
-    file = _file_of(self.vocabulary)
-    vocabulary = (
-      f"{type(self.vocabulary).__name__}({file}, {self.vocabulary.extra_ids})"
-    )
     step = [repr(self.step)] if self.step else []
+    vocabulary = f"vocabulary {_identity(self.vocabulary)}"
     return ", ".join([f"{self.origin}", *step, vocabulary, f"metric {self.metric}"])
 
 
@@ -90,27 +83,186 @@ class AddPrefix:
     return dataset.map(to_text, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def _frame_inputs(
-  dataset: tf.data.Dataset, sequence_length: Mapping[str, int] | None, frame: Frame
-) -> tf.data.Dataset:
-  """Adds a vocabulary's prefix and suffix to inputs, and truncates long inputs."""
-  prefix, suffix = (tf.constant(tokens, tf.int32) for tokens in frame)
-  room = None
-  if sequence_length is not None:
-    room = max(0, sequence_length["inputs"] - sum(map(len, frame)))
+@dataclasses.dataclass(frozen=True)
+class Texts:
+  """The texts of a task. Splits may be parts, such as 'test[:100]'."""
 
-  def add(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    inputs = tf.concat([prefix, example["inputs"][:room], suffix], axis=0)
-    return example | {"inputs": inputs}
+  name: str
+  origins: Mapping[str, tuple]
+  read: Callable[[tuple], Columns]
+  sizes: Mapping[str, int]
 
-  return dataset.map(add, num_parallel_calls=tf.data.AUTOTUNE)
+  def count(self, split: str) -> int:
+    """Returns the number of examples."""
+    parts = _parts_of(split, self.sizes)
+    return sum(len(range(self.sizes[name])[part]) for name, part in parts)
+
+  def columns(self, split: str) -> Columns:
+    """Reads the raw texts.
+
+    Raises:
+      ValueError: if a file has another size than at the registration.
+    """
+    columns = {}
+    for name, part in _parts_of(split, self.sizes):
+      origin = self.origins[name]
+      whole = self.read(origin)
+      if _height(whole) != self.sizes[name]:
+        raise ValueError(
+          f"{origin} had {self.sizes[name]} examples when task {self.name!r} was "
+          f"registered and has {_height(whole)} now. Do not change files of a "
+          "registered task."
+        )
+      for key, texts in whole.items():
+        columns.setdefault(key, []).extend(texts[part])
+    return columns
+
+  def source(self) -> seqio.FunctionDataSource:
+    """Returns seqio's source of the texts, which also counts the examples of parts."""
+    texts = self
+
+    def dataset_fn(split: str, shuffle_files: bool) -> tf.data.Dataset:
+      del shuffle_files
+      # T5X saves the iterator's position in a tf.train.Checkpoint. A Python generator
+      # does not support this, but tensors do.
+      return tf.data.Dataset.from_tensor_slices(texts.columns(split))
+
+    class Source(seqio.FunctionDataSource):
+      has_parts = True
+
+      def num_input_examples(self, split: str) -> int:
+        return texts.count(split)
+
+      def get_dataset(self, split, shuffle=True, seed=None, shard_info=None, **words):
+        # seqio would warn that shuffling can't resume after a restart. Here the seed
+        # determines the order, because the whole dataset is shuffled.
+        dataset = super().get_dataset(split, False, None, shard_info, **words)
+        return dataset.shuffle(texts.count(split), seed=seed) if shuffle else dataset
+
+    return Source(dataset_fn, tuple(self.sizes), self.sizes)
+
+
+def _parts_of(split: str, sizes: Mapping[str, int]) -> list[tuple[str, slice]]:
+  """Returns the splits and slices of `split`, such as 'train[50%:]+test[:10]'.
+
+  Raises a ValueError if `split` is no part of the splits, or holds no example.
+  """
+  if split in sizes:
+    return [(split, slice(None))]
+  infos = {
+    name: tfds.core.SplitInfo(name=name, shard_lengths=[size], num_bytes=0)
+    for name, size in sizes.items()
+  }
+  try:
+    instructions = tfds.core.ReadInstruction.from_spec(split).to_absolute(infos)
+  except (ValueError, NotImplementedError) as error:
+    reason = str(error).splitlines()[-1]
+    raise ValueError(f"{split!r} is not a part of {dict(sizes)}: {reason}") from error
+  parts = [(x.splitname, slice(x.from_, x.to)) for x in instructions]
+  if not any(range(sizes[name])[part] for name, part in parts):
+    raise ValueError(
+      f"{split!r} holds no example of {dict(sizes)}. Choose another part."
+    )
+  return parts
+
+
+def _height(columns: Columns) -> int:
+  (size,) = {len(column) for column in columns.values()}
+  return size
+
+
+def register_texts(
+  name: str,
+  origins: Mapping[str, tuple],
+  read: Callable[[tuple], Columns],
+  step: Callable | None,
+  vocabulary: seqio.Vocabulary | None,
+  metric: str | None = None,
+  tokens: tuple[Callable, ...] = (),
+) -> str:
+  """Reads every split once to check and count the texts, then registers the task.
+
+  Args:
+    name: the task's name, which is also the result.
+    origins: split -> argument of `read`, comparable and printable.
+    read: returns the columns of a split, with equal lengths; each new dataset calls
+      `read` again, so that the process does not keep the texts in memory.
+    step: as in `TaskSpec`.
+    vocabulary: the vocabulary; None means T5's.
+    metric: as in `TaskSpec`.
+    tokens: as in `TaskSpec`.
+
+  Raises:
+    ValueError: if there is no split, `read` raises an error, or another task has the
+      name.
+  """
+  if not origins:
+    raise ValueError(
+      "files must have an entry for every split, such as {'test': ...}, got an empty "
+      "dict."
+    )
+  sizes = {split: _height(read(origin)) for split, origin in origins.items()}
+  texts = Texts(name, origins, read, sizes)
+  # The spec contains the sizes, because a file that has grown is another task.
+  origin = tuple((split, *origins[split], sizes[split]) for split in sorted(origins))
+  spec = TaskSpec(origin, step, vocabulary or T5_VOCABULARY, metric, tokens)
+  return _register(name, spec, texts.source, texts)
+
+
+def register_tfds(
+  base: str,
+  dataset: str,
+  step: Callable,
+  vocabulary: seqio.Vocabulary | None,
+  name: str | None,
+  metric: str,
+  tokens: tuple[Callable, ...] = (),
+) -> str:
+  """Registers a task of TFDS's `dataset`, and returns the task's name.
+
+  Args:
+    base: the name of the task with T5's vocabulary.
+    dataset: TFDS's name of the dataset.
+    step: as in `TaskSpec`.
+    vocabulary: the vocabulary; None means T5's.
+    name: the task's name. None means `base` for T5's vocabulary, and `base`_v<8 hex
+      digits> for others: the start of the SHA-256 of the vocabulary's class, file and
+      number of extra ids. Machines with the same path get the same name.
+    metric: as in `TaskSpec`.
+    tokens: as in `TaskSpec`.
+
+  Raises:
+    ValueError: if another task has the name, or no name can be derived.
+  """
+  vocabulary = vocabulary or T5_VOCABULARY
+  if name is None and vocabulary == T5_VOCABULARY:
+    name = base
+  elif name is None:
+    kind = type(vocabulary).__name__
+    kinds = ("SentencePieceVocabulary", "ByteVocabulary")
+    if not isinstance(vocabulary, Vocabulary) and kind not in kinds:
+      raise ValueError(
+        f"No task name can be derived from a {kind}. Expected a "
+        "SentencePieceVocabulary or ByteVocabulary; otherwise pass `name`."
+      )
+    digest = hashlib.sha256(_identity(vocabulary).encode()).hexdigest()
+    name = f"{base}_v{digest[:8]}"
+  spec = TaskSpec(("tfds", dataset), step, vocabulary, metric, tokens)
+  return _register(name, spec, lambda: seqio.TfdsDataSource(dataset))
+
+
+def _identity(vocabulary: Any) -> str:
+  """Returns a vocabulary's class, file or folder, and number of extra ids."""
+  file = getattr(vocabulary, "sentencepiece_model_file", None)
+  file = file or getattr(vocabulary, "path", "")  # seqio's bytes have no file.
+  return f"{type(vocabulary).__name__}|{file}|{vocabulary.extra_ids}"
 
 
 # Specs and tasks by name; the task is None before registration with seqio.
 _specs: dict[str, tuple[TaskSpec, seqio.Task | None]] = {}
 
 
-def register(
+def _register(
   name: str,
   spec: TaskSpec,
   make_source: Callable[[], seqio.DataSource],
@@ -118,32 +270,21 @@ def register(
 ) -> str:
   """Registers the task if the name is new, or checks that the spec is the same.
 
-  `t5x.infer` of `t5x_runtime` reads texts without seqio, and defers the registration
+  `t5x.infer` of `t5x_runtime` reads `texts` without seqio, and defers the registration
   with seqio.
-
-  Args:
-    name: the task's name, which is also the result.
-    spec: the task's specification.
-    make_source: returns the source of raw examples; called for a new task only.
-    texts: the raw examples, if the examples are texts in memory.
-
-  Raises:
-    ValueError: if `name` belongs to a task with another spec, or has characters that
-      seqio does not allow.
   """
   if not re.fullmatch(r"[\w.:]+", name):
     raise ValueError(
       f"The task's name must have letters, digits, '_', '.' and ':' only, got {name!r}."
     )
   runtime = sys.modules.get("t5x.plain_tasks")
-  if vocabularies.is_waiting_for_seqio():
-    if name in _specs:
-      _check_same(name, spec, _specs[name][0])
-      return name
+  if runtime is None or not runtime.is_deferring():
+    _add(name, spec, make_source)
+  elif name in _specs:
+    _check_same(name, spec, _specs[name][0])
+  else:
     _specs[name] = (spec, None)
     runtime.defer(name, functools.partial(_add, name, spec, make_source))
-  else:
-    _add(name, spec, make_source)
   if runtime and texts and isinstance(spec.step, AddPrefix):
     frame = functools.partial(frame_of, spec.vocabulary)
     features = {
@@ -160,23 +301,14 @@ def register(
 
 
 def _has_end(vocabulary: Any) -> bool:
-  """Returns whether targets can end with EOS."""
-  return _is_file(vocabulary) or vocabulary.eos_id is not None
+  """Returns whether targets can end with EOS.
 
-
-def _is_file(vocabulary: Any) -> bool:
-  """Returns whether a vocabulary is a SentencePiece file, or one of seqio's own.
-
-  Both have EOS. A file may be in a bucket, so this function does not read the file.
+  SentencePiece files and seqio's vocabularies have EOS. A file may be in a bucket, so
+  this function does not read the file.
   """
-  is_file = isinstance(vocabulary, SentencePieceVocabulary)
-  return is_file or not isinstance(vocabulary, Vocabulary)
-
-
-def _file_of(vocabulary: Any) -> str:
-  """Returns the file or folder of a vocabulary; '' for seqio's bytes."""
-  file = getattr(vocabulary, "sentencepiece_model_file", None)
-  return file or getattr(vocabulary, "path", "")
+  if isinstance(vocabulary, SentencePieceVocabulary):
+    return True
+  return not isinstance(vocabulary, Vocabulary) or vocabulary.eos_id is not None
 
 
 def _check_same(name: str, spec: TaskSpec, old_spec: TaskSpec | None) -> None:
@@ -201,29 +333,19 @@ def _add(
       old_spec = None  # Other code has registered the task.
     _check_same(name, spec, old_spec)
     return
+  tokens = spec.tokens or (
+    seqio.preprocessors.tokenize,
+    seqio.CacheDatasetPlaceholder(),
+    _frame_inputs,
+    seqio.preprocessors.append_eos_after_trim,
+  )
   vocabulary = spec.vocabulary
-  tokens = spec.tokens
-  inputs_end = False
-  if not tokens:
-    # Inputs may have a prefix, or a suffix other than EOS.
-    inputs_end = _is_file(vocabulary) or frame_of(vocabulary) == (
-      ((), (vocabulary.eos_id,))
-    )
-    frame = []
-    if not inputs_end:
-      frame.append(functools.partial(_frame_inputs, frame=frame_of(vocabulary)))
-    tokens = (
-      seqio.preprocessors.tokenize,
-      seqio.CacheDatasetPlaceholder(),
-      *frame,
-      seqio.preprocessors.append_eos_after_trim,
-    )
   task = seqio.TaskRegistry.add(
     name,
     source=make_source(),
     preprocessors=[*([spec.step] if spec.step else []), *tokens],
     output_features={
-      "inputs": seqio.Feature(vocabulary, add_eos=inputs_end),
+      "inputs": seqio.Feature(vocabulary, add_eos=False),
       "targets": seqio.Feature(vocabulary, add_eos=_has_end(vocabulary)),
     },
     metric_fns=[METRICS[spec.metric]] if spec.metric else [],
@@ -231,51 +353,19 @@ def _add(
   _specs[name] = (spec, task)
 
 
-def register_tfds(
-  base: str,
-  dataset: str,
-  step: Callable,
-  vocabulary: seqio.Vocabulary | None,
-  name: str | None,
-  *,
-  metric: str,
-  tokens: tuple[Callable, ...] = (),
-) -> str:
-  """Registers a task of TFDS's `dataset`, and returns the task's name.
+def _frame_inputs(
+  dataset: tf.data.Dataset,
+  output_features: Mapping[str, seqio.Feature],
+  sequence_length: Mapping[str, int] | None,
+) -> tf.data.Dataset:
+  """Adds a vocabulary's prefix and suffix to inputs, and truncates long inputs."""
+  frame = frame_of(output_features["inputs"].vocabulary)
+  prefix, suffix = (tf.constant(tokens, tf.int32) for tokens in frame)
+  length = (sequence_length or {}).get("inputs")
+  room = None if length is None else max(0, length - sum(map(len, frame)))
 
-  Args:
-    base: the name of the task with T5's vocabulary.
-    dataset: TFDS's name of the dataset.
-    step: as in `TaskSpec`.
-    vocabulary: the vocabulary; None means T5's.
-    name: the task's name; None means `name_with_vocabulary`.
-    metric: as in `TaskSpec`.
-    tokens: as in `TaskSpec`.
-  """
-  if vocabulary is None:
-    vocabulary = vocabularies.t5_vocabulary()
-  name = name or name_with_vocabulary(base, vocabulary)
-  spec = TaskSpec(("tfds", dataset), step, vocabulary, metric, tokens)
-  return register(name, spec, lambda: seqio.TfdsDataSource(dataset))
+  def add(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    inputs = tf.concat([prefix, example["inputs"][:room], suffix], axis=0)
+    return example | {"inputs": inputs}
 
-
-def name_with_vocabulary(base: str, vocabulary: seqio.Vocabulary) -> str:
-  """Returns `base` for T5's vocabulary, `base`_v<8 hex digits> for other vocabularies.
-
-  The digits are the start of the SHA-256 of the vocabulary's class, file and number of
-  extra ids. Machines with the same path of the file therefore get the same name.
-
-  Raises:
-    ValueError: if a vocabulary of this class has no identity for a name.
-  """
-  if vocabulary == vocabularies.t5_vocabulary():
-    return base
-  kind = type(vocabulary).__name__
-  kinds = ("SentencePieceVocabulary", "ByteVocabulary")
-  if not isinstance(vocabulary, Vocabulary) and kind not in kinds:
-    raise ValueError(
-      f"No task name can be derived from a {kind}. Expected a "
-      "SentencePieceVocabulary or ByteVocabulary; otherwise pass `name`."
-    )
-  identity = f"{kind}|{_file_of(vocabulary)}|{vocabulary.extra_ids}"
-  return f"{base}_v{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
+  return dataset.map(add, num_parallel_calls=tf.data.AUTOTUNE)

@@ -13,7 +13,7 @@ import json
 
 from etils import epath, epy
 
-from specdec_t5x.data import from_texts, registry, text_files
+from specdec_t5x.data import registry, text_files
 
 with epy.lazy_imports():
   import seqio
@@ -49,23 +49,17 @@ def from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> str:
       "github.com/hemingkx/Spec-Bench, and give the path (SPEC_BENCH_FILE in "
       "configs/spec_instructions.gin)."
     )
-  groups = {group for _, group, _ in _read(file)}
+  categories = _columns(("spec_bench", file, None))[CATEGORY]
+  groups = {category if category in GROUPS else MT_BENCH for category in categories}
   origins = {"test": ("spec_bench", file, None)}
   origins |= {group: ("spec_bench", file, group) for group in sorted(groups)}
-  return from_texts.register(name, origins, _columns, None, vocabulary)
+  return registry.register_texts(name, origins, _columns, None, vocabulary)
 
 
 def _columns(origin: tuple[str, str, str | None]) -> registry.Columns:
-  _, file, group_of_split = origin
-  rows = [row for row in _read(file) if group_of_split in (None, row[1])]
-  texts = [text for text, _, _ in rows]
-  categories = [category for _, _, category in rows]
-  return {"inputs": texts, "targets": [""] * len(texts), CATEGORY: categories}
-
-
-def _read(file: str) -> list[tuple[str, str, str]]:
-  """Returns text, group and category of each prompt."""
-  rows = []
+  """Returns the prompts of a group and their categories; all prompts for None."""
+  _, file, group = origin
+  columns = {"inputs": [], "targets": [], CATEGORY: []}
   for number, line in enumerate(text_files.read_lines(file), 1):
     try:
       record = json.loads(line)
@@ -76,5 +70,8 @@ def _read(file: str) -> list[tuple[str, str, str]]:
         f"{file}, line {number}: expected an object with 'category' and 'turns', as in "
         f"Spec-Bench's question.jsonl ({type(error).__name__}: {error})."
       ) from error
-    rows.append((text, category if category in GROUPS else MT_BENCH, category))
-  return rows
+    if group in (None, category if category in GROUPS else MT_BENCH):
+      columns["inputs"].append(text)
+      columns["targets"].append("")
+      columns[CATEGORY].append(category)
+  return columns

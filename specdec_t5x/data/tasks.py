@@ -2,7 +2,9 @@
 
 Importing this module registers `wmt14_ende`, `wmt_t2t_ende`, `cnn_dailymail` and `xsum`
 with T5's vocabulary. The import reads no file and needs no network. TFDS reads the
-directory of --tfds_data_dir (seqio.set_tfds_data_dir_override).
+directory of --tfds_data_dir (seqio.set_tfds_data_dir_override). tensorflow-datasets
+4.9.10 has exactly these versions, and also XSum 1.0.0, in which articles still contain
+text from around the article on the web page.
 
 Every function returns the name of the registered task, for use in gin:
 
@@ -15,34 +17,18 @@ Every function returns the name of the registered task, for use in gin:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from etils import epath, epy
 
-from specdec_t5x.data import from_texts, registry, text_files
+from specdec_t5x.data import registry, text_files
 
 with epy.lazy_imports():
   import seqio
 
-# tensorflow-datasets 4.9.10 has exactly these versions, and also XSum 1.0.0, in which
-# articles still contain text from around the article on the web page.
-_WMT14 = "wmt14_translate/de-en:1.0.0"
-_WMT_T2T = "wmt_t2t_translate/de-en:1.0.0"
-_CNN_DAILYMAIL = "cnn_dailymail:3.4.0"
-_XSUM = "xsum:1.1.0"
-
 TRANSLATE_ENDE = "translate English to German: "
 SUMMARIZE = "summarize: "
-
-# TFDS's dataset, the fields of source and target, the prefix and the metric, by task.
-_OF_TFDS = {
-  "wmt14_ende": (_WMT14, ("en", "de"), TRANSLATE_ENDE, "bleu"),
-  "wmt_t2t_ende": (_WMT_T2T, ("en", "de"), TRANSLATE_ENDE, "bleu"),
-  "cnn_dailymail": (_CNN_DAILYMAIL, ("article", "highlights"), SUMMARIZE, "rouge"),
-  "xsum": (_XSUM, ("document", "summary"), SUMMARIZE, "rouge"),
-}
-
-_Pairs = tuple[Sequence[str], Sequence[str]]  # sources and targets
+_PAIR = ("source", "target")  # The columns of the user's files.
 
 
 def wmt14_ende(
@@ -53,31 +39,41 @@ def wmt14_ende(
   Args:
     vocabulary: the vocabulary; None means T5's.
     name: the task's name; by default `wmt14_ende`, with a suffix for a vocabulary
-      other than T5's (see `registry.name_with_vocabulary`).
+      other than T5's (see `registry.register_tfds`).
 
   Raises:
     ValueError: if another task has the name.
   """
-  return _from_tfds("wmt14_ende", vocabulary, name)
+  step = registry.AddPrefix(("en", "de"), TRANSLATE_ENDE)
+  return registry.register_tfds(
+    "wmt14_ende", "wmt14_translate/de-en:1.0.0", step, vocabulary, name, "bleu"
+  )
 
 
 def wmt_t2t_ende(
   vocabulary: seqio.Vocabulary | None = None, name: str | None = None
 ) -> str:
   """Like `wmt14_ende`, with the training set of Tensor2Tensor, which T5 uses."""
-  return _from_tfds("wmt_t2t_ende", vocabulary, name)
+  step = registry.AddPrefix(("en", "de"), TRANSLATE_ENDE)
+  return registry.register_tfds(
+    "wmt_t2t_ende", "wmt_t2t_translate/de-en:1.0.0", step, vocabulary, name, "bleu"
+  )
 
 
 def cnn_dailymail(
   vocabulary: seqio.Vocabulary | None = None, name: str | None = None
 ) -> str:
   """Like `wmt14_ende`, for the summarisation of CNN/DailyMail articles."""
-  return _from_tfds("cnn_dailymail", vocabulary, name)
+  step = registry.AddPrefix(("article", "highlights"), SUMMARIZE)
+  return registry.register_tfds(
+    "cnn_dailymail", "cnn_dailymail:3.4.0", step, vocabulary, name, "rouge"
+  )
 
 
 def xsum(vocabulary: seqio.Vocabulary | None = None, name: str | None = None) -> str:
   """Like `wmt14_ende`, for the one-sentence summaries of XSum's BBC articles."""
-  return _from_tfds("xsum", vocabulary, name)
+  step = registry.AddPrefix(("document", "summary"), SUMMARIZE)
+  return registry.register_tfds("xsum", "xsum:1.1.0", step, vocabulary, name, "rouge")
 
 
 def translation_from_files(
@@ -112,13 +108,25 @@ def translation_from_files(
       )
   if prefix is None:
     prefix = f"translate {source_language} to {target_language}: "
-  return _from_pairs(
+
+  def read(origin: tuple[str, str, str | None]) -> registry.Columns:
+    _, source, target = origin
+    sources = text_files.read_lines(source)
+    targets = [""] * len(sources) if target is None else text_files.read_lines(target)
+    if len(sources) != len(targets):
+      raise ValueError(
+        f"{source} has {len(sources)} lines and {target} has {len(targets)}. Expected "
+        "parallel files: line n of the target must translate line n of the source."
+      )
+    return {"source": sources, "target": targets}
+
+  return registry.register_texts(
     name,
-    {split: ("lines", source, target) for split, (source, target) in files.items()},
-    lambda origin: text_files.read_parallel(origin[1], origin[2]),
-    prefix,
-    metric="bleu" if any(target for _, target in files.values()) else None,
-    vocabulary=vocabulary,
+    {split: ("lines", *paths) for split, paths in files.items()},
+    read,
+    registry.AddPrefix(_PAIR, prefix),
+    vocabulary,
+    "bleu" if any(target for _, target in files.values()) else None,
   )
 
 
@@ -128,8 +136,10 @@ def from_records(
   source_field: str,
   target_field: str | None,
   prefix: str,
-  metric: str = "bleu",
+  metric: str | None = "bleu",
   vocabulary: seqio.Vocabulary | None = None,
+  *,
+  keep_line_ends: bool = False,
 ) -> str:
   """Registers a task over JSONL or CSV files, and returns the name.
 
@@ -140,30 +150,31 @@ def from_records(
     target_field: the field with the reference; None means unknown references.
     prefix: text before every source that does not start with the prefix, including
       the separating space.
-    metric: "bleu" or "rouge".
+    metric: "bleu", "rouge", or None without a metric.
     vocabulary: the vocabulary; None means T5's.
+    keep_line_ends: whether to keep line breaks at the end of a field, as in code.
 
   Raises:
     ValueError: as for `text_files.read_fields`; if the metric is unknown; or if another
       task has the name.
   """
-  if metric not in registry.METRICS:
+  if metric not in (*registry.METRICS, None):
     raise ValueError(f"metric must be one of {set(registry.METRICS)}, got {metric!r}.")
+  fields = [field for field in (source_field, target_field) if field is not None]
 
-  def read(origin: tuple[str, str]) -> _Pairs:
-    fields = [f for f in (source_field, target_field) if f is not None]
-    rows = text_files.read_fields(origin[1], fields)
+  def read(origin: tuple) -> registry.Columns:
+    rows = text_files.read_fields(origin[1], fields, keep_line_ends)
     sources = [row[source_field] for row in rows]
     targets = ["" if target_field is None else row[target_field] for row in rows]
-    return sources, targets
+    return {"source": sources, "target": targets}
 
-  return _from_pairs(
+  return registry.register_texts(
     name,
-    {s: ("records", path, source_field, target_field) for s, path in files.items()},
+    {s: ("records", file, *fields, keep_line_ends) for s, file in files.items()},
     read,
-    prefix,
-    metric=metric if target_field is not None else None,
-    vocabulary=vocabulary,
+    registry.AddPrefix(_PAIR, prefix),
+    vocabulary,
+    metric if target_field is not None else None,
   )
 
 
@@ -219,42 +230,17 @@ def humaneval_from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> s
       "github.com/openai/human-eval, and give the path (HUMANEVAL_FILE in "
       "configs/spec_humaneval.gin)."
     )
-  fields = ("prompt", "canonical_solution")
-
-  def read(origin: tuple[str, str]) -> _Pairs:
-    rows = text_files.read_fields(origin[1], fields, keep_line_ends=True)
-    return tuple([row[field] for row in rows] for field in fields)
-
-  origins = {"test": ("humaneval", file)}
-  return _from_pairs(name, origins, read, "", None, vocabulary)
-
-
-def _from_pairs(
-  name: str,
-  origins: Mapping[str, tuple],
-  read: Callable[[tuple], _Pairs],
-  prefix: str,
-  metric: str | None,
-  vocabulary: seqio.Vocabulary | None,
-) -> str:
-  """Registers a task over (sources, targets), and returns the task's name."""
-  fields = ("source", "target")
-
-  def columns(origin: tuple) -> registry.Columns:
-    return dict(zip(fields, read(origin), strict=True))
-
-  step = registry.AddPrefix(fields, prefix)
-  return from_texts.register(name, origins, columns, step, vocabulary, metric)
+  return from_records(
+    name,
+    {"test": file},
+    "prompt",
+    "canonical_solution",
+    prefix="",
+    metric=None,
+    vocabulary=vocabulary,
+    keep_line_ends=True,
+  )
 
 
-def _from_tfds(
-  base: str, vocabulary: seqio.Vocabulary | None = None, name: str | None = None
-) -> str:
-  """Registers a task of `_OF_TFDS`, and returns the task's name."""
-  dataset, fields, prefix, metric = _OF_TFDS[base]
-  step = registry.AddPrefix(fields, prefix)
-  return registry.register_tfds(base, dataset, step, vocabulary, name, metric=metric)
-
-
-for _task in _OF_TFDS:
-  _from_tfds(_task)
+for _register in (wmt14_ende, wmt_t2t_ende, cnn_dailymail, xsum):
+  _register()

@@ -1,4 +1,4 @@
-"""Reads the user's own text: parallel lines, JSONL and CSV, checked line by line.
+"""Reads the user's own text: lines, JSONL and CSV, checked line by line.
 
 Cleaning only removes a leading byte order mark and the line ending of each text (LF or
 CRLF). The remaining text reaches the model unchanged. Files with the extension .gz are
@@ -49,34 +49,23 @@ def read_lines(path: str) -> list[str]:
   data = data.removeprefix(b"\xef\xbb\xbf")
   if not data.strip():
     raise ValueError(f"{path} is empty. Expected one text per line.")
+  lines = []
   # str.splitlines would also break at U+0085 and U+2028 inside a text.
-  lines = data.removesuffix(b"\n").split(b"\n")
-  return [_decode(path, n, line) for n, line in enumerate(lines, 1)]
-
-
-def read_parallel(source: str, target: str | None) -> tuple[list[str], list[str]]:
-  """Returns source and target lines, aligned.
-
-  Args:
-    source: path of the file with source lines.
-    target: path of the file with target lines, or None if targets are unknown.
-
-  Returns:
-    Two lists of equal length; the targets are empty strings if `target` is None.
-
-  Raises:
-    ValueError: as for `read_lines`, or if the files have unequal numbers of lines.
-  """
-  sources = read_lines(source)
-  if target is None:
-    return sources, [""] * len(sources)
-  targets = read_lines(target)
-  if len(sources) != len(targets):
-    raise ValueError(
-      f"{source} has {len(sources)} lines and {target} has {len(targets)}. Expected "
-      "parallel files: line n of the target must translate line n of the source."
-    )
-  return sources, targets
+  for number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), 1):
+    if b"\0" in line:
+      raise ValueError(
+        f"{path}, line {number}: a NUL byte at column {line.index(0) + 1}. Expected "
+        "text in UTF-8; a file in UTF-16 has a NUL byte in every letter. Convert the "
+        "file, as with iconv."
+      )
+    try:
+      lines.append(line.decode("utf-8").rstrip("\r"))
+    except UnicodeDecodeError as error:
+      raise ValueError(
+        f"{path}, line {number}: byte {line[error.start]:#04x} at column "
+        f"{error.start + 1} is not UTF-8. Convert the file, for example with iconv."
+      ) from error
+  return lines
 
 
 def read_fields(
@@ -106,10 +95,9 @@ def read_fields(
       f"{path} ends in {extension!r}, expected {' or '.join(readers)}, with or without "
       ".gz. Rename the file, or convert the file to one JSON object per line."
     )
-  text = "\n".join(read_lines(path))
   rows = []
-  for line, record in readers[extension](path, text):
-    row = _select(f"{path}, line {line}", record, fields)
+  for line, record in readers[extension](path, "\n".join(read_lines(path))):
+    row = {name: _field(f"{path}, line {line}", record, name) for name in fields}
     if not keep_line_ends:
       row = {name: value.rstrip("\r\n") for name, value in row.items()}
     rows.append(row)
@@ -118,27 +106,26 @@ def read_fields(
   return rows
 
 
-def _select(where: str, record: dict, fields: Sequence[str]) -> dict[str, str]:
-  """Returns the fields of a record, after checking for text."""
-  missing = [name for name in fields if name not in record]
-  if missing:
+def _field(where: str, record: dict, name: str) -> str:
+  """Returns a field of a record, after checking for text."""
+  if name not in record:
     raise ValueError(
-      f"{where}: no field {', '.join(map(repr, missing))}. The fields are "
-      f"{', '.join(repr(name) for name in record)}."
+      f"{where}: no field {name!r}. The fields are {', '.join(map(repr, record))}."
     )
-  chosen = {name: record[name] for name in fields}
-  for name, value in chosen.items():
-    if not isinstance(value, str):
-      raise ValueError(
-        f"{where}: field {name!r} is {type(value).__name__} {value!r:.60}, expected "
-        "a string."
-      )
-    if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
-      raise ValueError(
-        f"{where}: field {name!r} holds half of a surrogate pair (\\ud800 to \\udfff), "
-        "but UTF-8 can't express half a pair. Remove the character."
-      )
-  return chosen
+  value = record[name]
+  if not isinstance(value, str):
+    raise ValueError(
+      f"{where}: field {name!r} is {type(value).__name__} {value!r:.60}, expected "
+      "a string."
+    )
+  try:
+    value.encode()
+  except UnicodeEncodeError as error:
+    raise ValueError(
+      f"{where}: field {name!r} holds half of a surrogate pair (\\ud800 to \\udfff), "
+      "but UTF-8 can't express half a pair. Remove the character."
+    ) from error
+  return value
 
 
 def _jsonl_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
@@ -190,19 +177,3 @@ def _csv_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
         "line breaks."
       )
     yield number, row
-
-
-def _decode(path: str, number: int, line: bytes) -> str:
-  if b"\0" in line:
-    raise ValueError(
-      f"{path}, line {number}: a NUL byte at column {line.index(0) + 1}. Expected text "
-      "in UTF-8; a file in UTF-16 has a NUL byte in every letter. Convert the file, as "
-      "with iconv."
-    )
-  try:
-    return line.decode("utf-8").rstrip("\r")
-  except UnicodeDecodeError as error:
-    raise ValueError(
-      f"{path}, line {number}: byte {line[error.start]:#04x} at column "
-      f"{error.start + 1} is not UTF-8. Convert the file, for example with iconv."
-    ) from error

@@ -58,10 +58,16 @@ def open_vocabulary(
     size = sentencepieces.SentencePieceVocabulary(path).vocab_size
     if sentencepieces.has_sentinels(path):
       extra_ids = 0
-  except (RuntimeError, OSError) as error:
+  except OSError as error:
     raise ValueError(
-      f"vocabulary={path!r} is not a SentencePiece model: {error}. Give the model's "
-      "own vocabulary."
+      f"The vocabulary {path} can't be read: {error}. Expected a SentencePiece model "
+      "(T5's own is sentencepiece.model or spiece.model), or a folder of a tokenizer; "
+      "if buckets are out of reach, give the path of a local copy."
+    ) from error
+  except RuntimeError as error:
+    raise ValueError(
+      f"{path} is not a SentencePiece model: {error}. Expected the .model file of "
+      "SentencePiece training, not the .vocab text. Give the model's own vocabulary."
     ) from error
   if extra_ids is None:
     has_room = vocab_size is not None and size + _SENTINELS <= vocab_size

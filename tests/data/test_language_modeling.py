@@ -7,7 +7,8 @@ import pytest
 import sentencepiece
 import seqio
 
-from specdec_t5x.data import language_modeling, metrics, vocabularies
+from specdec_t5x.data import language_modeling, metrics
+from specdec_t5x.vocabularies.sentencepieces import SentencePieceVocabulary
 from tests import real_data
 from tests.data.conftest import examples
 
@@ -114,7 +115,9 @@ def test_tokens_equal_the_text_s_unless_pieces_cross_words(write, across_words):
 
 
 def test_real_text_with_t5s_vocabulary(write):
-  vocabulary = vocabularies.t5_vocabulary(str(real_data.path("t5_spiece/spiece.model")))
+  vocabulary = SentencePieceVocabulary(
+    str(real_data.path("t5_spiece/spiece.model")), 100
+  )
   with open(real_data.path("wikitext2/valid.txt"), encoding="utf-8") as file:
     lines = [line for line, _ in zip(file, range(400), strict=False)]
   name = register({"test": write("wiki.txt", "".join(lines))}, 5, vocabulary)

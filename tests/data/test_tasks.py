@@ -12,6 +12,7 @@ import seqio
 import tensorflow as tf
 
 from specdec_t5x.data import tasks, vocabularies
+from specdec_t5x.vocabularies.sentencepieces import SentencePieceVocabulary
 from tests import real_data
 from tests.data.conftest import examples
 
@@ -180,14 +181,14 @@ def test_records(write):
 
 def test_tfds_tasks_are_registered_and_named_by_vocabulary():
   assert tasks.wmt14_ende() == "wmt14_ende"
-  assert tasks.wmt_t2t_ende(vocabularies.t5_vocabulary()) == "wmt_t2t_ende"
+  assert tasks.wmt_t2t_ende(vocabularies.T5_VOCABULARY) == "wmt_t2t_ende"
   assert tasks.cnn_dailymail(BYTES, name="mine") == "mine"
-  other = vocabularies.t5_vocabulary("some/path.model", 0)
+  other = SentencePieceVocabulary("some/path.model", 0)
   name = tasks.cnn_dailymail(other)
   # sha256 of "SentencePieceVocabulary|some/path.model|0"
   assert name == "cnn_dailymail_v71a6e5ba"
-  assert name == tasks.cnn_dailymail(vocabularies.t5_vocabulary("some/path.model", 0))
-  assert name != tasks.cnn_dailymail(vocabularies.t5_vocabulary("some/path.model", 1))
+  assert name == tasks.cnn_dailymail(SentencePieceVocabulary("some/path.model", 0))
+  assert name != tasks.cnn_dailymail(SentencePieceVocabulary("some/path.model", 1))
   feature = seqio.get_mixture_or_task(name).output_features["targets"]
   assert feature.vocabulary == other
   assert feature.add_eos
@@ -224,7 +225,7 @@ def test_real_humaneval():
 
 
 def test_t5_vocabulary():
-  vocabulary = vocabularies.t5_vocabulary()  # The bucket is not read.
+  vocabulary = vocabularies.T5_VOCABULARY  # The bucket is not read.
   assert vocabulary.sentencepiece_model_file.startswith("gs://t5-data/vocabs/cc_all")
   assert vocabulary.extra_ids == 100
   path = str(real_data.path("t5_spiece/spiece.model"))

@@ -31,7 +31,6 @@ from tests import processes
 def test_only_line_endings_and_bom_are_removed(write, content, lines):
   path = write("a.txt", content)
   assert text_files.read_lines(path) == lines
-  assert text_files.read_parallel(path, None) == (lines, [""] * len(lines))
 
 
 def test_jsonl_and_csv_give_the_same_records(write):

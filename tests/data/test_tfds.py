@@ -2,7 +2,8 @@
 
 import seqio
 
-from specdec_t5x.data import language_modeling, tasks, text_files, vocabularies
+from specdec_t5x.data import language_modeling, tasks, text_files
+from specdec_t5x.vocabularies.sentencepieces import SentencePieceVocabulary
 from tests import real_data, tfds_folders
 from tests.data.conftest import examples
 
@@ -43,7 +44,9 @@ def test_real_wmt14(tfds_dir):
   )
   rows = [{"en": x, "de": y} for x, y in zip(english, german, strict=True)]
   tfds_folders.write("wmt14_translate/de-en", tfds_dir, test=rows)
-  vocabulary = vocabularies.t5_vocabulary(str(real_data.path("t5_spiece/spiece.model")))
+  vocabulary = SentencePieceVocabulary(
+    str(real_data.path("t5_spiece/spiece.model")), 100
+  )
   name = tasks.wmt14_ende(vocabulary)
   rows = examples(name)
   size = seqio.get_mixture_or_task(name).num_input_examples("test")
@@ -60,7 +63,9 @@ def test_real_cnn_dailymail(tfds_dir):
   records = text_files.read_fields(path, ("article", "highlights", "id"))
   validation = [{"publisher": "", **record} for record in records]
   tfds_folders.write("cnn_dailymail", tfds_dir, validation=validation)
-  vocabulary = vocabularies.t5_vocabulary(str(real_data.path("t5_spiece/spiece.model")))
+  vocabulary = SentencePieceVocabulary(
+    str(real_data.path("t5_spiece/spiece.model")), 100
+  )
   lengths = {"inputs": 512, "targets": 128}
   rows = examples(tasks.cnn_dailymail(vocabulary), "validation", lengths)
   assert len(rows) == len(records) == 500

@@ -69,7 +69,7 @@ def test_text_is_read_or_refused_by_its_path(tmp_path, data, name, packing):
     path.write_bytes(gzip.compress(data, mtime=0) if packing == "gzip" else data)
   lines = assert_read_or_refused(lambda: text_files.read_lines(str(path)), path)
   assert lines is None or "\n".join(lines).encode()[:1] != b"\0"
-  assert_read_or_refused(lambda: text_files.read_parallel(str(path), str(path)), path)
+  assert_read_or_refused(lambda: text_files.read_lines(str(path)), path)
   rows = assert_read_or_refused(
     lambda: text_files.read_fields(str(path), ["en", "de"]), path
   )
