@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
-from etils import epath
+from etils import epath, epy
 
 from specdec_t5x.checkpoints import scanned
 from specdec_t5x.checkpoints.checks import (
@@ -43,6 +43,10 @@ from specdec_t5x.network.functional import (
   network_for,
 )
 
+with epy.lazy_imports():  # Decoding without checkpoints needs neither.
+  import orbax.checkpoint as ocp
+  import tensorstore as ts
+
 INDEX = "checkpoint"  # T5X's index file.
 _STATE = "state"  # T5X's Orbax item.
 # The items that T5X and Orbax's CheckpointManager write.
@@ -61,8 +65,8 @@ class Checkpoint(abc.ABC):
 
   # The folder, if it may hold the model's vocabulary.
   vocabulary_folder: str | None = None
-  # The reader of T5X for the stored arrays, 't5x' or 'orbax'; None without a reader.
-  t5x_reader: str | None = None
+  # The reader of T5X for this format.
+  _t5x_reader: str | None = None
   # The step of the training.
   step: int = 0
   # The generation settings of a Hugging Face folder; empty for other checkpoints.
@@ -126,15 +130,7 @@ class Checkpoint(abc.ABC):
       shapes = checkpoint.shapes
     except ValueError as error:
       raise ValueError(f"{macro}: {error}") from error
-    try:
-      check_shapes(shapes, expected, f"{macro}={path}")
-    except ValueError as error:
-      if not isinstance(checkpoint, HuggingFace):
-        raise
-      raise ValueError(
-        f"{error} The path is a Hugging Face folder: "
-        "--gin_file=configs/pairs/hugging_face.gin takes the sizes from the folder."
-      ) from error
+    check_shapes(shapes, expected, f"{macro}={path}")
     return checkpoint
 
   @functools.cached_property
@@ -149,37 +145,23 @@ class Checkpoint(abc.ABC):
   @functools.cached_property
   def _places(self) -> Mapping[str, scanned.Place]:
     """The location of each parameter."""
-    stored = self._stored
+    with self.named_errors(f"The index of checkpoint {self.path} can't be read"):
+      stored = self._stored
     try:
-      places = scanned.places(stored)
+      return scanned.places(stored)
     except ValueError as error:
       raise ValueError(f"Checkpoint {self.path}: {error}") from error
-    self._check_kind({name: place.shape for name, place in places.items()})
-    return places
-
-  def _check_kind(self, shapes: Shapes) -> None:
-    """Raises a ValueError if no network has parameters of these shapes."""
-    del shapes  # By default a configuration or gin determines the network.
-
-  @functools.cached_property
-  def _stored(self) -> Shapes:
-    """The shapes of the stored arrays."""
-    try:
-      return self._read_shapes()
-    except Exception as error:  # msgpack, Orbax and tensorstore raise different types.
-      self._check_pointers()
-      raise ValueError(
-        f"The index of checkpoint {self.path} can't be read ({type(error).__name__}: "
-        f"{error}). The checkpoint is damaged or incomplete. Copy the checkpoint again."
-      ) from error
 
   @property
-  def is_rearranged(self) -> bool:
-    """Whether the stored arrays have other names or shapes than the parameters."""
-    return any(
-      name != place.name or place.shape != self._stored[name]
-      for name, place in self._places.items()
-    )
+  @abc.abstractmethod
+  def _stored(self) -> Shapes:
+    """The shapes of the stored arrays, from the index."""
+
+  @property
+  def t5x_reader(self) -> str | None:
+    """The reader of T5X, 't5x' or 'orbax'; None if arrays are rearranged or unknown."""
+    unchanged = {name: scanned.Place(name, x) for name, x in self._stored.items()}
+    return self._t5x_reader if self._places == unchanged else None
 
   def settings(self, dtype: str = "float32") -> Settings:
     """Returns the configuration of the network.
@@ -215,21 +197,23 @@ class Checkpoint(abc.ABC):
     if not is_float(variables["params"]):
       dtype = None
     expected = flat_shapes(variables["params"])
-    with self.named_errors():
+    with self.named_errors(f"Checkpoint {self.path} could not be restored"):
       flat = {name: jnp.asarray(array) for name, array in self.read(expected, dtype)}
     check_finite(self.path, flat)
     return flax.core.freeze(flax.traverse_util.unflatten_dict(flat, sep="/"))
 
   @contextlib.contextmanager
-  def named_errors(self) -> Iterator[None]:
-    """Turns a reader's exception into a ValueError that names the checkpoint."""
+  def named_errors(self, problem: str) -> Iterator[None]:
+    """Turns a reader's exception into a ValueError that begins with `problem`."""
     try:
       yield
-    except Exception as error:  # Readers raise many types.
-      self._check_pointers()
+    except Exception as error:  # msgpack, Orbax and tensorstore raise different types.
+      # `Folder.open` has checked the files of a Hugging Face folder that are read.
+      if not isinstance(self, HuggingFace):
+        lfs.check(self.path)
       raise ValueError(
-        f"Checkpoint {self.path} could not be restored ({type(error).__name__}: "
-        f"{error}). If files are damaged, copy the checkpoint again from the original."
+        f"{problem} ({type(error).__name__}: {error}). If files are damaged or "
+        "missing, copy the checkpoint again from the original."
       ) from error
 
   def read(
@@ -261,14 +245,6 @@ class Checkpoint(abc.ABC):
         yield name, self._places[name].take(stored)
       del stored  # Frees the memory before the next array is read.
 
-  def _check_pointers(self) -> None:
-    """Raises a ValueError if files are pointers of Git LFS. Called after an error."""
-    lfs.check(self.path)
-
-  @abc.abstractmethod
-  def _read_shapes(self) -> Shapes:
-    """Returns the shapes of the stored arrays, from the index."""
-
   @abc.abstractmethod
   def _read_stored(
     self, names: Sequence[str], dtype: str | None
@@ -279,7 +255,7 @@ class Checkpoint(abc.ABC):
 class T5X(Checkpoint):
   """A checkpoint in T5X's format: an index, and a folder of chunks for each array."""
 
-  t5x_reader = "t5x"
+  _t5x_reader = "t5x"
 
   @functools.cached_property
   def _index(self) -> Mapping[str, Any]:
@@ -298,10 +274,6 @@ class T5X(Checkpoint):
   @property
   def step(self):
     return int(self._index["state"]["step"])
-
-  def read(self, expected, dtype):
-    self.check_files()
-    yield from super().read(expected, dtype)
 
   def check_files(self) -> None:
     """Raises a ValueError if a compressed file of an array is cut off.
@@ -334,13 +306,15 @@ class T5X(Checkpoint):
     path = leaf.get("path") or leaf["kvstore"]["path"]
     return epath.Path(self.path) / path.strip("/").split("/")[-1]
 
-  def _read_shapes(self):
+  @functools.cached_property
+  def _stored(self):
     return {
       name: tuple(leaf["metadata"]["shape"] if isinstance(leaf, dict) else leaf.shape)
       for name, leaf in self._leaves.items()
     }
 
   def _read_stored(self, names, dtype):
+    self.check_files()
     for name in names:
       leaf = self._leaves[name]
       if isinstance(leaf, dict):
@@ -349,15 +323,10 @@ class T5X(Checkpoint):
         yield name, np.asarray(leaf, dtype and jnp.dtype(dtype))
 
   def _read_chunks(self, leaf: Mapping[str, Any], dtype: str | None) -> np.ndarray:
-    # Imported here, because decoding without checkpoints needs no tensorstore.
-    import tensorstore as ts
-
     folder = self._folder_of(leaf)
-    if str(folder).startswith("gs://"):
-      bucket, _, path = str(folder).removeprefix("gs://").partition("/")
-      address = {"driver": "gcs", "bucket": bucket, "path": f"{path}/"}
-    else:
-      address = {"driver": "file", "path": f"{folder.absolute()}/"}
+    address = {"driver": "file", "path": f"{folder.absolute()}/"}
+    if "://" in self.path:
+      address = f"{folder}/"
     # By default tensorstore reads a missing file as zeros.
     spec = {"driver": "zarr", "kvstore": address, "fill_missing_data_reads": False}
     store = ts.open(spec, read=True).result()
@@ -381,43 +350,41 @@ class Orbax(Checkpoint):
   T5X writes an item 'state' with the parameters under 'target'. Orbax's writers put the
   parameters at the top (StandardCheckpointer) or into an item (CheckpointManager), with
   or without a step and an optimizer's state beside the parameters.
-
-  Args:
-    path: path of the checkpoint's folder.
-    item: folder of the arrays.
   """
 
   def __init__(self, path: str, item: epath.Path):
     super().__init__(path)
-    self._item = item
+    self._item = item  # The folder of the arrays.
 
   @functools.cached_property
   def _tree(self) -> Any:
     """The metadata of the item's arrays; an object, if the item holds named arrays."""
-    # Imported here, because decoding without checkpoints needs no Orbax.
-    import orbax.checkpoint as ocp
-
     with ocp.PyTreeCheckpointer() as checkpointer:
       return checkpointer.metadata(self._item.resolve()).item_metadata.tree
 
   @functools.cached_property
-  def _above(self) -> tuple[str, ...]:
-    """The names above the parameters in the item's tree."""
-    tree = self._tree
-    above = ()
-    while isinstance(tree, Mapping):
-      name = next((x for x in _ABOVE if isinstance(tree.get(x), Mapping)), None)
-      if name is None:
-        break
-      above = (*above, name)
-      tree = tree[name]
+  def _metadata(self) -> Mapping[str, Any]:
+    """The metadata of the item's arrays by path; empty without names."""
+    tree = dict(self._tree) if isinstance(self._tree, Mapping) else {}
+    return flax.traverse_util.flatten_dict(tree, sep="/")
+
+  @functools.cached_property
+  def _above(self) -> str:
+    """The names above the parameters in the item's tree, for example 'target/'."""
+    above = ""
+    while names := [
+      name
+      for name in _ABOVE
+      if any(x.startswith(f"{above}{name}/") for x in self._metadata)
+    ]:
+      above += f"{names[0]}/"
     return above
 
   @property
-  def t5x_reader(self):
+  def _t5x_reader(self):
     directory = epath.Path(self.path)
     is_t5x = (
-      self._above == ("target",)
+      self._above == "target/"
       and self._item == directory / _STATE
       and re.fullmatch(r"checkpoint_\d+", directory.name)
     )
@@ -426,51 +393,53 @@ class Orbax(Checkpoint):
   @property
   def step(self):
     """The step in the tree, else in the folder's name, else 0."""
-    flat = flax.traverse_util.flatten_dict(dict(self._tree), sep="/")
-    folders = ["/".join(self._above[:n]) for n in range(len(self._above) + 1)]
-    paths = [f"{x}/{y}".lstrip("/") for x in folders for y in ("state/step", "step")]
-    if stored := [path for path in paths if path in flat]:
-      return int(np.asarray(self._read_paths(stored[-1:], None)[stored[-1]]))
+    levels = itertools.accumulate(re.findall(r"[^/]+/", self._above), initial="")
+    paths = [f"{x}{name}" for x in levels for name in ("state/step", "step")]
+    if stored := [path for path in paths if path in self._metadata]:
+      return int(self._read_paths(stored[-1:], None)[stored[-1]])
     number = re.fullmatch(r"(?:.*_)?(\d+)", epath.Path(self.path).name)
     return int(number[1]) if number else 0
 
-  def _check_kind(self, shapes):
-    if self.t5x_reader or config.GEMMA_NORM in shapes:
-      return  # A T5Gemma's configuration can't be read off the shapes.
+  @functools.cached_property
+  def _places(self):
+    places = super()._places
+    if self._t5x_reader or config.GEMMA_NORM in places:
+      return places  # A T5Gemma's configuration can't be read off the shapes.
     try:
-      network_config(shapes)
+      network_config({name: place.shape for name, place in places.items()})
     except (ValueError, KeyError, IndexError) as error:
       contents = f"a {type(self._tree).__name__}"
       if isinstance(self._tree, Mapping):
         contents = ", ".join(map(repr, self._tree)) or "no arrays"
       raise ValueError(
-        f"{self.path} is an Orbax checkpoint of {contents:.200}, but the {len(shapes)} "
+        f"{self.path} is an Orbax checkpoint of {contents:.200}, but the {len(places)} "
         f"arrays are not the parameters of a network under T5X's names ({error}). "
         f"Save the parameters alone, under T5X's names: {_SAVE}"
       ) from error
+    return places
 
-  def _read_shapes(self):
-    tree = functools.reduce(lambda tree, name: tree[name], self._above, self._tree)
-    tree = dict(tree) if isinstance(tree, Mapping) else {}
-    flat = flax.traverse_util.flatten_dict(tree, sep="/")
-    return {name: tuple(x.shape) for name, x in flat.items() if hasattr(x, "shape")}
+  @functools.cached_property
+  def _stored(self):
+    return {
+      path.removeprefix(self._above): tuple(leaf.shape)
+      for path, leaf in self._metadata.items()
+      if path.startswith(self._above) and hasattr(leaf, "shape")
+    }
 
   def _read_stored(self, names, dtype):
     ends = itertools.accumulate(math.prod(self._stored[name]) for name in names)
     groups = itertools.groupby(zip(names, ends, strict=True), lambda x: x[1] // _GROUP)
     # Orbax reads the arrays of a group concurrently.
     for _, group in groups:
-      paths = {name: "/".join((*self._above, name)) for name, _ in group}
-      arrays = self._read_paths([*paths.values()], dtype)
-      for name, path in paths.items():
-        yield name, arrays.pop(path)
+      paths = [self._above + name for name, _ in group]
+      arrays = self._read_paths(paths, dtype)
+      for path in paths:
+        yield path.removeprefix(self._above), arrays.pop(path)
 
   def _read_paths(
     self, paths: Sequence[str], dtype: str | None
   ) -> dict[str, np.ndarray]:
     """Returns arrays by their paths in the item's tree."""
-    import orbax.checkpoint as ocp
-
     array_args = ocp.RestoreArgs(
       restore_type=np.ndarray, dtype=None if dtype is None else jnp.dtype(dtype)
     )
@@ -481,17 +450,13 @@ class Orbax(Checkpoint):
       restore_args=restore_args,
       partial_restore=True,
     )
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+    with ocp.PyTreeCheckpointer() as checkpointer:
       restored = checkpointer.restore(self._item.absolute(), args=request)
     return flax.traverse_util.flatten_dict(restored, sep="/")
 
 
 def _item_of(directory: epath.Path) -> epath.Path | None:
-  """Returns the folder of an Orbax checkpoint's arrays, or None.
-
-  Raises:
-    ValueError: if all items have unusual names.
-  """
+  """Returns the folder of an Orbax checkpoint's arrays, or None."""
 
   def is_item(path):
     return any((path / mark).is_file() for mark in _MARKS)
@@ -520,11 +485,8 @@ class HuggingFace(Checkpoint):
   def settings(self, dtype="float32"):
     return dataclasses.replace(self.folder.config, dtype=dtype)
 
-  def _check_pointers(self):
-    # `Folder.open` has checked all files that are read. Other files may be pointers.
-    pass
-
-  def _read_shapes(self):
+  @functools.cached_property
+  def _stored(self):
     return self.folder.shapes
 
   def _read_stored(self, names, dtype):

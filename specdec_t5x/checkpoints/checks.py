@@ -23,10 +23,12 @@ def check_shapes(found: Shapes, expected: Shapes, what: str) -> None:
   """
   missing = sorted(set(expected) - set(found))
   surplus = sorted(set(found) - set(expected))
-  layers = (
-    "Check the number of layers, mlp_activations and logits_via_embedding in the gin "
-    "file; bind sizes under target/ and draft/, as in configs/pairs/."
+  fix = (
+    "in the gin file, under target/ and draft/ as in configs/pairs/. For a folder of "
+    "Hugging Face's, --gin_file=configs/pairs/hugging_face.gin takes the sizes from "
+    "the folder."
   )
+  layers = f"Check the number of layers, mlp_activations and logits_via_embedding {fix}"
   if missing:
     raise ValueError(
       f"{what} lacks {len(missing)} of the network's {len(expected)} parameters; the "
@@ -37,9 +39,9 @@ def check_shapes(found: Shapes, expected: Shapes, what: str) -> None:
     name = next((n for n in wrong if "token_embedder" in n), wrong[0])
     raise ValueError(
       f"{what}: {name} has shape {found[name]}, but the network's configuration "
-      f"expects {expected[name]} ({len(wrong)} parameters differ). Check vocab_size, "
-      "emb_dim, num_heads, head_dim and mlp_dim in the gin file, bound under target/ "
-      "and draft/ as in configs/pairs/. Target and draft must share a vocabulary."
+      f"expects {expected[name]} ({len(wrong)} parameters differ). Target and draft "
+      "must share a vocabulary. Check vocab_size, emb_dim, num_heads, head_dim and "
+      f"mlp_dim {fix}"
     )
   if surplus:
     raise ValueError(

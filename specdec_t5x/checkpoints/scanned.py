@@ -79,26 +79,25 @@ def _joined(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _layer_axes(stored: Shapes) -> dict[str, int]:
   """Returns the axis of the layers of each stacked array."""
-  stacks = {"encoder": {}, "decoder": {}}
-  for name, shape in stored.items():
-    match = _STACKED.fullmatch(name)
+  stacked = {
+    name: shape
+    for name, shape in stored.items()
     # All layers share a bias of two axes.
-    if match and not (name.endswith(_BIAS) and len(shape) == 2):
-      stacks[match[1]][name] = shape
+    if _STACKED.fullmatch(name) and not (name.endswith(_BIAS) and len(shape) == 2)
+  }
   embedding = next((stored[x] for x in _EMBEDDINGS if x in stored), ())
-  if not any(stacks.values()) or len(embedding) != 2:
+  if not stacked or len(embedding) != 2:
     return {}
   same_axis = [(axis, axis) for axis in _SCAN_AXES]
   for candidates in (same_axis, _AXES_APART):
     solutions = set()
     for norm_axis, axis in candidates:
-      axes = _solved(stacks.values(), embedding[1], norm_axis, axis)
-      if axes:
-        solutions.add(tuple(sorted(axes.items())))
+      if axes := _solved(stacked, embedding[1], norm_axis, axis):
+        solutions.add(tuple(axes.items()))
     if solutions:
       break
   if len(solutions) != 1:
-    name = next(iter(stacks["decoder"] or stacks["encoder"]))
+    name = max(stacked, key=lambda name: name.startswith("decoder"))
     raise ValueError(
       f"{name} of shape {stored[name]} looks like a parameter of stacked layers, as in "
       f"T5X's scalable_t5. Expected one way to stack the layers, but {len(solutions)} "
@@ -107,24 +106,23 @@ def _layer_axes(stored: Shapes) -> dict[str, int]:
   return dict(solutions.pop())
 
 
-def _solved(stacks, width: int, norm_axis: int, axis: int) -> dict[str, int] | None:
+def _solved(
+  stacked: Shapes, width: int, norm_axis: int, axis: int
+) -> dict[str, int] | None:
   """Returns the axis of the layers of each array; None if a shape contradicts the axes.
 
   The layers are at `norm_axis` in the scales of norms, and at `axis` in other arrays.
   """
   solution = {}
-  for stack in stacks:
-    counts = set()
-    for name, shape in stack.items():
-      position = norm_axis if name.endswith("scale") else axis
-      if not -len(shape) <= position < len(shape):
-        return None
-      position %= len(shape)
-      if not _fits(name, _without(shape, position), width):
-        return None
-      solution[name] = position
-      counts.add(shape[position])
-    if len(counts) > 1:
+  layers = {}  # The number of layers of each stack.
+  for name, shape in stacked.items():
+    position = norm_axis if name.endswith("scale") else axis
+    if not -len(shape) <= position < len(shape):
+      return None
+    position %= len(shape)
+    solution[name] = position
+    count = layers.setdefault(name.partition("/")[0], shape[position])
+    if count != shape[position] or not _fits(name, _without(shape, position), width):
       return None
   return solution
 

@@ -161,13 +161,12 @@ def _tokenize_as_one(
     text = encode(example["text"])
     prompt = encode(example["inputs"])
     length = tf.size(prompt)
-    # The comparison needs equal lengths: `text[:length]` may be shorter than `prompt`.
-    has_prompt = tf.logical_and(
-      length <= tf.size(text),
-      tf.reduce_all(text[:length] == prompt[: tf.size(text)]),
-    )
+    # Padded, because a text may have fewer tokens than the prompt alone.
+    start = tf.pad(text, [[0, length]], constant_values=-1)[:length]
     targets = tf.cond(
-      has_prompt, lambda: text[length:], lambda: encode(example["targets"])
+      tf.reduce_all(start == prompt),
+      lambda: text[length:],
+      lambda: encode(example["targets"]),
     )
     return {
       "inputs": prompt,

@@ -87,7 +87,6 @@ class AddPrefix:
 class Texts:
   """The texts of a task. Splits may be parts, such as 'test[:100]'."""
 
-  name: str
   origins: Mapping[str, tuple]
   read: Callable[[tuple], Columns]
   sizes: Mapping[str, int]
@@ -109,9 +108,8 @@ class Texts:
       whole = self.read(origin)
       if _height(whole) != self.sizes[name]:
         raise ValueError(
-          f"{origin} had {self.sizes[name]} examples when task {self.name!r} was "
-          f"registered and has {_height(whole)} now. Do not change files of a "
-          "registered task."
+          f"{origin} had {self.sizes[name]} examples when the task was registered and "
+          f"has {_height(whole)} now. Do not change files of a registered task."
         )
       for key, texts in whole.items():
         columns.setdefault(key, []).extend(texts[part])
@@ -202,7 +200,7 @@ def register_texts(
       "dict."
     )
   sizes = {split: _height(read(origin)) for split, origin in origins.items()}
-  texts = Texts(name, origins, read, sizes)
+  texts = Texts(origins, read, sizes)
   # The spec contains the sizes, because a file that has grown is another task.
   origin = tuple((split, *origins[split], sizes[split]) for split in sorted(origins))
   spec = TaskSpec(origin, step, vocabulary or T5_VOCABULARY, metric, tokens)

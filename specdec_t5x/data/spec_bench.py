@@ -36,9 +36,6 @@ def from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> str:
     file: path of Spec-Bench's question.jsonl.
     vocabulary: the models' vocabulary.
 
-  Returns:
-    `name`.
-
   Raises:
     ValueError: if the file is missing or not Spec-Bench's, or another task has the
       name.

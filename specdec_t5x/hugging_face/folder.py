@@ -115,16 +115,18 @@ class Folder:
     last = embeddings[-1]
     is_tied = raw_config.get("tie_word_embeddings", True)
     copies = embeddings if is_tied else embeddings[:-1]
-    is_stored = any(name in tensors.shapes for name in copies)
+    is_stored = any(name in tensors.arrays for name in copies)
     tensors.check_lost({names.UNUSED, *(copies if is_stored else ())})
     _check_arrays(path, config, tensors)
-    embedding = next((x for x in embeddings if x in tensors.shapes), embeddings[0])
-    head = last if last in tensors.shapes else embedding
+    embedding = next((x for x in embeddings if x in tensors.arrays), embeddings[0])
+    head = last if last in tensors.arrays else embedding
     is_scaled = not config.is_gemma and settings.has_scaled_logits(raw_config)
     may_be_tied = is_scaled or config.is_gemma
-    tied = may_be_tied and (head == embedding or tensors.are_equal(head, embedding))
+    tied = may_be_tied and (
+      head == embedding or np.array_equal(tensors.read(head), tensors.read(embedding))
+    )
     config = dataclasses.replace(config, logits_via_embedding=tied)
-    if last not in tensors.shapes and not is_tied:
+    if last not in tensors.arrays and not is_tied:
       warnings.warn(
         f"{folder / CONFIG} says that embeddings are not tied, but {last} is missing: "
         f"logits come from {embedding}, as in transformers 5. (4 would draw a matrix "
@@ -153,20 +155,20 @@ class Folder:
     if name != names.EMBEDDING:
       array = self.tensors.read(their_name(name, self.config))
       return array.T if names.is_transposed(name) else array
+    embedding = self.tensors.read(self.embedding)
     for alias in _embeddings(self.config)[1:-1]:
-      is_stored = alias in self.tensors.shapes
-      if is_stored and not self.tensors.are_equal(self.embedding, alias):
+      is_stored = alias in self.tensors.arrays
+      if is_stored and not np.array_equal(self.tensors.read(alias), embedding):
         raise ValueError(
           f"{self.path}: {alias} is not {self.embedding}. Expected one embedding for "
           "encoder and decoder, as in T5. A model with two embeddings can't be read."
         )
-    return self.tensors.read(self.embedding)
+    return embedding
 
 
 def _of_text(path, tensors: Tensors) -> Tensors:
   """Returns a T5Gemma's arrays without the vision tower, by `gemma.their_name`."""
-  canonical = tensors.renamed(gemma.canonical)
-  image_names = [name for name in canonical.files if gemma.is_of_images(name)]
+  image_names = [name for name in tensors.arrays if gemma.text_name(name) is None]
   if image_names:
     logging.info(
       "%s: skipped %d arrays of image inputs; the first is %s. The network reads text.",
@@ -174,7 +176,7 @@ def _of_text(path, tensors: Tensors) -> Tensors:
       len(image_names),
       image_names[0],
     )
-  return canonical.renamed(lambda name: None if gemma.is_of_images(name) else name)
+  return tensors.renamed(gemma.text_name)
 
 
 def _without_leftovers(path, tensors: Tensors) -> Tensors:
@@ -183,7 +185,7 @@ def _without_leftovers(path, tensors: Tensors) -> Tensors:
   A bias of zeros has no effect. Nonzero arrays of the same names are kept, and a later
   check refuses the arrays, because a T5 has no parameters of these names.
   """
-  candidates = [name for name in tensors.files if name.endswith(names.LEFTOVERS)]
+  candidates = [name for name in tensors.arrays if name.endswith(names.LEFTOVERS)]
   zeros = {name for name in candidates if not tensors.read(name).any()}
   if zeros:
     _say_once(
@@ -204,7 +206,7 @@ def _check_layers(path, config, tensors):
   """
   for stack in ("encoder", "decoder"):
     layer = rf"{stack}\.(?:block|layers)\.(\d+)\."
-    matches = [re.match(layer, name) for name in tensors.files]
+    matches = [re.match(layer, name) for name in tensors.arrays]
     count = len({match[1] for match in matches if match})
     wanted = getattr(config, f"num_{stack}_layers")
     if count != wanted:
@@ -223,8 +225,8 @@ def _check_arrays(path, config, tensors):
     wanted[their_name(name, config)] = shape
   embeddings = _embeddings(config)
   copies = dict.fromkeys(embeddings, wanted[embeddings[0]])
-  missing = sorted(set(wanted) - set(copies) - set(tensors.shapes))
-  if not set(copies) & set(tensors.shapes):
+  missing = sorted(set(wanted) - set(copies) - set(tensors.arrays))
+  if not set(copies) & set(tensors.arrays):
     missing.append(embeddings[0])
   if missing:
     raise ValueError(
@@ -232,17 +234,17 @@ def _check_arrays(path, config, tensors):
       f"{missing[0]}. Expected a T5 with encoder, decoder and output projection."
     )
   wanted |= copies
-  surplus = sorted(set(tensors.shapes) - set(wanted) - {names.UNUSED})
+  surplus = sorted(set(tensors.arrays) - set(wanted) - {names.UNUSED})
   if surplus:
     raise ValueError(
       f"{path} holds {len(surplus)} arrays that a T5 lacks; the first is {surplus[0]}. "
       f"{CONFIG} belongs to another network."
     )
-  for name, shape in tensors.shapes.items():
-    if shape != wanted.get(name, shape):
+  for name, array in tensors.arrays.items():
+    if array.shape != wanted.get(name, array.shape):
       raise ValueError(
-        f"{path}: {name} has shape {shape}, but {CONFIG} gives {wanted[name]}. The "
-        f"files belong to different models. Copy the weights and {CONFIG} again."
+        f"{path}: {name} has shape {array.shape}, but {CONFIG} gives {wanted[name]}. "
+        f"The files belong to different models. Copy the weights and {CONFIG} again."
       )
 
 

@@ -7,8 +7,7 @@ Source: transformers, models/t5gemma and models/t5gemma2.
 """
 
 import dataclasses
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from specdec_t5x.hugging_face import names
@@ -17,9 +16,8 @@ from specdec_t5x.network.gemma import GemmaConfig
 # Whether the decoder's attention is merged, by model_type.
 KINDS = {"t5gemma": False, "t5gemma2": True}
 HEAD = "lm_head.out_proj.weight"
-# Arrays that only images need.
+# Prefixes of arrays that only images need.
 _IMAGES = ("encoder.vision_tower.", "encoder.multi_modal_projector.")
-_END_OF_IMAGE = ".eoi_embedding"
 _PARTS = {
   "pre_attention_layer_norm": "pre_self_attn_layernorm",
   "post_attention_layer_norm": "post_self_attn_layernorm",
@@ -81,14 +79,11 @@ def their_name(path: str, config: GemmaConfig) -> str:
   return ".".join([stack, "layers", number, *(_PARTS[x] for x in parts), "weight"])
 
 
-def canonical(name: str) -> str:
-  """Returns the name of a file's array in the form of `their_name`."""
-  return name.removeprefix("model.").replace("encoder.text_model.", "encoder.", 1)
-
-
-def is_of_images(name: str) -> bool:
-  """Returns whether only images need a file's array."""
-  return name.startswith(_IMAGES) or name.endswith(_END_OF_IMAGE)
+def text_name(name: str) -> str | None:
+  """Returns the name of a file's array as in `their_name`; None if images need it."""
+  name = name.removeprefix("model.").replace("encoder.text_model.", "encoder.", 1)
+  is_of_images = name.startswith(_IMAGES) or name.endswith(".eoi_embedding")
+  return None if is_of_images else name
 
 
 def from_theirs(found: Mapping[str, Any], where: str) -> GemmaConfig:
@@ -138,10 +133,13 @@ def _side(found: Mapping[str, Any], where: str, merged: bool) -> dict[str, Any]:
     "sliding" if (i + 1) % period else "full" for i in range(period)
   ]
   types = [str(name).removesuffix("_attention") for name in types]
+  # The shortest prefix that gives all types by repetition.
+  sizes = range(1, len(types) + 1)
+  size = next((n for n in sizes if types[n:] == types[:-n]), 0)
   return {
     **{ours: found[theirs] for ours, theirs in SIZES.items()},
     **_positions(found, where, merged),
-    "layer_types": _pattern(types),
+    "layer_types": tuple(types[:size]),
     "attention_cap": float(found.get("attn_logit_softcapping") or 0),
     "logits_cap": float(found.get("final_logit_softcapping") or 0),
     "start_token": found.get("bos_token_id", 2),
@@ -180,12 +178,3 @@ def _positions(found, where, merged) -> dict[str, float]:
     "full_theta": float(full["rope_theta"]),
     "full_factor": float(full.get("factor", 1.0)),
   }
-
-
-def _pattern(types: Sequence[str]) -> tuple[str, ...]:
-  """Returns the shortest prefix that gives all types by repetition."""
-  for size in range(1, len(types)):
-    repeated = itertools.islice(itertools.cycle(types[:size]), len(types))
-    if list(repeated) == list(types):
-      return tuple(types[:size])
-  return tuple(types)

@@ -53,7 +53,14 @@ def from_theirs(values: Mapping[str, Any], where: str) -> T5Config:
     ValueError: if the network is not a T5, or is not supported.
   """
   kind = values.get("model_type")
-  _check_generates(values, where)
+  names = values.get("architectures") or []
+  names = [str(name) for name in names] if isinstance(names, list) else []
+  if names and not any(name.endswith(_GENERATE) for name in names):
+    raise ValueError(
+      f"{where}: expected an encoder-decoder that generates tokens "
+      f"(..ForConditionalGeneration), got a {', '.join(names)}. An encoder alone, a "
+      "classifier or a forecaster (Chronos Bolt) can't be read."
+    )
   if kind in gemma.KINDS and "quantization_config" not in values:
     return gemma.from_theirs(values, where)
   if kind not in _KINDS or "auto_map" in values or "quantization_config" in values:
@@ -99,20 +106,6 @@ def from_theirs(values: Mapping[str, Any], where: str) -> T5Config:
     start_token=padding if has_padding else 0,
     **sizes,
   )
-
-
-def _check_generates(found: Mapping[str, Any], where: str) -> None:
-  """Raises a ValueError if the architecture in config.json does not generate tokens."""
-  names = found.get("architectures") or []
-  if not isinstance(names, list) or not names:
-    return
-  names = [str(name) for name in names]
-  if not any(name.endswith(_GENERATE) for name in names):
-    raise ValueError(
-      f"{where}: expected an encoder-decoder that generates tokens "
-      f"(..ForConditionalGeneration), got a {', '.join(names)}. An encoder alone, a "
-      "classifier or a forecaster (Chronos Bolt) can't be read."
-    )
 
 
 def has_scaled_logits(found: Mapping[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import pathlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import ml_dtypes  # noqa: F401, registers NumPy's 'bfloat16', which safetensors uses.
@@ -17,7 +17,6 @@ _DTYPES = ("F32", "BF16", "F16", "F64")
 # Prefixes of torch.compile's and DataParallel's modules.
 _WRAPPERS = ("_orig_mod.", "module.")
 ADAPTER = "adapter_config.json"  # PEFT's, for example of LoRA.
-_ROWS = 4096  # Rows that are compared at once.
 
 
 def read_json(path: pathlib.Path) -> Mapping[str, Any]:
@@ -37,13 +36,19 @@ def read_json(path: pathlib.Path) -> Mapping[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
+class Array:
+  """The location of an array."""
+
+  path: pathlib.Path
+  name: str  # The name in the file.
+  shape: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Tensors:
   """The locations of a folder's arrays, by name. `open` checks all files' headers."""
 
-  files: Mapping[str, pathlib.Path]
-  shapes: Mapping[str, tuple[int, ...]]
-  # The names of renamed arrays in the file.
-  inner: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  arrays: Mapping[str, Array]
   # The files of arrays in the index that no file holds.
   lost: Mapping[str, pathlib.Path] = dataclasses.field(default_factory=dict)
 
@@ -62,23 +67,21 @@ class Tensors:
     if weights is None:
       raise ValueError(_without_weights(folder))
     if weights.name in (SINGLE, FLAX):
-      shapes = _header(weights)
-      return cls(dict.fromkeys(shapes, weights), shapes)._unwrapped()
+      return cls(_header(weights))._unwrapped()
     listed = _listed(weights)
-    files = {}
-    shapes = {}
+    arrays = {}
     for path in sorted(set(listed.values())):
-      for name, shape in _header(path).items():
-        if listed.get(name, path) == path:
-          files[name] = path
-          shapes[name] = shape
-    lost = {name: path for name, path in listed.items() if name not in files}
-    return cls(files, shapes, lost=lost)._unwrapped()
+      header = _header(path)
+      arrays |= {
+        name: header[name] for name in header if listed.get(name, path) == path
+      }
+    lost = {name: path for name, path in listed.items() if name not in arrays}
+    return cls(arrays, lost)._unwrapped()
 
   def _unwrapped(self) -> "Tensors":
     """Returns the arrays without a wrapper's prefix, if all names have the prefix."""
     for prefix in _WRAPPERS:
-      if self.files and all(name.startswith(prefix) for name in self.files):
+      if self.arrays and all(name.startswith(prefix) for name in self.arrays):
         unwrapped = self.renamed(lambda name, prefix=prefix: name.removeprefix(prefix))
         return unwrapped._unwrapped()
     return self
@@ -100,47 +103,19 @@ class Tensors:
 
   def read(self, name: str) -> np.ndarray:
     """Returns a copy of an array in the file's dtype and axes."""
-    path = self.files[name]
-    inner = self.inner.get(name, name)
-    if _is_flax(path):
-      return flax_file.read(path, inner)
-    with _opened(path) as file:
-      return file.get_tensor(inner)
+    array = self.arrays[name]
+    if _is_flax(array.path):
+      return flax_file.read(array.path, array.name)
+    with _opened(array.path) as file:
+      return file.get_tensor(array.name)
 
   def renamed(self, new_name: Callable[[str], str | None]) -> "Tensors":
     """Returns the arrays by new names, without the arrays with the new name None."""
-    old_names = {new_name(name): name for name in self.files}
-    old_names.pop(None, None)
+    arrays = {new_name(name): array for name, array in self.arrays.items()}
     lost = {new_name(name): path for name, path in self.lost.items()}
+    arrays.pop(None, None)
     lost.pop(None, None)
-    return Tensors(
-      files={name: self.files[old] for name, old in old_names.items()},
-      shapes={name: self.shapes[old] for name, old in old_names.items()},
-      inner={name: self.inner.get(old, old) for name, old in old_names.items()},
-      lost=lost,
-    )
-
-  def are_equal(self, first: str, second: str) -> bool:
-    """Returns whether two matrices are equal, reading a few rows at a time."""
-    if self.shapes[first] != self.shapes[second]:
-      return False
-    blocks = zip(self._blocks(first), self._blocks(second), strict=True)
-    return all(np.array_equal(*pair) for pair in blocks)
-
-  def _blocks(self, name: str) -> Iterator[np.ndarray]:
-    """Yields a matrix in blocks of rows. Flax's files are read as a whole."""
-    path = self.files[name]
-    count = self.shapes[name][0]
-    blocks = [slice(at, min(at + _ROWS, count)) for at in range(0, count, _ROWS)]
-    if _is_flax(path):
-      array = self.read(name)
-      for block in blocks:
-        yield array[block]
-      return
-    with _opened(path) as file:
-      array = file.get_slice(self.inner.get(name, name))
-      for block in blocks:
-        yield array[block]
+    return Tensors(arrays, lost)
 
 
 def _is_flax(path: pathlib.Path) -> bool:
@@ -156,33 +131,31 @@ def _opened(path: pathlib.Path) -> Any:
   return safetensors.safe_open(path, framework="np", backend="pread")
 
 
-def _header(path: pathlib.Path) -> dict[str, tuple[int, ...]]:
-  """Returns the shapes of a file's arrays, by name."""
+def _header(path: pathlib.Path) -> dict[str, Array]:
+  """Returns the arrays of a file, by name."""
   import safetensors
 
   try:
     if _is_flax(path):
       leaves = flax_file.headers(path)
-      kinds = {name: leaf.dtype for name, leaf in leaves.items()}
-      shapes = {name: leaf.shape for name, leaf in leaves.items()}
+      headers = {name: (leaf.dtype, leaf.shape) for name, leaf in leaves.items()}
     else:
       with _opened(path) as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-        kinds = {name: x.get_dtype() for name, x in slices.items()}
-        shapes = {name: tuple(x.get_shape()) for name, x in slices.items()}
+        headers = {x: (y.get_dtype(), tuple(y.get_shape())) for x, y in slices.items()}
   except (safetensors.SafetensorError, OSError, ValueError) as error:
     lfs.check(path)
     kind = "msgpack file of Flax's" if _is_flax(path) else "safetensors file"
     raise ValueError(
       f"{path} is not a complete {kind} ({error}). Copy the file again."
     ) from error
-  for name, kind in kinds.items():
-    if kind not in _DTYPES:
+  for name, (dtype, _) in headers.items():
+    if dtype not in _DTYPES:
       raise ValueError(
-        f"{path}: {name} is {kind}, expected one of {_DTYPES}. Quantised weights can't "
-        "be read. Take the original weights."
+        f"{path}: {name} is {dtype}, expected one of {_DTYPES}. Quantised weights "
+        "can't be read. Take the original weights."
       )
-  return shapes
+  return {name: Array(path, name, shape) for name, (_, shape) in headers.items()}
 
 
 def _listed(index: pathlib.Path) -> dict[str, pathlib.Path]:

@@ -50,8 +50,8 @@ def restore(
   path = checkpoint.path
   if not is_float(state.params):
     dtype = None
-  with checkpoint.named_errors():
-    reader = None if checkpoint.is_rearranged else checkpoint.t5x_reader
+  with checkpoint.named_errors(f"Checkpoint {path} could not be restored"):
+    reader = checkpoint.t5x_reader
     if reader == "t5x":
       checkpoint.check_files()
       restore_dtype = jnp.dtype(dtype) if dtype else None

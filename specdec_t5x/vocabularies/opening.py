@@ -116,8 +116,8 @@ def _of_tokenizer(path, folder, settings, end_ids) -> Vocabulary:
   # Imported here, because other vocabularies need no tokenizers.
   from specdec_t5x.vocabularies import tokenizer_json
 
-  file = path / TOKENIZER
-  ids = tokenizer_json.load(file).get_vocab(with_added_tokens=True)
+  tokenizer = tokenizer_json.load(path / TOKENIZER)
+  ids = tokenizer.get_vocab(with_added_tokens=True)
   named = _named(path, settings)
   eos = [named.get("eos_token"), "</s>", "<eos>"]
   eos_id = next((ids[name] for name in eos if name in ids), None)
@@ -126,7 +126,7 @@ def _of_tokenizer(path, folder, settings, end_ids) -> Vocabulary:
   if eos_id is None and end_ids:
     eos_id = end_ids[0]
   return tokenizer_json.TokenizerJson(
-    str(file),
+    tokenizer,
     path=folder,
     eos_id=eos_id,
     end_ids=end_ids,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sentencepiece
@@ -195,24 +196,16 @@ class FolderPieces(_SentencePieces):
     return self._added.by_id.get(token) or super().piece(token)
 
   def _text(self, tokens: Sequence[int]) -> str:
-    return "".join(self._texts(tokens))
-
-  def _texts(self, tokens: Sequence[int]) -> Iterator[str]:
-    """Yields the texts of added tokens and of the runs of pieces between."""
-    run = []
-    is_first = True
-    for token in (*tokens, None):
-      if token is not None and token not in self._added.by_id:
-        run.append(token)
-        continue
-      if run:
+    texts = []
+    for is_added, group in itertools.groupby(tokens, self._added.by_id.__contains__):
+      run = list(group)
+      if is_added:
+        texts += [self._added.by_id[token] for token in run]
+      else:
         # SentencePiece drops the space of a text's first piece.
-        begins = self.piece(run[0]).startswith(SPACE)
-        yield (" " if begins and not is_first else "") + super()._text(run)
-      run = []
-      is_first = False
-      if token is not None:
-        yield self._added.by_id[token]
+        has_space = texts and self.piece(run[0]).startswith(SPACE)
+        texts.append((" " if has_space else "") + super()._text(run))
+    return "".join(texts)
 
 
 def has_sentinels(file: str) -> bool:
@@ -259,6 +252,8 @@ def _load(path: str, extra_ids: int, version: tuple[int, ...] | None) -> Process
   """
   del version
   model = read_bytes(str(path))
+  if not model:
+    raise RuntimeError("the file is empty")
   if extra_ids:
     parsed = proto.ModelProto.FromString(model)
     for number in reversed(range(extra_ids)):

@@ -22,7 +22,7 @@ class TokenizerJson(Vocabulary):
 
   def __init__(
     self,
-    file: str,
+    tokenizer: tokenizers.Tokenizer,
     *,
     path: str,
     eos_id: int | None,
@@ -30,23 +30,19 @@ class TokenizerJson(Vocabulary):
     hidden: Collection[int],
     ends: bool = True,
   ):
-    """Reads the file.
+    """Creates the vocabulary.
 
     Args:
-      file: path of the tokenizer.json.
+      tokenizer: the tokenizer of the file (`load`).
       path: path of the folder or of the file.
       eos_id: end of sequence, or None.
       end_ids: tokens that end an output.
       hidden: tokens without text.
       ends: whether inputs end with the end of sequence, if the file has no
         post-processor.
-
-    Raises:
-      ValueError: if `tokenizers` can't read the file.
     """
     self.path = path
-    self._file = file
-    self._tokenizer = load(file)
+    self._tokenizer = tokenizer
     self.eos_id = eos_id
     self.end_ids = end_ids
     self.hidden = frozenset((*hidden, *end_ids))
