@@ -557,7 +557,7 @@ def _decode(vocabulary, predictions):
   """Returns the text of each prediction, or the texts of each prediction's decodes."""
   rows = [np.asarray(tokens) for tokens in predictions]
   has_one_shape = len({row.shape for row in rows}) == 1
-  if has_one_shape and isinstance(vocabulary, seqio.SentencePieceVocabulary):
+  if has_one_shape and hasattr(vocabulary, "sentencepiece_model_file"):
     # One call for all rows: 20 calls of TensorFlow may take longer than the model.
     tokens = np.stack(rows)
     texts = vocabulary.decode_tf(tokens.reshape(-1, tokens.shape[-1])).numpy()
