@@ -83,10 +83,9 @@ def read_fields(
     One dictionary per record, in the file's order.
 
   Raises:
-    ValueError: if the extension is unknown; the file is missing or empty; bytes are not
-      UTF-8; JSON or CSV is malformed; a field is missing (the message lists the
-      existing fields); or a field is not text. From the third case on, the message has
-      the line.
+    ValueError: as for `read_lines`; if the extension is unknown; JSON or CSV is
+      malformed; or a field is missing (the message lists the existing fields) or is not
+      text.
   """
   readers = {".jsonl": _jsonl_records, ".csv": _csv_records}
   extension = os.path.splitext(path.removesuffix(".gz"))[1].lower()

@@ -121,8 +121,7 @@ class Folder:
     embedding = next((x for x in embeddings if x in tensors.arrays), embeddings[0])
     head = last if last in tensors.arrays else embedding
     is_scaled = not config.is_gemma and settings.has_scaled_logits(raw_config)
-    may_be_tied = is_scaled or config.is_gemma
-    tied = may_be_tied and (
+    tied = (is_scaled or config.is_gemma) and (
       head == embedding or np.array_equal(tensors.read(head), tensors.read(embedding))
     )
     config = dataclasses.replace(config, logits_via_embedding=tied)
