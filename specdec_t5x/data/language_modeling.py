@@ -45,8 +45,8 @@ def lm1b(
     ValueError: if the number of words is invalid, or another task has the name.
   """
   base = "lm1b" if prompt_words == PROMPT_WORDS else f"lm1b_p{prompt_words}"
-  # tensorflow-datasets 4.9.10 knows exactly this version.
-  dataset, step = "lm1b:1.1.0", SplitTexts(prompt_words)
+  dataset = "lm1b:1.1.0"  # tensorflow-datasets 4.9.10 knows exactly this version.
+  step = SplitTexts(prompt_words)
   return registry.register_tfds(base, dataset, step, vocabulary, name, _METRIC, _TOKENS)
 
 
