@@ -22,8 +22,8 @@ from specdec_t5x.core.knobs import check_knobs
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Cache, EndTokens, Proposal, Rule, Verdict
 from specdec_t5x.decoding.state import DecodeState, Iteration, StepInfo
+from specdec_t5x.network.functional import check_same_vocabulary
 from specdec_t5x.network.net import Net
-from specdec_t5x.network.vocabulary import check_same_vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

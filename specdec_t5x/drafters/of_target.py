@@ -24,7 +24,7 @@ from specdec_t5x.decoding.contracts import Batch, Context, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import Stepwise, gamma_knob
 from specdec_t5x.network import rounded
-from specdec_t5x.network.rounded import INPUT, Rounding
+from specdec_t5x.network.rounded import INPUT, LOGITS, Rounding
 
 NAME = "quantized"
 # A draft of 7 tokens and the previous token are a block of 8, the most rows that
@@ -109,7 +109,14 @@ class Quantized(OfTarget):
   def check(self, target: Any, batch: Batch | None = None) -> None:
     """Raises a ValueError if the target lacks a sublayer, or has no more bits."""
     super().check(target, batch)
-    self.rounding.check(getattr(target, "sublayers", ()))
+    names = (*getattr(target, "sublayers", ()), LOGITS)
+    unknown = [name for name in self.whole if name not in names]
+    if unknown:
+      raise KnobError(
+        "{whole}: the target has no {unknown}; the names are {names}.",
+        unknown=unknown,
+        names=", ".join(names),
+      )
     target_rounding = rounded.of_weights(target.config)
     if target_rounding and target_rounding.bits <= self.bits:
       raise KnobError(
@@ -125,9 +132,8 @@ class Quantized(OfTarget):
     # The draft needs no skipped sublayers, and no weights that process the input: the
     # target has already read the input.
     unrounded = (*self.rounding.whole, *self.skip, INPUT)
-    packed = rounded.are_packed(target.config)
-    paired = rounded.are_paired(target.config)
-    return {NAME: Rounding(self.bits, self.group, unrounded, packed, paired)}
+    layout = rounded.layout_for(target.config)
+    return {NAME: Rounding(self.bits, self.group, unrounded, layout)}
 
   def extend(self, context: Context) -> ExtendFn:
     """Returns the target in fewer bits."""

@@ -49,25 +49,22 @@ class DecoderCache:
     """Returns the cache with M entries of each row copied; see `core.types.Cache`."""
 
     def move(buffer):
-      read_row = jax.vmap(lambda row, slots: row[:, slots])
-      return write(buffer, read_row(buffer, sources), destination)
+      copies = jax.vmap(lambda row, slots: row[:, slots])(buffer, sources)
+      return write(buffer, copies, destination)
 
-    return self.replace(
-      keys=tuple(map(move, self.keys)), values=tuple(map(move, self.values))
-    )
+    keys, values = jax.tree.map(move, (self.keys, self.values))
+    return self.replace(keys=keys, values=values)
 
   def widened(self, length: int) -> "DecoderCache":
     """Returns the cache padded to an encoder length of `length`; padding is masked."""
     surplus = length - self.encoder_mask.shape[1]
+    mask = jnp.pad(self.encoder_mask, ((0, 0), (0, surplus)))
 
     def pad(x):
       return jnp.pad(x, ((0, 0), (0, 0), (0, surplus), (0, 0)))
 
-    return self.replace(
-      cross_keys=tuple(map(pad, self.cross_keys)),
-      cross_values=tuple(map(pad, self.cross_values)),
-      encoder_mask=jnp.pad(self.encoder_mask, ((0, 0), (0, surplus))),
-    )
+    keys, values = jax.tree.map(pad, (self.cross_keys, self.cross_values))
+    return self.replace(cross_keys=keys, cross_values=values, encoder_mask=mask)
 
 
 def write(
@@ -107,15 +104,13 @@ def block_mask(
   entries included. New entry i sees column j if tree[i, j] is true. Each new entry also
   sees all slots before slot index+N-M.
   """
+  rows, count, size = tree.shape
   slots = jnp.arange(num_slots)
-  first = index[:, None] + tree.shape[1] - tree.shape[2]
-  committed = slots < first
-  # Maps each slot to a column of the tree.
-  size = tree.shape[-1]
-  column = slots[None, :] - first
-  inside = (column >= 0) & (column < size)
-  column = jnp.broadcast_to(
-    jnp.clip(column, 0, size - 1)[:, None, :], (*tree.shape[:2], num_slots)
-  )
-  in_block = jnp.take_along_axis(tree, column, axis=2) & inside[:, None, :]
-  return committed[:, None, :] | in_block
+  first = index[:, None] + count - size
+  # The column of each slot.
+  column = slots - first
+  is_inside = (column >= 0) & (column < size)
+  clipped = jnp.clip(column, 0, size - 1)[:, None]
+  clipped = jnp.broadcast_to(clipped, (rows, count, num_slots))
+  in_block = jnp.take_along_axis(tree, clipped, axis=2) & is_inside[:, None]
+  return (slots < first)[:, None] | in_block

@@ -10,7 +10,7 @@ Shapes: I inputs, O outputs.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import flax
@@ -38,7 +38,7 @@ def problem(config: Any) -> str | None:
     return "the logits are capped, so the cap can make different large logits equal"
   if rounded.of_weights(config):
     return "the weights already have 8 bits"
-  if config.dtype == "float32" and rounded.are_packed(config):
+  if config.dtype == "float32" and rounded.layout_for(config) == "panels":
     return None
   return library.problem() or (
     "the head needs native products, but XLA's products and bfloat16 do not use native "
@@ -81,15 +81,17 @@ def screen(params: Mapping[str, Any]) -> dict[str, Any]:
   place, name, weights = _head(params)
   kernel = weights if name == WEIGHTS else weights.T
   as_head = {"decoder": {"logits_dense": {"kernel": kernel}}}
-  rounded_head = Rounding(packed=True)(as_head)["decoder"]["logits_dense"]["kernel"]
-  return _at(place, {**rounded_head, "bounds": _bounds(kernel, rounded_head)})
+  rounded_head = Rounding(layout="panels")(as_head)["decoder"]["logits_dense"]["kernel"]
+  screened = {**rounded_head, "bounds": _bounds(kernel, rounded_head)}
+  return flax.traverse_util.unflatten_dict({place: screened})
 
 
 def within(params: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a network's parameters with the result of `screen` beside the head."""
   place, name, weights = _head(params)
   screened = functools.reduce(lambda tree, key: tree[key], place, made)
-  return rounded.within(params, _at(place, {**screened, name: weights}))
+  screened = {place: {**screened, name: weights}}
+  return rounded.within(params, flax.traverse_util.unflatten_dict(screened))
 
 
 def multiply(
@@ -102,34 +104,22 @@ def multiply(
     x: rows.
     kernel: result of `screen`, with W as `weights` or the embedding W^T as `table`.
   """
-  by_rows = TABLE in kernel
-  weights = kernel[TABLE if by_rows else WEIGHTS].astype(x.dtype)
-  if not products.are_native(choice, x.size // x.shape[-1], str(x.dtype)):
-    return _full_multiply(choice, by_rows, x, weights)
-  multiply_screened = _native_multiply(by_rows)
-  return multiply_screened(
-    x, weights, kernel["codes"], kernel["scales"], kernel["bounds"]
-  )
+  name = TABLE if TABLE in kernel else WEIGHTS
+  kernel = {**kernel, name: kernel[name].astype(x.dtype)}
+  if products.are_native(choice, x.size // x.shape[-1], str(x.dtype)):
+    return _native_multiply(x, kernel)
+  return _full_multiply(choice, x, kernel)
 
 
-def _head(params: Mapping[str, Any]) -> tuple[Sequence[str], str, Array]:
+def _head(params: Mapping[str, Any]) -> tuple[tuple[str, ...], str, Array]:
   """Returns the path of a screen among parameters, and the head's name and array."""
-  decoder = params["decoder"]
-  if "logits_dense" in decoder:
-    return (
-      ("decoder", "logits_dense", "kernel"),
-      WEIGHTS,
-      decoder["logits_dense"]["kernel"],
-    )
-  if "token_embedder" in params:
-    path = ("token_embedder", rounded.LOGITS)
-    return path, TABLE, params["token_embedder"]["embedding"]
-  path = ("decoder", "token_embedder", rounded.LOGITS)
-  return path, TABLE, decoder["token_embedder"]["embedding"]
-
-
-def _at(place: Sequence[str], value: Any) -> dict[str, Any]:
-  return flax.traverse_util.unflatten_dict({tuple(place): value})
+  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params))
+  if rounded.PROJECTION in flat:
+    return rounded.PROJECTION, WEIGHTS, flat[rounded.PROJECTION]
+  embedder = ("token_embedder",)
+  if (*embedder, "embedding") not in flat:
+    embedder = ("decoder", *embedder)
+  return (*embedder, rounded.LOGITS), TABLE, flat[*embedder, "embedding"]
 
 
 @jax.jit
@@ -154,21 +144,20 @@ def _bounds(kernel: Float[Array, "I O"], made: Matrix) -> Float[Array, "2 O"]:
   return jnp.stack([error_norm, codes_norm]) * (1 + rounding) + 1e-30
 
 
-def _full_multiply(choice, by_rows, x, weights):
-  if by_rows:
-    return products.multiply_by_rows(choice, x, weights)
-  return products.multiply(choice, x, weights)[0]
+def _full_multiply(choice, x, kernel):
+  if TABLE in kernel:
+    return products.multiply_by_rows(choice, x, kernel[TABLE])
+  return products.multiply(choice, x, kernel[WEIGHTS])[0]
 
 
-@functools.cache
-def _native_multiply(by_rows: bool) -> Callable[..., Array]:
-  def kernel(x, weights, *screened):
-    columns = weights.shape[0 if by_rows else 1]
-    shape = jax.ShapeDtypeStruct((*x.shape[:-1], columns), x.dtype)
-    call = jax.ffi.ffi_call("specdec_certified", shape, vmap_method="sequential")
-    return call(x, weights, *screened, by_rows=by_rows)
+_on_cpu = platforms.choose_kernel_on_cpu
 
-  def otherwise(x, weights, *_):
-    return _full_multiply("xla", by_rows, x, weights)
 
-  return platforms.choose_kernel_on_cpu(kernel, otherwise)
+@functools.partial(_on_cpu, otherwise=functools.partial(_full_multiply, "xla"))
+def _native_multiply(x, kernel):
+  by_rows = TABLE in kernel
+  columns = kernel["scales"].shape[1]
+  shape = jax.ShapeDtypeStruct((*x.shape[:-1], columns), x.dtype)
+  call = jax.ffi.ffi_call("specdec_certified", shape, vmap_method="sequential")
+  parts = (TABLE if by_rows else WEIGHTS, "codes", "scales", "bounds")
+  return call(x, *(kernel[part] for part in parts), by_rows=by_rows)

@@ -82,6 +82,7 @@ class NetworkConfig:
   # Norms by 1 + w, also after sublayers; embeddings times sqrt(D).
   is_gemma: ClassVar[bool] = False
   merged: ClassVar[bool] = False
+  num_kv_heads: ClassVar[int] = 0
   query_scale: ClassVar[float] = 1.0
   attention_cap: ClassVar[float] = 0.0
   logits_cap: ClassVar[float] = 0.0
@@ -147,7 +148,7 @@ class NetworkConfig:
   @property
   def kv_heads(self) -> int:
     """The number of heads of keys and values."""
-    return self.num_heads
+    return self.num_kv_heads or self.num_heads
 
   def reaches(self, layers: int, is_encoder: bool) -> tuple[Reach | None, ...]:
     """Returns the reach of each layer of a stack; None for a relative position bias.

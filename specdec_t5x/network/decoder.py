@@ -6,11 +6,11 @@ module.
 Shapes: B batch, N block, S slots, D width, V vocabulary.
 """
 
-import functools
 from collections.abc import Collection
 from typing import ClassVar
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from flax.linen.partitioning import with_sharding_constraint
 from jaxtyping import Array, Bool, Float, Int
@@ -26,8 +26,10 @@ from specdec_t5x.network.attention import (
 )
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import NetworkConfig, Reach
+from specdec_t5x.network.inputs import input_mask
 from specdec_t5x.network.layers import (
   Dense,
+  Embed,
   LayerNorm,
   MlpBlock,
   RelativePositionBias,
@@ -74,10 +76,10 @@ class DecoderLayer(nn.Module):
     bias,
     cross=None,
     cross_bias=None,
-    deterministic=True,
-    *,
-    without=(),
     positions=None,
+    *,
+    deterministic=True,
+    without=(),
   ):
     """Returns the block's output and the keys and values of self-attention.
 
@@ -88,10 +90,10 @@ class DecoderLayer(nn.Module):
       bias: bias of self-attention.
       cross: keys and values of the encoded input.
       cross_bias: bias of cross-attention.
+      positions: positions of `x`, used if positions are rotary.
       deterministic: whether dropout is disabled.
       without: kinds of sublayers to skip. Without self-attention, the keys and values
         in the result are None.
-      positions: positions of `x`, used if positions are rotary.
     """
     key_values = None
     if "self" not in without:
@@ -116,16 +118,6 @@ class DecoderLayer(nn.Module):
       x = x + self.dropout(y, deterministic=deterministic)
     return x, key_values
 
-  def extend(
-    self, x, buffers, index, bias, cross, cross_bias, positions=None, *, without
-  ):
-    """Like `__call__`, but writes new keys and values to `buffers` at `index`."""
-    remember = functools.partial(cache_lib.write_both, buffers, index)
-    x, key_values = self(
-      x, remember, bias, cross, cross_bias, without=without, positions=positions
-    )
-    return x, key_values or buffers
-
 
 class Decoder(nn.Module):
   """The decoder stack over embedded tokens."""
@@ -141,6 +133,8 @@ class Decoder(nn.Module):
     self.layers = [DecoderLayer(cfg, self.cross_attention, reach) for reach in reaches]
     self.decoder_norm = LayerNorm(cfg)
     self.dropout = dropout(cfg)
+    if not self.cross_attention:  # T5X keeps a decoder-only embedding here.
+      self.token_embedder = Embed(cfg)
     if not cfg.logits_via_embedding:
       axes = cfg.axes("embed", "vocab")
       size = cfg.hot or cfg.vocab_size
@@ -153,64 +147,44 @@ class Decoder(nn.Module):
     attentions = [getattr(layer, name) for layer in self.layers]
     return [tracing.call(module, "key_values", encoded) for module in attentions]
 
-  def biases(self, query_positions, key_positions, mask):
-    """Returns each layer's self-attention bias: positions and mask."""
-    return self_biases(self, query_positions, key_positions, mask)
-
-  def __call__(
-    self,
-    x,
-    biases,
-    cross=(),
-    cross_mask=None,
-    deterministic=True,
-    positions=None,
-    taps=1,
-  ):
+  def __call__(self, x, mask, positions, cross, cross_mask, *, deterministic, taps):
     """Returns the features of whole sequences."""
-    cross_bias = self._cross_bias(cross_mask)
+    biases = self_biases(self, positions, positions, mask)
+    cross, cross_bias = self._cross(cross, cross_mask)
     x = self.dropout(x, deterministic=deterministic)
     streams = []
-    cross = self._by_layer(cross)
     for layer, bias, inputs in zip(self.layers, biases, cross, strict=True):
       x, _ = layer(
-        x, lambda new: new, bias, inputs, cross_bias, deterministic, positions=positions
+        x, _same, bias, inputs, cross_bias, positions, deterministic=deterministic
       )
       streams.append(x)
     x = self.dropout(self.decoder_norm(x), deterministic=deterministic)
     return _beside(streams, x, taps)
 
-  def extend(
-    self,
-    x,
-    cache: DecoderCache,
-    biases,
-    without,
-    positions=None,
-    taps=1,
-  ):
+  def extend(self, x, cache: DecoderCache, biases, positions, without, taps):
     """Returns the features of new positions, and each layer's keys and values."""
     mask = cache.encoder_mask
-    cross_bias = self._cross_bias(None if mask is None else mask[:, None])
-    buffers = list(zip(cache.keys, cache.values, strict=True))
-    cross = self._by_layer(zip(cache.cross_keys, cache.cross_values, strict=True))
-    written = []
+    cross, cross_bias = self._cross(
+      list(zip(cache.cross_keys, cache.cross_values, strict=True)),
+      None if mask is None else mask[:, None],
+    )
+    # A layer uses rotary positions only. Other positions need no tracing.
+    positions = positions if self.config.is_gemma else None
+    written = list(zip(cache.keys, cache.values, strict=True))
     streams = []
     for i, layer in enumerate(self.layers):
       x, key_values = tracing.call(
         layer,
-        "extend",
+        "__call__",
         x,
-        buffers[i],
-        cache.index,
+        jax.tree_util.Partial(cache_lib.write_both, written[i], cache.index),
         biases[i],
         cross[i],
         cross_bias,
-        # A layer uses rotary positions only. Other positions need no tracing.
-        positions if self.config.is_gemma else None,
+        positions,
         without=tuple(kind for kind in SUBLAYERS if f"{kind}_{i}" in without),
       )
-      written.append(key_values)
+      written[i] = key_values or written[i]
       streams.append(x)
     return _beside(streams, self.decoder_norm(x), taps), written
 
@@ -219,13 +193,11 @@ class Decoder(nn.Module):
     logits = self.logits_dense(features)
     return hot.spread(logits, self.hot_places) if self.config.hot else logits
 
-  def _cross_bias(self, mask):
+  def _cross(self, key_values, mask):
+    """Returns each layer's keys and values of the input, and the bias of the input."""
     if not self.cross_attention:
-      return None
-    return mask_bias(mask[:, None], self.config.dtype)
-
-  def _by_layer(self, cross):
-    return list(cross) or [None] * len(self.layers)
+      return [None] * len(self.layers), None
+    return key_values, mask_bias(mask[:, None], self.config.dtype)
 
 
 class CachedNetwork(nn.Module):
@@ -289,9 +261,9 @@ class CachedNetwork(nn.Module):
     features, written = self.decoder.extend(
       self.token_embedder(self.started(tokens, positions == 0)),
       cache,
-      self.decoder.biases(positions, key_positions, visible),
-      without,
+      self_biases(self.decoder, positions, key_positions, visible),
       positions,
+      without,
       taps,
     )
     cache = cache.replace(
@@ -301,6 +273,40 @@ class CachedNetwork(nn.Module):
     )
     logits = self.logits(features[..., -self.config.emb_dim :])
     return logits, features, cache
+
+  def features(
+    self,
+    decoder_input_tokens,
+    decoder_target_tokens,
+    decoder_segment_ids=None,
+    *,
+    cross=(),
+    cross_mask=None,
+    enable_dropout=True,
+    taps=1,
+  ):
+    """Returns the features [B, L, D] from which the logits of targets are computed.
+
+    `cross` has each layer's keys and values of the encoded input. `taps` is as in
+    `extend`.
+    """
+    length = decoder_input_tokens.shape[1]
+    positions = jnp.arange(length)
+    is_target = input_mask(decoder_target_tokens)
+    mask = jnp.tri(length, dtype=bool) & is_target[:, :, None] & is_target[:, None, :]
+    is_first = jnp.broadcast_to(positions == 0, decoder_input_tokens.shape)
+    if decoder_segment_ids is not None:
+      is_new_segment = decoder_segment_ids[:, 1:] != decoder_segment_ids[:, :-1]
+      is_first = is_first.at[:, 1:].set(is_new_segment)
+    return self.decoder(
+      self.token_embedder(self.started(decoder_input_tokens, is_first)),
+      mask & same_segment(decoder_segment_ids, decoder_segment_ids),
+      positions,
+      cross,
+      cross_mask,
+      deterministic=not enable_dropout,
+      taps=taps,
+    )
 
   def logits(self, features: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
     """Returns the float32 logits of decoder features."""
@@ -338,32 +344,38 @@ class CachedNetwork(nn.Module):
 
   # ---- The cache as T5X's collection. ----
 
-  def _read_cache(self, rows: int) -> DecoderCache:
-    layers = [f"layers_{i}" for i in range(self.config.num_decoder_layers)]
+  def extend_collection(self, cache: DecoderCache, tokens, lengths=None):
+    """Returns the logits of tokens after the collection, and adds the tokens to it.
+
+    Args:
+      cache: a cache with the input, if there is an encoder.
+      tokens: the new tokens.
+      lengths: index of the collection after the call, by default after the tokens.
+    """
+    index = self.get_variable("cache", "cache_index")
     keys, values = (self.get_variable("cache", name) for name in ("keys", "values"))
-    return DecoderCache(
-      index=jnp.broadcast_to(self.get_variable("cache", "cache_index"), (rows,)),
+    layers = [f"layers_{i}" for i in range(self.config.num_decoder_layers)]
+    cache = cache.replace(
+      index=jnp.broadcast_to(index, (tokens.shape[0],)),
       keys=tuple(keys[layer] for layer in layers),
       values=tuple(values[layer] for layer in layers),
     )
-
-  def extend_collection(self, cache: DecoderCache, tokens, lengths=None):
-    """Returns logits of tokens after a cache, and puts the cache in the collection.
-
-    The collection's index becomes `lengths`, by default the index after the tokens.
-    """
     logits, _, cache = self.extend(cache, tokens)
-    if lengths is None:
-      lengths = self.get_variable("cache", "cache_index") + tokens.shape[1]
-    self._put_cache(cache, lengths)
+    self.put_collection(cache, index + tokens.shape[1] if lengths is None else lengths)
     return logits
 
-  def _put_cache(self, cache, index):
+  def put_collection(self, cache: DecoderCache, index) -> None:
+    """Puts a cache and an index of all rows in the collection."""
     # T5X does not expand the leaf named cache_index when a batch is expanded to beams.
     self.put_variable("cache", "cache_index", index)
     for name, arrays in (("keys", cache.keys), ("values", cache.values)):
       by_layer = {f"layers_{i}": array for i, array in enumerate(arrays)}
       self.put_variable("cache", name, by_layer)
+
+
+def _same(key_values):
+  """Returns the new keys and values, which are all visible ones in training."""
+  return key_values
 
 
 def _beside(streams, features, taps):

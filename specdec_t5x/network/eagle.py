@@ -19,13 +19,10 @@ from the target's projection or a trimmed projection (`hot`).
 Shapes: B batch, L positions, N positions of a block, D width, F = 3 D, C steps.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from specdec_t5x.network import cache as cache_lib
 from specdec_t5x.network.attention import KeyValues
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.heads import REPLICATED
@@ -69,20 +66,16 @@ class EagleDrafter(LayerDrafter):
       The features of the next distributions, the next g, and the cache.
     """
     rows, size = features.shape[:2]
-    slots = jnp.broadcast_to(jnp.arange(cache.num_slots), (rows, cache.num_slots))
+    slots = jnp.tile(jnp.arange(cache.num_slots), (rows, 1))
     positions = cache.index[:, None] + jnp.arange(size)
-    buffers = cache.keys[0], cache.values[0]
-    cross, cross_mask = self.of_target(target)
-    x, (keys, values) = self.attended(
+    x, cache = self.attended_in_cache(
       self.joined(features, embedded),
       (positions, slots),
       slots[:, None] <= positions[:, :, None],
-      functools.partial(cache_lib.write_both, buffers, cache.index),
-      cross,
-      cross_mask,
+      cache,
+      target,
     )
-    cache = DecoderCache(cache.index + size, (keys,), (values,))
-    return self.out_norm(x), x, cache
+    return self.out_norm(x), x, cache.at(cache.index + size)
 
   def everywhere(
     self,
@@ -102,13 +95,19 @@ class EagleDrafter(LayerDrafter):
     x = self.fused(features)
     key_values = None
     outputs = []
+
+    def remember(new):
+      if key_values is None:
+        return new
+      return jax.tree.map(lambda *x: jnp.concatenate(x, axis=2), key_values, new)
+
     for step in range(self.config.count):
       next_embedded = jnp.pad(embedded, ((0, 0), (0, step), (0, 0)))[:, step:]
       x, key_values = self.attended(
         self.joined(x, next_embedded),
         (positions[-1][None], jnp.concatenate(positions)[None]),
         jnp.concatenate(visible, axis=-1),
-        functools.partial(_appended, key_values),
+        remember,
         cross,
         cross_mask,
       )
@@ -116,10 +115,3 @@ class EagleDrafter(LayerDrafter):
       positions.append(index + step + 1)
       outputs.append(self.out_norm(x))
     return jnp.stack(outputs, axis=2)
-
-
-def _appended(key_values, new):
-  """Returns the keys and values of previous steps, if any, followed by new ones."""
-  if key_values is None:
-    return new
-  return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), key_values, new)

@@ -10,21 +10,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from specdec_t5x.core.types import ExtendFn
-from specdec_t5x.network import config, heads, layers, ngram, rounded, tracing
+from specdec_t5x.network import config, heads, ngram, rounded, tracing
 from specdec_t5x.network.config import GptConfig, T5Config
-from specdec_t5x.network.gemma import GemmaConfig
 from specdec_t5x.network.gpt import GptTransformer
 from specdec_t5x.network.heads import FeatureDrafter, HeadsConfig
 from specdec_t5x.network.inputs import input_lengths, without_padding
+from specdec_t5x.network.layers import BLANK
 from specdec_t5x.network.ngram import NgramConfig, NgramTable
 from specdec_t5x.network.transformer import Transformer
-from specdec_t5x.network.vocabulary import vocab_size_of
 
 Network = Transformer | GptTransformer | NgramTable | FeatureDrafter
 Settings = T5Config | GptConfig | NgramConfig | HeadsConfig
-LogitsFn = Callable[[Float[Array, "*B D"]], Float[Array, "*B V"]]
-EmbedFn = Callable[[Int[Array, "*B"]], Float[Array, "*B D"]]
-WithoutFn = Callable[..., ExtendFn]
+# Padding rows by which a draft's vocabulary may differ from the target's.
+_MOST_PADDING = 1024
 # The smallest encoded length. Shorter lengths save almost no time.
 _LEAST_WIDTH = 16
 
@@ -33,13 +31,10 @@ def network_for(settings: Settings) -> Network:
   """Returns the network of a configuration."""
   if isinstance(settings, HeadsConfig):
     return heads.KINDS[settings.kind](settings)
-  kinds = {
-    T5Config: Transformer,
-    GemmaConfig: Transformer,
-    GptConfig: GptTransformer,
-    NgramConfig: NgramTable,
-  }
-  return kinds[type(settings)](settings)
+  if isinstance(settings, NgramConfig):
+    return NgramTable(settings)
+  is_gpt = isinstance(settings, GptConfig)
+  return GptTransformer(settings) if is_gpt else Transformer(settings)
 
 
 def network_config(
@@ -54,7 +49,7 @@ def network_config(
   Raises:
     ValueError: if no network of this project has these parameters.
   """
-  if ngram.is_table(shapes):
+  if "unigram" in shapes:
     return ngram.config_from_shapes(shapes)
   if heads.are_heads(shapes):
     return heads.config_from_shapes(shapes, dtype)
@@ -67,22 +62,21 @@ def initial_variables(module: Network, key: PRNGKeyArray):
 
   The parameters have a checkpoint's form for any setting of `weights`.
   """
-  return _initialised(module, key)
+  return _initialised(module, {"params": key})
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def blank_variables(module: Network):
   """Returns the variables of `initial_variables` as NaN, for a network to restore."""
-  with layers.only_shapes():
-    return _initialised(module, jax.random.key(0))
+  return _initialised(module, dict.fromkeys(("params", BLANK), jax.random.key(0)))
 
 
-def _initialised(module: Network, key: PRNGKeyArray):
+def _initialised(module: Network, keys: Mapping[str, PRNGKeyArray]):
   if isinstance(module.config, config.NetworkConfig):
     # The outputs are not used, and XLA's products trace faster.
     module = module.clone(config=dataclasses.replace(module.config, products="xla"))
   tokens = [jnp.ones((1, 1), jnp.int32)] * (2 if is_decoder_only(module) else 3)
-  return module.init(key, *tokens, enable_dropout=False)
+  return module.init(keys, *tokens, enable_dropout=False)
 
 
 def is_decoder_only(module: Network) -> bool:
@@ -112,6 +106,23 @@ def check_same_kind(target: Network, draft: Network) -> None:
     )
 
 
+def check_same_vocabulary(target: Any, draft: Any, name: str) -> None:
+  """Raises a ValueError if a draft's tokens are not the target's.
+
+  Heads have a `vocab_size` only with hot tokens. Equal vocabularies may have different
+  numbers of padding rows.
+  """
+  target_size = target.config.vocab_size
+  draft_size = draft.config.vocab_size or target_size
+  most = min(_MOST_PADDING, max(target_size, draft_size) // 16)
+  if abs(target_size - draft_size) > most:
+    raise ValueError(
+      f"Target and {name} must share a vocabulary, but the target's vocab_size is "
+      f"{target_size} and the {name}'s is {draft_size}. Use a {name} with the target's "
+      f"vocabulary; padding rows may differ by up to {most}."
+    )
+
+
 def resized(logits: Float[Array, "*B W"], vocab_size: int) -> Float[Array, "*B V"]:
   """Returns a draft's logits over the target's tokens, if padding rows differ.
 
@@ -135,7 +146,7 @@ def resized_extend_fn(module: Network, extend: ExtendFn, vocab_size: int) -> Ext
 
   The draft embeds tokens without a row as the draft's last row.
   """
-  if vocab_size_of(module, vocab_size) == vocab_size:
+  if module.config.vocab_size in (0, vocab_size):  # 0: heads without hot tokens.
     return extend
 
   def extend_resized(*args, **settings):
@@ -183,7 +194,7 @@ def extend_fn(
   return extend
 
 
-def without_fn(module: Network, params) -> WithoutFn:
+def without_fn(module: Network, params) -> Callable[..., ExtendFn]:
   """Returns a function from names of sublayers to the network without the sublayers.
 
   The function also takes rounded matrices, which then replace the network's. The
@@ -197,12 +208,12 @@ def without_fn(module: Network, params) -> WithoutFn:
   return extend_without
 
 
-def logits_fn(module: Network, params) -> LogitsFn:
+def logits_fn(module: Network, params) -> Callable[[Array], Array]:
   """Returns the network's projection of features [.., D] to logits [.., V]."""
   return lambda h: module.apply({"params": params}, h, method="logits")
 
 
-def embed_fn(module: Network, params) -> EmbedFn:
+def embed_fn(module: Network, params) -> Callable[[Array], Array]:
   """Returns the network's embedding of tokens [..] as [.., D]."""
   return lambda tokens: module.apply({"params": params}, tokens, method="embed")
 
@@ -267,41 +278,27 @@ def encoder_widths(length: int) -> tuple[int, ...]:
 def _read(networks, inputs, num_slots):
   """Returns empty caches with the inputs, encoded once at the least length that fits.
 
-  Args:
-    networks: networks and their parameters; the first network's encoder is used.
-    inputs: inputs of the encoder.
-    num_slots: slots of each cache.
+  The first of the networks, which come with their parameters, encodes the inputs.
   """
+  module, params = networks[0]
   length = inputs.shape[1]
-  if not isinstance(networks[0][0], Transformer):
-    return _started(networks, num_slots, length, inputs)
+
+  def start(width, inputs):
+    inputs = inputs[:, :width]
+    # `tracing` traces once, even if a queue starts several states.
+    encoded = tracing.apply(
+      module, "encode", {"params": params}, inputs, enable_dropout=False
+    )
+    call = functools.partial(tracing.apply, num_slots=num_slots)
+    return [call(x, "start", {"params": y}, encoded, inputs) for x, y in networks]
+
+  if not isinstance(module, Transformer):
+    return start(length, inputs)
 
   def start_and_widen(width, inputs):
-    caches = _started(networks, num_slots, width, inputs)
-    return [cache.widened(length) for cache in caches]
+    return [cache.widened(length) for cache in start(width, inputs)]
 
   widths = encoder_widths(length)
   longest = input_lengths(inputs).max()
   starts = [functools.partial(start_and_widen, width) for width in widths]
   return jax.lax.switch((jnp.array(widths) < longest).sum(), starts, inputs)
-
-
-def _started(networks, num_slots, width, inputs):
-  """Returns the first cache of each network, with inputs cut off at `width`."""
-  module, params = networks[0]
-  inputs = inputs[:, :width]
-  # `tracing` traces once, even if a queue starts several states.
-  encoded = tracing.apply(
-    module, "encode", {"params": params}, inputs, enable_dropout=False
-  )
-  return [
-    tracing.apply(
-      network,
-      "start",
-      {"params": network_params},
-      encoded,
-      inputs,
-      num_slots=num_slots,
-    )
-    for network, network_params in networks
-  ]

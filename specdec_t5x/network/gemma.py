@@ -85,11 +85,6 @@ class GemmaConfig(T5Config):
     return self.query_scalar**-0.5
 
   @property
-  def kv_heads(self) -> int:
-    """The number of heads of keys and values."""
-    return self.num_kv_heads
-
-  @property
   def has_encoder_table(self) -> bool:
     """Whether the encoder has an embedding apart from the decoder's."""
     return not self.merged and bool(self.num_encoder_layers)

@@ -12,19 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import GptConfig
-from specdec_t5x.network.decoder import CachedNetwork, Decoder, same_segment
-from specdec_t5x.network.inputs import input_mask
+from specdec_t5x.network.decoder import CachedNetwork, Decoder
 from specdec_t5x.network.layers import Embed
-
-
-class GptDecoder(Decoder):
-  """The decoder stack without cross-attention, with the embedding inside."""
-
-  cross_attention: bool = False
-
-  def setup(self):
-    super().setup()
-    self.token_embedder = Embed(self.config)
 
 
 class GptTransformer(CachedNetwork):
@@ -35,7 +24,7 @@ class GptTransformer(CachedNetwork):
   cross_attention = False
 
   def setup(self):
-    self.decoder = GptDecoder(self.config)
+    self.decoder = Decoder(self.config, cross_attention=False)
 
   @property
   def token_embedder(self) -> Embed:
@@ -90,14 +79,13 @@ class GptTransformer(CachedNetwork):
         "decoder_causal_attention must be None: the network's attention is causal in "
         "the prompt, too. Set inputs_bidirectional_attention=False."
       )
-    rows, length = decoder_input_tokens.shape
+    cache = self.empty_cache(*decoder_input_tokens.shape)
     has_collection = decode and self.has_variable("cache", "cache_index")
     if has_collection or prefill:
       lengths = None if has_collection else prefill_lengths
-      cache = self._read_cache(rows)
       return self.extend_collection(cache, decoder_input_tokens, lengths)
     if decode:
-      self._put_cache(self.empty_cache(rows, length), jnp.zeros((), jnp.int32))
+      self.put_collection(cache, jnp.zeros((), jnp.int32))
     return self.logits(
       self.features(
         decoder_input_tokens,
@@ -105,29 +93,4 @@ class GptTransformer(CachedNetwork):
         decoder_segment_ids,
         enable_dropout=enable_dropout,
       )
-    )
-
-  def features(
-    self,
-    decoder_input_tokens,
-    decoder_target_tokens,
-    decoder_segment_ids=None,
-    *,
-    enable_dropout=True,
-    taps=1,
-  ):
-    """Returns the features [B, L, D] from which `__call__` computes logits.
-
-    `taps` is as in `extend`.
-    """
-    length = decoder_input_tokens.shape[1]
-    positions = jnp.arange(length)
-    is_target = input_mask(decoder_target_tokens)
-    mask = jnp.tri(length, dtype=bool) & is_target[:, :, None] & is_target[:, None, :]
-    mask = mask & same_segment(decoder_segment_ids, decoder_segment_ids)
-    return self.decoder(
-      self.token_embedder(decoder_input_tokens),
-      self.decoder.biases(positions, positions, mask),
-      deterministic=not enable_dropout,
-      taps=taps,
     )

@@ -19,13 +19,15 @@ from jaxtyping import Array, Float
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.lazy import Lazy
 from specdec_t5x.network import hot
-from specdec_t5x.network.config import DTYPES, NetworkConfig, T5Config
+from specdec_t5x.network.config import NetworkConfig, T5Config
 from specdec_t5x.network.layers import Dense, project
 
 # Heads are small, so each device holds all parameters.
 REPLICATED = (None, None)
 # Tokens that EAGLE drafts by default. EAGLE's parameters do not determine the number.
 _EAGLE_COUNT = 5
+# Fields that a layer of 'parallel' or 'eagle' has in common with the target.
+_SIZES = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations")
 # Kinds that consist of one decoder layer. Other kinds consist of feed-forward layers.
 LAYERS = ("parallel", "eagle")
 
@@ -70,11 +72,8 @@ class HeadsConfig:
         f"The kind of heads must be one of {sorted(KINDS)}, got {self.kind!r}. Correct "
         "HEADS."
       )
-    if self.dtype not in DTYPES:
-      raise ValueError(
-        f"HeadsConfig.dtype must be one of {DTYPES}, got {self.dtype!r}."
-      )
-    for name in ("count", "emb_dim", "layers", "hidden_dim"):
+    _ = self.layer  # Checks the fields that a network also has.
+    for name in ("count", "layers", "hidden_dim"):
       # A layer that drafts one position only is a copy of the target's head.
       least = 2 if name == "count" and self.kind in LAYERS else 1
       if not is_whole(value := getattr(self, name), least):
@@ -82,8 +81,6 @@ class HeadsConfig:
           f"HeadsConfig.{name} must be a whole number of at least {least}, got "
           f"{value!r}."
         )
-    if self.kind in LAYERS:
-      _ = self.layer  # Checks the sizes of the layer.
 
   @classmethod
   def of(
@@ -101,8 +98,7 @@ class HeadsConfig:
         "A parallel drafter needs a T5 as target, got a T5Gemma. Draft with heads of "
         "another kind, a draft model, or the target itself."
       )
-    names = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations")
-    sizes = {name: getattr(target, name) for name in names}
+    sizes = {name: getattr(target, name) for name in _SIZES}
     has_input = isinstance(target, T5Config)
     return cls(kind, count, **sizes, cross_attention=has_input, **knobs)
 
@@ -115,22 +111,13 @@ class HeadsConfig:
   @property
   def layer(self) -> NetworkConfig:
     """The configuration of the decoder layer, which is replicated on all devices."""
-    return NetworkConfig(
-      vocab_size=1,  # The layer has no embedding.
-      emb_dim=self.emb_dim,
-      num_heads=self.num_heads,
-      head_dim=self.head_dim,
-      mlp_dim=self.mlp_dim,
-      mlp_activations=self.mlp_activations,
-      dropout_rate=0.0,
-      dtype=self.dtype,
-      products=self.products,
-      sharding="replicated",
-    )
+    sizes = {x: getattr(self, x) for x in (*_SIZES, "dtype", "products")}
+    # The layer has no embedding.
+    return NetworkConfig(vocab_size=1, dropout_rate=0.0, sharding="replicated", **sizes)
 
 
 class FeatureDrafter(nn.Module):
-  """The base class of all heads."""
+  """The base class of all heads; `features` gives the features of a kind of heads."""
 
   config: HeadsConfig  # Shape of the heads.
   # Number of depths of the target with features that the heads read.
@@ -140,30 +127,23 @@ class FeatureDrafter(nn.Module):
   def logits(self, features: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
     """Returns the logits of drafted features, for heads trimmed to hot tokens."""
     cfg = self.config
-    dense = Dense(
-      cfg.hot,
-      REPLICATED,
-      nn.initializers.zeros,
-      cfg.dtype,
-      cfg.products,
-      name=hot.KERNEL,
-    )
+    dense = _dense(cfg, cfg.hot, nn.initializers.zeros, name=hot.KERNEL)
     logits = dense(features).astype(jnp.float32)
     return hot.spread(logits, hot.places(self, cfg.vocab_size))
 
-  def create_hot_parameters(self) -> None:
-    """Creates the parameters of the hot tokens, if the heads are trimmed."""
+  def __call__(self, *args, **kwargs):
+    """Creates the parameters; T5X's inputs do not affect the parameters."""
+    del args, kwargs
+    feature = jnp.zeros((1, self.config.emb_dim))
     if self.config.hot:
-      self.logits(jnp.zeros((1, self.config.emb_dim)))
+      self.logits(feature)
+    return self.features(feature)
 
 
 def are_heads(shapes: Mapping[str, tuple[int, ...]]) -> bool:
   """Returns whether parameters of these shapes, by path, are parameters of heads."""
-  if "fuse/kernel" in shapes:
-    return True
-  if any(name.startswith("medusa_0/") for name in shapes):
-    return True
-  return set(_of_features(shapes)) == {"wi/kernel", "wo/kernel"}
+  is_known = "fuse/kernel" in shapes or "medusa_0/layers_0/kernel" in shapes
+  return is_known or {"wi/kernel", "wo/kernel"} <= shapes.keys()
 
 
 def config_from_shapes(
@@ -176,14 +156,14 @@ def config_from_shapes(
   """
   (vocab_size,) = shapes.get(hot.PLACES, (0,))
   knobs = {"vocab_size": vocab_size, "hot": hot.size(shapes), "dtype": dtype}
-  shapes = _of_features(shapes)
   if "fuse/kernel" in shapes:
     return _layer_from_shapes(shapes, knobs)
   if "wi/kernel" in shapes:
     emb_dim, hidden = shapes["wi/kernel"]
     count = shapes["wo/kernel"][1] // emb_dim
     return HeadsConfig("blockwise", count, emb_dim, hidden_dim=hidden // count, **knobs)
-  blocks = {tuple(name.split("/")[:2]) for name in shapes}
+  names = [name.split("/") for name in shapes if name.startswith("medusa_")]
+  blocks = {(head, layer) for head, layer, _ in names}
   count = len({head for head, _ in blocks})
   emb_dim = shapes["medusa_0/layers_0/kernel"][1]
   return HeadsConfig("medusa", count, emb_dim, len(blocks) // count, **knobs)
@@ -207,23 +187,9 @@ def _layer_from_shapes(shapes, knobs) -> HeadsConfig:
   )
 
 
-def _of_features(shapes) -> dict[str, tuple[int, ...]]:
-  """Returns the shapes of the parameters that features depend on."""
-  return {name: x for name, x in shapes.items() if not name.startswith("hot_")}
-
-
-class Heads(FeatureDrafter):
-  """The base of heads of feed-forward layers."""
-
-  def features(self, h: Float[Array, "*B D"]) -> Float[Array, "*B H D"]:
-    """Returns the feature of every head."""
-    raise NotImplementedError
-
-  def __call__(self, *args, **kwargs):
-    """Creates the parameters; T5X's inputs do not affect the parameters."""
-    del args, kwargs
-    self.create_hot_parameters()
-    return self.features(jnp.zeros((1, self.config.emb_dim)))
+def _dense(config, features, init, name=None):
+  """Returns a linear map of heads."""
+  return Dense(features, REPLICATED, init, config.dtype, config.products, name=name)
 
 
 class _Residual(nn.Module):
@@ -239,31 +205,24 @@ class _Residual(nn.Module):
   def __call__(self, h):
     cfg = self.config
     for i in range(cfg.layers):
-      dense = Dense(
-        cfg.emb_dim,
-        REPLICATED,
-        nn.initializers.zeros,
-        cfg.dtype,
-        cfg.products,
-        name=f"layers_{i}",
-      )
+      dense = _dense(cfg, cfg.emb_dim, nn.initializers.zeros, f"layers_{i}")
       h = h + nn.silu(dense(h))
     return h
 
 
-class Medusa(Heads):
+class Medusa(FeatureDrafter):
   """Heads that are residual blocks of h: f_i = h + silu(W_i h)."""
 
   def setup(self):
     # Separate modules, as a single module listed n times would share its weights.
     self.medusa = [_Residual(self.config) for _ in range(self.config.count)]
 
-  def features(self, h):
-    """Returns the feature of every head; see `Heads`."""
+  def features(self, h: Float[Array, "*B D"]) -> Float[Array, "*B H D"]:
+    """Returns the feature of every head for the target's feature."""
     return jnp.stack([head(h) for head in self.medusa], axis=-2)
 
 
-class Blockwise(Heads):
+class Blockwise(FeatureDrafter):
   """A single feed-forward layer for all heads: f_i = h + (W_o relu(W_i h))_i.
 
   Stern et al. also send the next token's feature through the layer. Here the next
@@ -278,16 +237,10 @@ class Blockwise(Heads):
     # The initial weights are small, not 0. With zeros before and after the relu no
     # weight would ever learn.
     small = nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
-    self.wo = Dense(
-      cfg.count * cfg.emb_dim,
-      REPLICATED,
-      small,
-      dtype=cfg.dtype,
-      products=cfg.products,
-    )
+    self.wo = _dense(cfg, cfg.count * cfg.emb_dim, small)
 
-  def features(self, h):
-    """Returns the feature of every head; see `Heads`."""
+  def features(self, h: Float[Array, "*B D"]) -> Float[Array, "*B H D"]:
+    """Returns the feature of every head for the target's feature."""
     (hidden,) = project(h, self.wi)
     change = self.wo(nn.relu(hidden)).reshape(*h.shape[:-1], -1, h.shape[-1])
     return h[..., None, :] + change

@@ -19,9 +19,6 @@ import numpy as np
 from flax.linen.partitioning import param_with_axes
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core.knobs import is_whole
-from specdec_t5x.core.types import EndTokens
-
 PLACES = "hot_places"
 KERNEL = "hot_logits"
 
@@ -59,29 +56,6 @@ def projection(params: Mapping[str, Any]) -> Float[np.ndarray, "D V"]:
     return np.asarray(decoder["logits_dense"]["kernel"])
   table = np.asarray({**decoder, **params}["token_embedder"]["embedding"])
   return table.T / np.sqrt(table.shape[1], dtype=table.dtype)
-
-
-def frequent(counts: Int[np.ndarray, "V"], size: int, eos_id: EndTokens) -> list[int]:
-  """Returns the most frequent tokens, ascending, end tokens included.
-
-  Args:
-    counts: number of occurrences of each token. Of tokens with equal counts the lower
-      id is preferred.
-    size: number of tokens to return.
-    eos_id: the end token, or all end tokens.
-
-  Raises:
-    ValueError: if `size` is not an integer from 1 to below the vocabulary's size.
-  """
-  if not is_whole(size, 1) or size >= len(counts):
-    raise ValueError(
-      "DRAFT_VOCABULARY must be a whole number of at least 1, below the vocabulary's "
-      f"{len(counts)} tokens, got {size!r}. DRAFT_VOCABULARY is the number of tokens "
-      "that a draft may propose."
-    )
-  counts = counts.copy()
-  counts[np.atleast_1d(eos_id)] = counts.sum() + 1
-  return sorted(np.argsort(-counts, kind="stable")[:size].tolist())
 
 
 def trimmed(

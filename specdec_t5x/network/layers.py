@@ -3,9 +3,7 @@
 Shapes: B batch, L length, D width, H heads, F feed-forward width, V vocabulary.
 """
 
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import flax.linen as nn
 import jax
@@ -20,17 +18,9 @@ from specdec_t5x.network.products import multiply, multiply_by_rows, normalize
 
 NUM_BUCKETS = 32
 MAX_DISTANCE = 128
-_are_values_unused = contextvars.ContextVar("are_values_unused", default=False)
-
-
-@contextlib.contextmanager
-def only_shapes() -> Iterator[None]:
-  """Declares parameters as NaN: random values take half the time of a trace."""
-  token = _are_values_unused.set(True)
-  try:
-    yield
-  finally:
-    _are_values_unused.reset(token)
+# The name of a random stream that makes all parameters NaN, because random values take
+# half the time of a trace.
+BLANK = "blank"
 
 
 def parameter(
@@ -49,7 +39,7 @@ def parameter(
     shape: shape of the parameter.
     axes: logical names of the parameter's dimensions.
   """
-  if _are_values_unused.get():
+  if module.has_rng(BLANK):
     init = nn.initializers.constant(jnp.nan)  # A use by mistake is noticed.
   elif module.has_variable("params", name):
     # Flax traces the initialiser in each call to compare shapes. Zeros trace fast.

@@ -32,8 +32,6 @@ from specdec_t5x.core.knobs import KnobError
 
 # FNV-1a's prime and offset, applied to whole tokens.
 _PRIME, _OFFSET = 16777619, 2166136261
-# Axes that T5X's rules do not divide.
-_WHOLE = ("stack", "length")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +73,12 @@ class TokenCache:
     return self.replace(tokens=_write(self.tokens, copies, destination))
 
 
+def _parameter(name, shape, dtype=jnp.float32):
+  # T5X's rules do not divide these axes.
+  axes = ("stack", "length")[: len(shape)]
+  return param_with_axes(name, nn.initializers.zeros, shape, dtype, axes=axes)
+
+
 class Contexts(nn.Module):
   """The contexts of one length, and the likeliest successors of each context."""
 
@@ -82,15 +86,11 @@ class Contexts(nn.Module):
   width: int  # Successors that a context keeps (W).
 
   def setup(self):
-
-    def table(name, shape, dtype):
-      axes = _WHOLE[: len(shape)]
-      return param_with_axes(name, nn.initializers.zeros, shape, dtype, axes=axes)
-
-    self.hashes = table("hashes", (self.count,), jnp.uint32)
-    self.leftover = table("leftover", (self.count,), jnp.float32)
-    self.successors = table("successors", (self.count, self.width), jnp.int32)
-    self.probs = table("probs", (self.count, self.width), jnp.float32)
+    shape = self.count, self.width
+    self.hashes = _parameter("hashes", shape[:1], jnp.uint32)
+    self.leftover = _parameter("leftover", shape[:1])
+    self.successors = _parameter("successors", shape, jnp.int32)
+    self.probs = _parameter("probs", shape)
 
   def __call__(
     self,
@@ -124,9 +124,7 @@ class NgramTable(nn.Module):
 
   def setup(self):
     cfg = self.config
-    self.unigram = param_with_axes(
-      "unigram", nn.initializers.zeros, (cfg.vocab_size,), jnp.float32, axes=_WHOLE[:1]
-    )
+    self.unigram = _parameter("unigram", (cfg.vocab_size,))
     # Parameters `contexts_1` hold the contexts of two tokens, for trigrams.
     self.contexts = [Contexts(count, cfg.width) for count in cfg.contexts]
 
@@ -180,14 +178,11 @@ class NgramTable(nn.Module):
       context: the last L tokens before each distribution.
       places: position of the last token of each context. The first position is 0.
     """
-    distributions = jnp.broadcast_to(
-      self.unigram, (*places.shape, self.config.vocab_size)
-    )
-    for length in range(1, self.config.order):
-      shorter = context[..., context.shape[-1] - length :]
-      distributions = self.contexts[length - 1](
-        shorter, places >= length - 1, distributions
-      )
+    shape = *places.shape, self.config.vocab_size
+    distributions = jnp.broadcast_to(self.unigram, shape)
+    for i, contexts in enumerate(self.contexts[: self.config.order - 1]):
+      last = context[..., context.shape[-1] - 1 - i :]
+      distributions = contexts(last, places >= i, distributions)
     return distributions
 
   def __call__(self, *tokens: Int[Array, "B _"], **settings) -> Float[Array, "B L V"]:
@@ -220,11 +215,6 @@ def context_hash(
   return hashed
 
 
-def is_table(shapes: Mapping[str, tuple[int, ...]]) -> bool:
-  """Returns whether parameters of these shapes are a table of n-grams."""
-  return "unigram" in shapes
-
-
 def config_from_shapes(
   shapes: Mapping[str, tuple[int, ...]], order: int = 0
 ) -> NgramConfig:
@@ -238,7 +228,7 @@ def config_from_shapes(
     ValueError: if the shapes are not a table's, or the table has no n-grams of length
       `order`.
   """
-  if not is_table(shapes):
+  if "unigram" not in shapes:
     raise ValueError(
       "Expected a table of n-grams, got a checkpoint with the parameters "
       f"{sorted(shapes)[:2]} and more. Make a table with python -m specdec_t5x.train "

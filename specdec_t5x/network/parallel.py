@@ -15,6 +15,7 @@ H heads, K head width, E input length, D width, d drafted positions.
 """
 
 import functools
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -60,12 +61,10 @@ class LayerDrafter(FeatureDrafter):
     x: Float[Array, "B N D"],
     positions: tuple[Int[Array, "#B N"], Int[Array, "#B A"]],
     visible: Bool[Array, "B N A"],
-    remember,
+    remember: Callable[[KeyValues], KeyValues],
     cross: KeyValues | None,
     cross_mask: Bool[Array, "B #N E"] | None,
-  ) -> tuple[
-    Float[Array, "B N D"], tuple[Float[Array, "B H A K"], Float[Array, "B H A K"]]
-  ]:
+  ) -> tuple[Float[Array, "B N D"], tuple[Float[Array, "B H A K"], ...]]:
     """Returns the layer's output before the norm, and the result of `remember`.
 
     Args:
@@ -84,14 +83,28 @@ class LayerDrafter(FeatureDrafter):
       cross_bias = mask_bias(cross_mask[:, None], self.config.dtype)
     return self.layer(x, remember, bias, cross, cross_bias)
 
-  def of_target(self, cache: DecoderCache):
-    """Returns the target's keys and values of the input, and the mask of the input."""
-    if not self.config.cross_attention:
-      return None, None
-    # The target's dtype may differ from the drafter's.
-    keys = cache.cross_keys[-1].astype(self.config.dtype)
-    values = cache.cross_values[-1].astype(self.config.dtype)
-    return (keys, values), cache.encoder_mask[:, None]
+  def attended_in_cache(
+    self,
+    x: Float[Array, "B N D"],
+    positions: tuple[Int[Array, "#B N"], Int[Array, "#B A"]],
+    visible: Bool[Array, "B N A"],
+    cache: DecoderCache,
+    target: DecoderCache,
+  ) -> tuple[Float[Array, "B N D"], DecoderCache]:
+    """Like `attended`, with the caches of the drafter and of the target.
+
+    Returns the drafter's cache with the new keys and values at the cache's index.
+    """
+    cross = cross_mask = None
+    if self.config.cross_attention:
+      # The target's dtype may differ from the drafter's.
+      last = target.cross_keys[-1], target.cross_values[-1]
+      cross = tuple(part.astype(self.config.dtype) for part in last)
+      cross_mask = target.encoder_mask[:, None]
+    buffers = cache.keys[0], cache.values[0]
+    write = functools.partial(cache_lib.write_both, buffers, cache.index)
+    x, (keys, values) = self.attended(x, positions, visible, write, cross, cross_mask)
+    return x, cache.replace(keys=(keys,), values=(values,))
 
   @nn.nowrap
   def empty_cache(self, rows: int, num_slots: int) -> DecoderCache:
@@ -100,13 +113,11 @@ class LayerDrafter(FeatureDrafter):
     empty = jnp.zeros((rows, cfg.num_heads, num_slots, cfg.head_dim), cfg.dtype)
     return DecoderCache(jnp.zeros(rows, jnp.int32), (empty,), (empty,))
 
-  def __call__(self, *args, **kwargs):
-    """Creates the parameters, which depend on the configuration alone."""
-    del args, kwargs
-    self.create_hot_parameters()
+  def features(self, h: Float[Array, "1 D"]) -> Float[Array, "1 1 d D"]:
+    """Returns drafted features, to create the parameters."""
     cfg = self.config
-    features = jnp.zeros((1, 1, self.taps * cfg.emb_dim))
-    embedded = jnp.zeros((1, 1, cfg.emb_dim))
+    embedded = h[None]
+    features = jnp.tile(embedded, self.taps)
     visible = jnp.ones((1, 1, 1), bool)
     if not cfg.cross_attention:
       return self.everywhere(features, embedded, visible, None, None)
@@ -163,29 +174,24 @@ class ParallelDrafter(LayerDrafter):
     order = jnp.arange(size + self.config.count - 1) - size
     slots = first + size + order
     positions = jnp.where(order < 0, slots, num_known + order)
-    all_slots = jnp.broadcast_to(
-      jnp.arange(cache.num_slots), (len(new), cache.num_slots)
-    )
+    all_slots = jnp.tile(jnp.arange(cache.num_slots), (len(new), 1))
     rows = jnp.arange(len(new))[:, None]
     # A position of the target sees all positions before. A mask sees the known
     # positions and the masks before.
     is_open = (all_slots < num_known) | (all_slots >= first + size)
     before = all_slots[:, None] <= slots[..., None]
-    buffers = cache.keys[0], cache.values[0]
-    cross, cross_mask = self.of_target(target)
-    x, (keys, values) = self.attended(
+    x, cache = self.attended_in_cache(
       self.with_masks(features, embedded, 1),
       (positions, all_slots.at[rows, slots].set(positions)),
       before & ((order < 0)[:, None] | is_open[:, None]),
-      functools.partial(cache_lib.write_both, buffers, cache.index),
-      cross,
-      cross_mask,
+      cache,
+      target,
     )
     outputs = self.out_norm(x)
     last = jnp.maximum(new - 1, 0)[:, None, None]
     last_output = jnp.take_along_axis(outputs, last, axis=1)
     drafted = jnp.concatenate([last_output, outputs[:, size:]], axis=1)
-    return drafted, DecoderCache(num_known[:, 0], (keys,), (values,))
+    return drafted, cache.at(num_known[:, 0])
 
   def everywhere(
     self,

@@ -58,11 +58,6 @@ def are_native(choice: str, rows: int, dtype: Any, most: int = MAX_ROWS) -> bool
   return is_few and choice != "xla" and library.problem() is None
 
 
-def most_rows(dtype: Any) -> int:
-  """Returns the most rows that our products take for activations of this dtype."""
-  return sys.maxsize if str(dtype) == "bfloat16" else MAX_ROWS
-
-
 def multiply(
   choice: str, x: Float[Array, "*batch I"], *kernels: Float[Array, "I _"]
 ) -> tuple[Float[Array, "*batch _"], ...]:
@@ -74,7 +69,8 @@ def multiply(
     *kernels: matrices in the dtype of `x` or in bfloat16.
   """
   rows = x.size // max(x.shape[-1], 1)  # 0 if the sums are empty.
-  if are_native(choice, rows, str(x.dtype), most_rows(x.dtype)):
+  most = sys.maxsize if x.dtype == "bfloat16" else MAX_ROWS
+  if are_native(choice, rows, str(x.dtype), most):
     return _native_multiply(x, kernels)
   return _xla_multiply(x, kernels)
 
@@ -156,16 +152,9 @@ def capped(x: Float[Array, "*shape"], cap: float) -> Float[Array, "*shape"]:
 def xla_attend(
   query, key, value, bias, *, dtype=None, drop=lambda weights: weights, cap=0.0
 ):
-  """Like `attend`, by XLA.
+  """Like `attend`, by XLA, with dropout of weights that have the given dtype.
 
-  Args:
-    query: as in `attend`.
-    key: as in `attend`.
-    value: as in `attend`.
-    bias: as in `attend`.
-    dtype: dtype of the weights.
-    drop: dropout of the weights.
-    cap: soft cap of the scores before the bias; 0 is no cap.
+  `cap` is a soft cap of the scores before the bias; 0 is no cap.
   """
   scores = capped(jnp.einsum("bqhk,bhsk->bhqs", query, key), cap)
   scores = scores + bias.astype(query.dtype)
@@ -174,36 +163,30 @@ def xla_attend(
 
 
 _on_cpu = platforms.choose_kernel_on_cpu
+_kernel = functools.partial(jax.ffi.ffi_call, vmap_method="sequential")
 
 
 @functools.partial(_on_cpu, otherwise=_xla_multiply)
 def _native_multiply(x, kernels):
   batch = x.shape[:-1]
   results = [jax.ShapeDtypeStruct((*batch, w.shape[1]), x.dtype) for w in kernels]
-  call = jax.ffi.ffi_call("specdec_multiply", results, vmap_method="sequential")
-  return tuple(call(x, *kernels))
+  return tuple(_kernel("specdec_multiply", results)(x, *kernels))
 
 
 @functools.partial(_on_cpu, otherwise=_xla_multiply_by_rows)
 def _native_multiply_by_rows(x, table):
   shape = jax.ShapeDtypeStruct((*x.shape[:-1], len(table)), x.dtype)
-  call = jax.ffi.ffi_call("specdec_by_rows", shape, vmap_method="sequential")
-  return call(x, table)
+  return _kernel("specdec_by_rows", shape)(x, table)
 
 
 @functools.partial(_on_cpu, otherwise=_xla_normalize)
 def _native_normalize(x, scale):
   shape = jax.ShapeDtypeStruct(x.shape, scale.dtype)
-  call = jax.ffi.ffi_call("specdec_normalize", shape, vmap_method="sequential")
-  return call(x, scale)
+  return _kernel("specdec_normalize", shape)(x, scale)
 
 
 @functools.partial(_on_cpu, otherwise=xla_attend)
 def _native_attend(query, key, value, bias):
-  call = jax.ffi.ffi_call(
-    "specdec_attention",
-    jax.ShapeDtypeStruct(query.shape, query.dtype),
-    vmap_method="sequential",
-  )
+  call = _kernel("specdec_attention", jax.ShapeDtypeStruct(query.shape, query.dtype))
   # A bias may be a position bias plus `MASKED`. Half of `MASKED` separates the sums.
   return call(query, key, value, bias, masked=np.float32(MASKED / 2))

@@ -23,7 +23,7 @@ import numpy as np
 from flax.linen.partitioning import AxisMetadata
 from jaxtyping import Array, Float, Int8
 
-from specdec_t5x.core.knobs import KnobError, invalid, is_whole
+from specdec_t5x.core.knobs import invalid, is_whole
 from specdec_t5x.native import platforms
 from specdec_t5x.native.cuda import choice as gpu_choice
 from specdec_t5x.native.cuda import few
@@ -38,7 +38,7 @@ DTYPES = {8: jnp.int8, 4: jnp.int4}
 # vocabulary. `INPUT` is the encoder and the keys and values of cross-attention, which
 # are computed once per input.
 LOGITS, INPUT = "logits", "input"
-_PROJECTION = ("decoder", "logits_dense", "kernel")
+PROJECTION = ("decoder", "logits_dense", "kernel")
 # The kind of sublayer of each module.
 _MODULES = {
   "self_attention": "self",
@@ -59,11 +59,10 @@ class Rounding:
   # Names of sublayers that are not rounded, for example 'mlp_5', 'logits' and
   # 'input'.
   whole: Sequence[str] = ()
-  # Whether codes have the layout of our kernels for CPUs, not XLA's.
-  packed: bool = False
-  # Whether codes of 4 bits have the layout of our kernel for GPUs, two columns per
-  # byte, in matrices that the kernel supports.
-  paired: bool = False
+  # Layout of the codes: 'xla', 'panels' of our kernels for CPUs, or 'pairs' of our
+  # kernel for GPUs. With 'pairs', codes of 4 bits have two columns per byte in matrices
+  # that the kernel supports.
+  layout: str = "xla"
 
   def __post_init__(self):
     if self.bits not in DTYPES:
@@ -76,17 +75,6 @@ class Rounding:
       raise invalid("whole", expected, self.whole)
     # gin passes a list, which would make the object unhashable.
     object.__setattr__(self, "whole", tuple(self.whole))
-
-  def check(self, sublayers: Collection[str]) -> None:
-    """Raises a ValueError if `whole` names a sublayer that the network lacks."""
-    names = (*sublayers, LOGITS)
-    unknown = [name for name in self.whole if name not in names]
-    if unknown:
-      raise KnobError(
-        "{whole}: the target has no {unknown}; the names are {names}.",
-        unknown=unknown,
-        names=", ".join(names),
-      )
 
   def __call__(self, params: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the rounded matrices of a network's parameters, at the same paths."""
@@ -103,14 +91,14 @@ class Rounding:
       if path[-1] == "embedding":
         matrix = matrix.T
         path = (*path[:-1], LOGITS)
-      matrices[path] = _rounded(matrix, self.bits, self.group, self.packed, self.paired)
+      matrices[path] = _rounded(matrix, self.bits, self.group, self.layout)
     return flax.traverse_util.unflatten_dict(matrices)
 
 
 def of_weights(config: Any) -> Rounding | None:
   """Returns the rounding of all weights of a network; None without rounding."""
   bits = WEIGHTS[getattr(config, "weights", "float32")]
-  return Rounding(bits, packed=are_packed(config)) if bits else None
+  return Rounding(bits, layout=layout_for(config)) if bits else None
 
 
 def within(params: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,18 +156,18 @@ def axes_of(made: Mapping[str, Any], params_axes: Mapping[str, Any]) -> dict[str
 
 def size(tree: Any) -> int:
   """Returns the bytes of arrays, with half a byte per int4 number."""
-
-  def bits(x):
-    return 4 if x.dtype == jnp.int4 else 8 * x.dtype.itemsize
-
-  return sum(x.size * bits(x) for x in jax.tree.leaves(tree)) // 8
+  arrays = jax.tree.leaves(tree)
+  return sum(x.size * jax.dtypes.itemsize_bits(x.dtype) for x in arrays) // 8
 
 
-def are_packed(config: NetworkConfig) -> bool:
-  """Returns whether codes have the layout of our kernels for CPUs."""
-  if are_paired(config):  # The layout of the kernel for GPUs.
-    return False
-  return products.are_native(config.products, 1, config.dtype)
+def layout_for(config: NetworkConfig) -> str:
+  """Returns the layout of codes for the kernels of a network (`Rounding.layout`)."""
+  choice = getattr(config, "products", "xla")
+  if choice == "xla":
+    return "xla"
+  if config.dtype == "bfloat16" and of_gpu.problem() is None:
+    return "pairs"
+  return "panels" if products.are_native(choice, 1, config.dtype) else "xla"
 
 
 def multiply(
@@ -215,11 +203,11 @@ def _name(path: Sequence[str], params: Collection[Sequence[str]]) -> str | None:
   'mlp_3'
   """
   if path[-1] == "embedding":
-    is_read = path[0] == "encoder_embedder" or _PROJECTION in params
+    is_read = path[0] == "encoder_embedder" or PROJECTION in params
     return None if is_read else LOGITS
   if path[-1] != "kernel":
     return None
-  if path == _PROJECTION:
+  if path == PROJECTION:
     return LOGITS
   if path[0] == "encoder":
     return INPUT
@@ -227,13 +215,6 @@ def _name(path: Sequence[str], params: Collection[Sequence[str]]) -> str | None:
   if kind == "cross" and path[3] in _OF_THE_INPUT:
     return INPUT
   return f"{kind}_{path[1].removeprefix('layers_')}"
-
-
-def are_paired(config: NetworkConfig) -> bool:
-  """Returns whether codes of 4 bits have the layout of our kernel for GPUs."""
-  if config.products == "xla" or config.dtype != "bfloat16":
-    return False
-  return of_gpu.problem() is None
 
 
 def contests(
@@ -246,19 +227,18 @@ def contests(
     params: parameters of the network, rounded or not.
     calls: number of products for each number of rows.
   """
-  if getattr(config, "products", "xla") == "xla" or config.dtype != "bfloat16":
+  if layout_for(config) != "pairs":
     return
   flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params))
-  keys = set()
+  matrices = {}
   for path, codes in flat.items():
     # Our kernel does not multiply in float32, the dtype of logits.
-    is_head = LOGITS in path or set(_PROJECTION) <= set(path)
-    if path[-1] != "codes" or is_head or of_gpu.problem():
-      continue
-    matrix = {"codes": codes, "scales": flat[*path[:-1], "scales"]}
-    key = _few_key(matrix)
-    if key and key not in keys:
-      keys.add(key)
+    is_head = LOGITS in path or set(PROJECTION) <= set(path)
+    if path[-1] == "codes" and not is_head:
+      matrix = {"codes": codes, "scales": flat[*path[:-1], "scales"]}
+      matrices.setdefault(_few_key(matrix), matrix)
+  for key, matrix in matrices.items():
+    if key:
       yield key, _contest(matrix, calls)
 
 
@@ -310,9 +290,9 @@ def _few_multiply(x, *matrices):
   return tuple(y.reshape(*x.shape[:-1], y.shape[-1]) for y in results)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
 def _rounded(
-  matrix: Float[Array, "I O"], bits: int, group: int, packed: bool, paired: bool
+  matrix: Float[Array, "I O"], bits: int, group: int, layout: str
 ) -> dict[str, Array]:
   """Returns codes [G * group, O] and scales [G, O]; codes of inputs beyond I are 0."""
   inputs, columns = matrix.shape
@@ -323,9 +303,10 @@ def _rounded(
   scales = (jnp.abs(grouped).max(axis=1) / most).astype(jnp.bfloat16)
   steps = scales.astype(jnp.float32)[:, None]
   codes = jnp.round(grouped / jnp.where(steps > 0, steps, 1.0)).clip(-most, most)
-  if packed:
+  is_fit = bits == 4 and len(scales) == 1 and not (inputs % 16 or columns % 16)
+  if layout == "panels":
     codes = _packed(codes.astype(jnp.int8), bits)
-  elif paired and bits == 4 and len(scales) == 1 and not (inputs % 16 or columns % 16):
+  elif layout == "pairs" and is_fit:
     halves = codes[0].astype(jnp.int8).astype(jnp.uint8) & 15
     codes = halves[:, ::2] | halves[:, 1::2] << 4
   else:

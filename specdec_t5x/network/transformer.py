@@ -108,12 +108,8 @@ class Transformer(CachedNetwork):
     num_slots: int,
   ) -> DecoderCache:
     """Returns an empty cache of `num_slots` tokens per row for these inputs."""
-    cache = self.empty_cache(encoded.shape[0], num_slots)
-    return self._with_input(cache, encoded, encoder_input_tokens)
-
-  def _with_input(self, cache, encoded, encoder_input_tokens) -> DecoderCache:
     cross = self.decoder.cross_key_values(encoded)
-    return cache.replace(
+    return self.empty_cache(encoded.shape[0], num_slots).replace(
       cross_keys=tuple(self.by_heads(key) for key, _ in cross),
       cross_values=tuple(self.by_heads(value) for _, value in cross),
       encoder_mask=input_mask(encoder_input_tokens),
@@ -143,6 +139,7 @@ class Transformer(CachedNetwork):
     decoder_target_tokens,
     encoder_segment_ids=None,
     decoder_segment_ids=None,
+    *,
     decoder_positions=None,
     enable_dropout=True,
     decode=False,
@@ -155,14 +152,12 @@ class Transformer(CachedNetwork):
     scores one token per row against the collection.
     """
     del decoder_positions, max_decode_length  # The mask and the cache imply them.
-    if decode and self.has_variable("cache", "cache_index"):
-      cache = self._read_cache(decoder_input_tokens.shape[0])
-      cache = self._with_input(cache, encoded, encoder_input_tokens)
-      return self.extend_collection(cache, decoder_input_tokens)
     if decode:
       num_slots = decoder_input_tokens.shape[1]
       cache = self.start(encoded, encoder_input_tokens, num_slots)
-      self._put_cache(cache, jnp.zeros((), jnp.int32))
+      if self.has_variable("cache", "cache_index"):
+        return self.extend_collection(cache, decoder_input_tokens)
+      self.put_collection(cache, jnp.zeros((), jnp.int32))
     features = self.features(
       encoder_input_tokens,
       decoder_input_tokens,
@@ -192,24 +187,15 @@ class Transformer(CachedNetwork):
     """
     if encoded is None:
       encoded = self.encode(encoder_input_tokens, encoder_segment_ids, enable_dropout)
-    length = decoder_input_tokens.shape[1]
-    positions = jnp.arange(length)
     is_target = input_mask(decoder_target_tokens)
-    mask = jnp.tri(length, dtype=bool) & is_target[:, :, None] & is_target[:, None, :]
-    mask = mask & same_segment(decoder_segment_ids, decoder_segment_ids)
     cross_mask = is_target[:, :, None] & input_mask(encoder_input_tokens)[:, None]
-    cross_mask = cross_mask & same_segment(decoder_segment_ids, encoder_segment_ids)
-    is_first = jnp.broadcast_to(positions == 0, decoder_input_tokens.shape)
-    if decoder_segment_ids is not None:
-      is_new_segment = decoder_segment_ids[:, 1:] != decoder_segment_ids[:, :-1]
-      is_first = is_first.at[:, 1:].set(is_new_segment)
-    return self.decoder(
-      self.token_embedder(self.started(decoder_input_tokens, is_first)),
-      self.decoder.biases(positions, positions, mask),
-      self.decoder.cross_key_values(encoded),
-      cross_mask,
-      deterministic=not enable_dropout,
-      positions=positions,
+    return super().features(
+      decoder_input_tokens,
+      decoder_target_tokens,
+      decoder_segment_ids,
+      cross=self.decoder.cross_key_values(encoded),
+      cross_mask=cross_mask & same_segment(decoder_segment_ids, encoder_segment_ids),
+      enable_dropout=enable_dropout,
       taps=taps,
     )
 
@@ -225,17 +211,16 @@ class Transformer(CachedNetwork):
     decoder_target_tokens,
     encoder_segment_ids=None,
     decoder_segment_ids=None,
-    encoder_positions=None,
-    decoder_positions=None,
     *,
+    encoder_positions=None,
     enable_dropout=True,
-    decode=False,
     encoded=None,
+    **settings,
   ):
     """Returns the logits [B, L, V] of targets given inputs, for training and scoring.
 
     Segment ids separate packed examples. Positions are implied, as in T5X's T5.
-    `encoded` is the encoded input, if known.
+    `encoded` is the encoded input, if known. `settings` are as in `decode`.
     """
     del encoder_positions
     if encoded is None:
@@ -247,9 +232,8 @@ class Transformer(CachedNetwork):
       decoder_target_tokens,
       encoder_segment_ids,
       decoder_segment_ids,
-      decoder_positions,
-      enable_dropout,
-      decode,
+      enable_dropout=enable_dropout,
+      **settings,
     )
 
 

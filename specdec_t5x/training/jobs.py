@@ -9,6 +9,7 @@ import numpy as np
 
 from specdec_t5x import api, console
 from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.core.types import EndTokens
 from specdec_t5x.data import tasks
 from specdec_t5x.decoding.decoder import Decoder
@@ -314,8 +315,17 @@ def trim_draft(
   counts = np.zeros(head.shape[1], np.int64)
   for tokens in batches.targets_of(task, split):
     np.add.at(counts, tokens, 1)
+  if not is_whole(size, 1) or size >= counts.size:
+    raise ValueError(
+      "DRAFT_VOCABULARY must be a whole number of at least 1, below the vocabulary's "
+      f"{counts.size} tokens, got {size!r}. DRAFT_VOCABULARY is the number of tokens "
+      "that a draft may propose."
+    )
+  # End tokens come first. Of tokens with equal counts the lower id is preferred.
+  ranked = counts.copy()
   end_ids = end_ids_of(batches.target_vocabulary(task))
-  tokens = hot.frequent(counts, size, end_ids)
+  ranked[np.atleast_1d(end_ids)] = counts.sum() + 1
+  tokens = sorted(np.argsort(-ranked, kind="stable")[:size].tolist())
   config, params = hot.trimmed(network.config, params, tokens, head)
   T5XParameters(network_for(config), output_dir).save(0, params)
   share = counts[tokens].sum() / max(counts.sum(), 1)

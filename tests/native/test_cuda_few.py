@@ -55,7 +55,7 @@ def is_called(x, *matrices):
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("shape", [(64, 48), (160, 16), (16, 32)])
 def test_few_rows_use_the_kernel_with_the_same_bits_for_any_number(gpu, bits, shape):
-  matrix = kernels.matrix(kernels.normal(3, *shape), bits, paired=True)
+  matrix = kernels.matrix(kernels.normal(3, *shape), bits, layout="pairs")
   assert not is_called(rows(1, shape[0]), matrix)
   assert f"in {bits} bits: our kernel takes 0.022 ms" in decide(gpu, matrix)
   # Leading axes are joined into a single product.
@@ -76,7 +76,7 @@ def test_few_rows_use_the_kernel_with_the_same_bits_for_any_number(gpu, bits, sh
 @pytest.mark.parametrize("shape", [(64, 48), (24, 32), (64, 40), (8, 8)])
 def test_packed_columns_give_the_same_products(shape):
   matrix = kernels.normal(4, *shape)
-  plain, paired = (kernels.matrix(matrix, 4, paired=p) for p in (False, True))
+  plain, paired = (kernels.matrix(matrix, 4, layout=x) for x in ("xla", "pairs"))
   fits = not (shape[0] % 16 or shape[1] % 16)
   assert (paired["codes"].dtype == jnp.uint8) == fits
   np.testing.assert_array_equal(plain["scales"], paired["scales"])
@@ -89,7 +89,7 @@ def test_packed_columns_give_the_same_products(shape):
   ("shape", "bits", "group"), [((64, 40), 8, 0), ((24, 32), 8, 0), ((64, 32), 4, 32)]
 )
 def test_unsupported_matrices_use_xla(gpu, shape, bits, group):
-  matrix = kernels.matrix(kernels.normal(3, *shape), bits, group, paired=True)
+  matrix = kernels.matrix(kernels.normal(3, *shape), bits, group, layout="pairs")
   config = T5Config(**SIZES, **T5_1_1, weights="int8")
   assert not list(rounded.contests(config, {"wo": {"kernel": matrix}}, 2))
 

@@ -46,7 +46,7 @@ def test_every_build_gives_the_same_products(name, tmp_path):
     jax.ffi.register_ffi_target(call[kernel], handler, platform="cpu")
   for bits, group in KINDS:
     x = normal(3, 9, 330)
-    kernels = matrices(330, bits, group, packed=True)
+    kernels = matrices(330, bits, group, layout="panels")
     arrays = [each[part] for each in kernels for part in ("codes", "scales")]
     shapes = [
       jax.ShapeDtypeStruct((9, each["scales"].shape[1]), x.dtype) for each in kernels

@@ -85,7 +85,7 @@ def of_few_bits():
   }
   for bits, group in KINDS:
     for columns in (7, 832):
-      kernel = matrix(normal(columns, 330, columns), bits, group, packed=True)
+      kernel = matrix(normal(columns, 330, columns), bits, group, layout="panels")
       found[f"{bits} bits, {group}, {columns}"] = multiply("native", x, kernel)[0]
   return {name: np.asarray(value) for name, value in found.items()}
 

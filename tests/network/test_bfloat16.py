@@ -102,7 +102,7 @@ def test_norm_and_attention_are_rounded_float32_results():
 def test_a_product_with_rounded_weights_is_the_rounded_float32_product(bits, group):
   x = narrow(normal(9, 40, 330))
   unpacked = matrix(normal(1, 330, 70), bits, group)
-  packed = matrix(normal(1, 330, 70), bits, group, packed=True)
+  packed = matrix(normal(1, 330, 70), bits, group, layout="panels")
   (found,) = run(rounded.multiply, x, packed)
   (wide,) = run(rounded.multiply, *widened(x), packed)
   assert_rounded(found, wide)

@@ -130,7 +130,7 @@ def rounded_rows(x, group):
 def test_a_row_equals_float64_and_does_not_depend_on_other_rows(kind, inputs):
   bits, group = kind
   x = normal(1, max(ROWS), inputs)
-  kernels = matrices(inputs, bits, group, packed=True)
+  kernels = matrices(inputs, bits, group, layout="panels")
   together = ours(x, *kernels)
   for rows in ROWS:
     for found, expected in zip(ours(x[-rows:], *kernels), together, strict=True):
@@ -150,7 +150,7 @@ def test_a_row_equals_float64_and_does_not_depend_on_other_rows(kind, inputs):
 @pytest.mark.parametrize(("bits", "group"), [(8, 0), (4, 32)])
 def test_packing_does_not_change_codes(bits, group):
   for packed, plain in zip(
-    matrices(70, bits, group, packed=True), matrices(70, bits, group), strict=True
+    matrices(70, bits, group, layout="panels"), matrices(70, bits, group), strict=True
   ):
     np.testing.assert_array_equal(unrounded(packed, 70), unrounded(plain, 70))
     assert packed["scales"].dtype == "bfloat16"
@@ -158,7 +158,7 @@ def test_packing_does_not_change_codes(bits, group):
 
 @needs_kernels
 def test_products_of_no_rows_are_empty():
-  found = ours(normal(0, 0, 64), *matrices(64, 8, 32, packed=True))
+  found = ours(normal(0, 0, 64), *matrices(64, 8, 32, layout="panels"))
   assert [y.shape for y in found] == [(0, columns) for columns in COLUMNS]
 
 
@@ -166,7 +166,7 @@ def test_products_of_no_rows_are_empty():
 @pytest.mark.parametrize(("bits", "group"), KINDS)
 def test_nan_and_infinity_are_passed_on(bits, group):
   x, weights = not_finite()
-  kernel = matrix(weights, bits, group, packed=True)
+  kernel = matrix(weights, bits, group, layout="panels")
   x[4] = 0
   found = np.asarray(ours(x, kernel)[0])
   assert np.isnan(found[1:4]).all()
@@ -178,6 +178,6 @@ def test_nan_and_infinity_are_passed_on(bits, group):
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_products_are_right_for_rows_of_any_size(size):
   x = normal(7, 3, 64) * np.float32(size)
-  kernel = matrix(normal(8, 64, 20), packed=True)
+  kernel = matrix(normal(8, 64, 20), layout="panels")
   expected = x @ unrounded(kernel, 64)
   np.testing.assert_allclose(ours(x, kernel)[0], expected, atol=0.05 * 8 * size)

@@ -205,7 +205,7 @@ MEDUSA = HeadsConfig("medusa", count=2, emb_dim=8)
     (MEDUSA, {"kind": "eagles"}, "kind of heads must be one of .*got 'eagles'"),
     (MEDUSA, {"kind": "parallel", "count": 1}, "count must be a whole .* at least 2"),
     (MEDUSA, {"count": 0}, "HeadsConfig.count must be .* of at least 1, got 0"),
-    (MEDUSA, {"dtype": "float16"}, "HeadsConfig.dtype must be one of"),
+    (MEDUSA, {"dtype": "float16"}, "NetworkConfig.dtype must be one of"),
   ],
 )
 def test_bad_configurations_are_refused(config, bad, message):
