@@ -15,7 +15,7 @@ from benchmarks.study import Decode, Draft, Study, pad_inputs
 from benchmarks.table import Table, declared, listed, render
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import get_rule, rule_at
-from specdec_t5x.core.tree import delayed
+from specdec_t5x.drafters.tree_draft import delayed
 from specdec_t5x.native import library
 from specdec_t5x.ways import WAYS
 

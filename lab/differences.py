@@ -74,6 +74,7 @@ def record(
   keep = _KeepLogits(decoder.target.config.vocab_size)
   ctx = decoder.context(params, len(keys), GREEDY, max_length, eos_id)
   start = decoder.encode(ctx, inputs, keys)
+  start = start.replace(observed=keep.start(len(keys), max_length))
 
   def extend_apart(*args):
     # Without a barrier XLA could compute the logits twice, for the choice of the token

@@ -38,7 +38,7 @@ from specdec_t5x.api import Model
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.core.tree import Tree, chain
-from specdec_t5x.decoding.state import Decoded, row_keys
+from specdec_t5x.decoding.state import Decoded, keys_at
 from specdec_t5x.network.functional import is_decoder_only
 from specdec_t5x.training.heads import ahead, drafted_ahead, has_token
 from specdec_t5x.training.objectives import forward
@@ -49,8 +49,9 @@ def batches(
   decode: Decode, ids: Sequence[Sequence[int]], batch: int = BATCH
 ) -> Iterator[tuple[Int[Array, "B E"], Decoded, int]]:
   """Yields each batch of inputs, the decode, and the number of rows that count."""
+  key = jax.random.key(0)
   for first, texts, count in api.padded_batches(ids, batch):
-    yield texts, decode(texts, row_keys(jax.random.key(0), batch, first)), count
+    yield texts, decode(texts, keys_at(key, first + np.arange(batch))), count
 
 
 def best_tree(acceptance: Float[np.ndarray, "D R"], size: int) -> Tree:

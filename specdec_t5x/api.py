@@ -334,7 +334,7 @@ def _decodes(
       state = decoded.policy_state
       decoded = jax.tree.map(lambda array, count=count: array[:count], decoded)
       check_decoded(
-        decoded.scores,
+        decoded.statistics.log_prob,
         decoded.statistics.acceptance_mass,
         lambda row, numbers=numbers: f"input {numbers[row]}",
       )
@@ -432,7 +432,7 @@ def generations(
   columns = (
     decoded.tokens,
     info.emitted,
-    decoded.scores,
+    decoded.statistics.log_prob,
     info.target_calls,
     info.drafted,
     info.accepted,

@@ -8,13 +8,13 @@ differ only in temperature, or little in lengths, share their times.
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from specdec_t5x import console, speed
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -27,35 +27,24 @@ from specdec_t5x.decoding.state import LoopFn, row_keys
 from specdec_t5x.native import library
 from specdec_t5x.prepared import choose_kernels, device
 
-# A round times at most this many iterations with drafts, for about this many seconds.
-_ITERATIONS = 5
+# A round times this many iterations with drafts, or fewer for about _BRIEF seconds.
+_DRAFTED = 5
 _BRIEF = 0.1
 # It times more iterations without a draft: they are quick, and every ratio has them.
 _PLAIN = 20
 # There are rounds for _SECONDS, at least _LEAST and at most _MOST of them.
-_LEAST = 5
 _SECONDS = 2.0
+_LEAST = 5
 _MOST = 35
-# An output is expected to have this share of `max_length`: its length is not known, and
-# feature lengths are usually several times the mean.
+# The expected share of `max_length` of an output: feature lengths are usually several
+# times the mean.
 _FILLED = 0.25
 _NEVER = -1  # No token ends a sequence that is timed.
-# The seconds of an iteration for each draft length, the first without a draft; and from
-# inputs to the first iteration, without a drafter and with the drafter.
-Times = tuple[tuple[float, ...], tuple[float, float]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """A decode of a certain shape.
-
-  Attributes:
-    decoder: decodes.
-    rows: outputs of a call.
-    input_length: tokens of a row's input.
-    sampling: the adjustment of all distributions.
-    max_length: the most tokens of an output.
-  """
+  """A decode of `rows` outputs, of inputs of `input_length` tokens."""
 
   decoder: Decoder
   rows: int
@@ -78,21 +67,20 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
   """Returns the decoder for this device, with measured times for its policy.
 
   The decoder is plain if drafting does not pay by these times. Kernels for a GPU are
-  chosen before (`choose_kernels`). Times of an equal decode are read from the disk;
-  otherwise measuring takes some seconds. On several devices nothing is timed: processes
-  would measure different times, and compile different programs.
+  chosen before. On several devices nothing is timed: processes would measure different
+  times, and compile different programs.
   """
   decoder = job.decoder
   choose_kernels(decoder.networks, params, job.rows_at_once)
   # An observer records a speculative program, even if no row drafts.
-  is_watched = decoder.drafter is None or decoder.observer
+  if decoder.drafter is None or (decoder.observer and job.max_length == 1):
+    return decoder
   if job.max_length == 1:
-    if is_watched:
-      return decoder
     console.say_once(
       "Decoding plainly: an output of one token has no room for a draft."
     )
     return plain(decoder)
+  lengths = lengths_of(decoder.drafter)
   if needs_times(decoder):
     if jax.device_count() > 1:
       console.say_once("Times are known for one device only: drafts have full length.")
@@ -101,15 +89,14 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
     prepare = [seconds / job.output_length for seconds in policy.prepare]
     policy = dataclasses.replace(policy, prepare=prepare)
     decoder = dataclasses.replace(decoder, policy=policy)
-    console.say_once(speed.outlook(policy, lengths_of(decoder.drafter)))
+    console.say_once(speed.outlook(policy, lengths))
     if not decoder.at(job.sampling)[1].certain:
       console.say_once(
         "Samples depend on these times, besides the seed. A fixed draft length or "
         "coupled verification makes samples repeatable."
       )
-  if is_watched or not isinstance(decoder.policy, CostAware):
-    return decoder
-  pays = speed.pays(decoder.policy, lengths_of(decoder.drafter))
+  is_by_times = isinstance(decoder.policy, CostAware) and not decoder.observer
+  pays = not is_by_times or speed.pays(decoder.policy, lengths)
   return decoder if pays else plain(decoder)
 
 
@@ -120,10 +107,7 @@ def needs_times(decoder: Decoder) -> bool:
 
 
 def plain(decoder: Decoder) -> Decoder:
-  """Returns the decoder without drafts, with the same outputs.
-
-  The policy stays, as it has the measured times.
-  """
+  """Returns the decoder without drafts, with the same outputs and measured times."""
   # A rule that keeps less than the distribution judges no plain decode.
   rule = decoder.rule if decoder.rule.guarantee.keeps_distribution else Token()
   return dataclasses.replace(decoder, drafter=None, rule=rule, observer=None)
@@ -132,7 +116,21 @@ def plain(decoder: Decoder) -> Decoder:
 def _timed(job: Job, params: Mapping[str, Any]) -> CostAware:
   """Returns the job's policy with the times of this device, kept or measured."""
   policy, lengths = job.decoder.policy, lengths_of(job.decoder.drafter)
-  job = _representative(job)
+  sampling = job.sampling
+  # Which adjustments there are determines the time, and their values do not.
+  kind = Sampling(
+    top_k=50 if sampling.top_k else 0,
+    top_p=0.9 if sampling.top_p else 0.0,
+    coupled=sampling.coupled,
+  )
+  # The job stands for many jobs with nearly the same times.
+  job = dataclasses.replace(
+    job,
+    rows=job.rows_at_once,
+    input_length=_representative_length(job.input_length),
+    sampling=GREEDY if sampling.greedy else kind,
+    max_length=_representative_length(job.max_length),
+  )
   shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), params)
   # Rows that take turns, alpha and its prior change no times.
   timed = dataclasses.replace(job, decoder=_drafting(job.decoder, None))
@@ -142,42 +140,24 @@ def _timed(job: Job, params: Mapping[str, Any]) -> CostAware:
     return kept
   console.stage(f"Measuring the cost of drafts at batch size {job.rows}: once.")
   seconds, prepare = _measure(job, params)
+  times = {"seconds": seconds, "prepare": prepare}
   try:
-    times = json.dumps({"seconds": seconds, "prepare": prepare})
-    library.write_whole(library.folder() / name, times)
+    library.write_whole(library.folder() / name, json.dumps(times))
   except OSError as error:
     console.say(f"Measured times are for this program alone: {error}")
-  return dataclasses.replace(policy, seconds=seconds, prepare=prepare)
+  return dataclasses.replace(policy, **times)
 
 
 def _read(name: str, policy: CostAware, lengths: tuple[int, ...]) -> CostAware | None:
   """Returns the policy with the times of a file; None if there are no valid times."""
   try:
     kept = json.loads((library.folder() / name).read_text())
-    policy = dataclasses.replace(
-      policy, seconds=kept["seconds"], prepare=kept["prepare"], is_kept=True
-    )
+    times = {"seconds": kept["seconds"], "prepare": kept["prepare"]}
+    policy = dataclasses.replace(policy, **times, is_kept=True)
     policy.check(lengths)
   except (OSError, ValueError, KeyError, TypeError):  # Missing or damaged.
     return None
   return policy if policy.seconds else None
-
-
-def _representative(job: Job) -> Job:
-  """Returns the job with nearly the same times that stands for many jobs."""
-  # Which adjustments there are determines the time, and their values do not.
-  kind = Sampling(
-    top_k=50 if job.sampling.top_k else 0,
-    top_p=0.9 if job.sampling.top_p else 0.0,
-    coupled=job.sampling.coupled,
-  )
-  return dataclasses.replace(
-    job,
-    rows=job.rows_at_once,
-    input_length=_representative_length(job.input_length),
-    sampling=GREEDY if job.sampling.greedy else kind,
-    max_length=_representative_length(job.max_length),
-  )
 
 
 def _representative_length(length: int) -> int:
@@ -196,62 +176,67 @@ def _drafting(decoder: Decoder, length: Any) -> Decoder:
   return dataclasses.replace(decoder, policy=Fixed(length), slots=0, observer=None)
 
 
-def _measure(job: Job, params: Mapping[str, Any]) -> Times:
-  """Times drafts of each length, in turn."""
+def _measure(
+  job: Job, params: Mapping[str, Any]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+  """Times drafts of each length, in turn.
+
+  Returns:
+    The seconds of an iteration for each draft length, the first without a draft; and
+    from inputs to the first iteration, without a drafter and with the drafter.
+  """
   lengths = lengths_of(job.decoder.drafter)
-  start, run = _programs(job)
+
+  def context(decoder, params):
+    return decoder.context(params, job.rows, job.sampling, job.max_length, _NEVER)
+
+  @jax.jit
+  def start(params, inputs, keys, length):
+    """Makes a decode's first state; plain decoding's if `length` is None."""
+    is_plain = length is None
+    decoder = plain(job.decoder) if is_plain else _drafting(job.decoder, length)
+    return decoder.encode(context(decoder, params), inputs, keys)
+
+  @jax.jit
+  def run(params, state, length, count):
+    ctx = context(_drafting(job.decoder, length), params)
+    return generate(ctx, state, at_most(count)).statistics.log_prob
+
   with jax.enable_x64(False):
     # Full inputs: attention skips padding, which would flatter blocks.
     inputs = jnp.ones((job.rows, job.input_length), jnp.int32)
-    arguments = params, inputs, row_keys(jax.random.key(0), job.rows)
-    state = start(arguments, 0)
+    keys = row_keys(jax.random.key(0), job.rows)
+    state = start(params, inputs, keys, 0)
 
-    def seconds_of(program: Callable[..., Any], *settings: Any) -> float:
+    def seconds_of(program, *arguments):
       begin = time.perf_counter()
-      jax.block_until_ready(program(arguments, *settings))
+      jax.block_until_ready(program(params, *arguments))
       return time.perf_counter() - begin
 
-    seconds_of(start, None)  # Compiles plain decoding's start.
-    seconds_of(run, 0, state, 1)  # Compiles, for all lengths and counts.
+    seconds_of(start, inputs, keys, None)  # Compiles plain decoding's start.
+    seconds_of(run, state, 0, 1)  # Compiles, for all lengths and counts.
     # An iteration takes at most a draft and a token of the output.
     fit = (job.max_length - 1) // (lengths[-1] + 1)
-    brief = int(_BRIEF / seconds_of(run, lengths[-1], state, 1))
-    drafted = max(1, min(_ITERATIONS, fit, brief))
-    plain = min(_PLAIN, job.max_length - 1)
-    counts = [drafted if length else plain for length in lengths]
-    prepared = [[seconds_of(start, n) for n in (None, 0)] for _ in range(_LEAST)]
+    brief = int(_BRIEF / seconds_of(run, state, lengths[-1], 1))
+    drafted = max(1, min(_DRAFTED, fit, brief))
+    counts = [drafted] * len(lengths)
+    counts[0] = min(_PLAIN, job.max_length - 1)
+    prepared = [
+      [seconds_of(start, inputs, keys, n) for n in (None, 0)] for _ in range(_LEAST)
+    ]
+    runs = [(0, 0), *zip(lengths, counts, strict=True)]
     rounds: list[list[float]] = []
     end = time.perf_counter() + _SECONDS
     while len(rounds) < _LEAST or (len(rounds) < _MOST and time.perf_counter() < end):
-      runs = [(0, 0), *zip(lengths, counts, strict=True)]
-      rounds.append([seconds_of(run, n, state, count) for n, count in runs])
-  prepare = tuple(np.median(prepared, axis=0).tolist())
-  return _slopes(np.array(rounds), counts), prepare
-
-
-def _programs(job: Job) -> tuple[Callable[..., Any], Callable[..., Any]]:
-  """Returns the programs that make a decode's first state, and that iterate from it.
-
-  With None as the draft length, the first state is plain decoding's.
-  """
-
-  def context(arguments, decoder):
-    params, _, keys = arguments
-    return decoder.context(params, len(keys), job.sampling, job.max_length, _NEVER)
-
-  @jax.jit
-  def start(arguments, length):
-    _, inputs, keys = arguments
-    is_plain = length is None
-    decoder = plain(job.decoder) if is_plain else _drafting(job.decoder, length)
-    return decoder.encode(context(arguments, decoder), inputs, keys)
-
-  @jax.jit
-  def run(arguments, length, state, count):
-    ctx = context(arguments, _drafting(job.decoder, length))
-    return generate(ctx, state, at_most(count)).scores
-
-  return start, run
+      rounds.append([seconds_of(run, state, n, count) for n, count in runs])
+  # The time of a kind is its median ratio to the first kind in a round, times the first
+  # kind's median: machines get faster and slower by two, and the least times, of
+  # different rounds, scatter no less. Noise may make a cheap iteration's negative.
+  times = np.array(rounds)
+  slopes = np.maximum((times[:, 1:] - times[:, :1]) / counts, 1e-7)
+  ratios = np.median(slopes / slopes[:, :1], axis=0)
+  seconds = (np.median(slopes[:, 0]) * ratios).round(7)
+  return tuple(seconds.tolist()), tuple(np.median(prepared, axis=0).tolist())
 
 
 def at_most(count: Int[Array, ""]) -> LoopFn:
@@ -264,19 +249,3 @@ def at_most(count: Int[Array, ""]) -> LoopFn:
     return jax.lax.while_loop(goes_on, body, carry)
 
   return loop
-
-
-def _slopes(
-  rounds: Float[np.ndarray, "R K"], counts: Sequence[int]
-) -> tuple[float, ...]:
-  """Returns the time of an iteration of each kind.
-
-  The time of a kind is its median ratio to the first kind, times the median time of the
-  first kind. Ratios are of one round, since machines get faster and slower by two. The
-  least times, of different rounds, scatter no less the more rounds there are. A round
-  has the seconds of a call without iterations, and of calls with `counts` iterations.
-  """
-  # Noise may make the time of a cheap iteration negative.
-  slopes = np.maximum((rounds[:, 1:] - rounds[:, :1]) / counts, 1e-7)
-  ratios = np.median(slopes / slopes[:, :1], axis=0)
-  return tuple((np.median(slopes[:, 0]) * ratios).round(7).tolist())

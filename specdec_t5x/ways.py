@@ -17,7 +17,7 @@ import jax
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.knobs import KnobError, check_value, invalid, is_whole
 from specdec_t5x.core.rules import get_rule
-from specdec_t5x.core.tree import Tree, chain, delayed
+from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.contracts import Drafter, Policy
 from specdec_t5x.decoding.decoder import Decoder
@@ -251,7 +251,10 @@ def drafter_for(
         count=num_candidates,
         value=drafter,
       )
-    return WAYS["tree"].kind(network, delayed(0, num_candidates, longest(gamma)))
+    # Here alone: a single draft needs no trees.
+    from specdec_t5x.drafters.tree_draft import TreeDraft, delayed
+
+    return TreeDraft(network, delayed(0, num_candidates, longest(gamma)))
   if drafter == "heads":
     return headed(network, gamma=gamma)
   return way.make(network, **({} if gamma is None else {"gamma": gamma}))

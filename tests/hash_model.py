@@ -288,9 +288,8 @@ def speculation(
     max_length,
     size,
     jnp.array([target.prompt], jnp.int32),
-    policy_state=policy.start(keys.size),
   )
-  return ctx, start
+  return ctx, start.replace(policy_state=policy.start(keys.size))
 
 
 def _no_extend(*args):

@@ -32,6 +32,7 @@ def decoded(observe, target, drafter, sampling=GREEDY, rule="traversal", rows=1)
   """Decodes with table models."""
   keys = row_keys(jax.random.key(0), rows)
   spec, state = speculation(target, drafter, RULES[rule], sampling, keys, LENGTH)
+  state = state.replace(observed=observe.start(rows, LENGTH))
   return jax.jit(lambda: generate(spec, state, observe=observe))()
 
 

@@ -16,7 +16,6 @@ import numpy as np
 from specdec_t5x import Drafter, Model, Tree
 from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.contrib.sparse import SparseDraft
-from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.contracts import Policy
 from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.drafters.cascade import Cascade
@@ -26,7 +25,7 @@ from specdec_t5x.drafters.eagle import EagleDraft
 from specdec_t5x.drafters.heads import HeadDraft, ParallelDraft
 from specdec_t5x.drafters.of_target import LayerSkip, Quantized
 from specdec_t5x.drafters.pruned import Pruned
-from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.drafters.tree_draft import TreeDraft, delayed
 from specdec_t5x.network import hot
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import network_for

@@ -17,12 +17,11 @@ import pytest
 import specdec_t5x
 from specdec_t5x import Sampling, api, console, tuning
 from specdec_t5x.core.rules.lenient import Lenient
-from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.contracts import lengths_of
 from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.of_target import LayerSkip, Quantized
-from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.drafters.tree_draft import TreeDraft, delayed
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.network.functional import network_for
 from tests import table

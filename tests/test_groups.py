@@ -134,7 +134,7 @@ def test_samples_equal_samples_of_single_inputs(kind, words, vocabulary, monkeyp
     outputs = generate(texts)
     for number, ids in enumerate(api.encoded(texts, target.network, found)):
       [(_, row)] = Group(-(-max(len(ids), 1) // 16) * 16, (0,)).batches([ids], 1)
-      decoded = alone(params, row, row_keys(jax.random.key(seed), 1, number))
+      decoded = alone(params, row, keys_at(jax.random.key(seed), np.array([number])))
       length = int(decoded.statistics.emitted[0])
       assert outputs[number].tokens == decoded.tokens[0, :length].tolist()
   assert len({width for _, (_, width) in shapes}) > 2

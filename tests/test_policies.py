@@ -108,7 +108,9 @@ def test_greedy_outputs_equal_the_fixed_length_s_and_plain_decoding_s(policy):
   decoded, fixed = compiled(policy), compiled(Fixed())
   np.testing.assert_array_equal(fixed.tokens, plain().tokens)
   np.testing.assert_array_equal(decoded.tokens, plain().tokens)
-  np.testing.assert_allclose(decoded.scores, plain().scores, rtol=1e-5)
+  np.testing.assert_allclose(
+    decoded.statistics.log_prob, plain().statistics.log_prob, rtol=1e-5
+  )
   lengths = output_lengths(np.asarray(decoded.tokens))
   assert len(set(lengths.tolist())) > 2, "rows end at several places"
 
@@ -128,7 +130,7 @@ def test_plain_iterations_are_counted(name, sampling):
   # A call adds the target's token, unless the draft ended the sequence.
   surplus = info.accepted + info.target_calls - info.emitted
   assert set(np.asarray(surplus).tolist()) <= {0, 1}
-  np.testing.assert_allclose(info.log_prob, decoded.scores, rtol=1e-5)
+  np.testing.assert_allclose(info.log_prob, decoded.statistics.log_prob, rtol=1e-5)
   if name == "always rests":
     np.testing.assert_array_equal(info.target_calls, emitted)
     assert not info.drafted.any()

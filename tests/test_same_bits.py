@@ -11,11 +11,10 @@ import pytest
 from specdec_t5x import api
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.decoder import FIXED_WIDTH, Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.of_target import Quantized
-from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.drafters.tree_draft import TreeDraft, delayed
 from specdec_t5x.native import platforms
 from specdec_t5x.network import functional
 from specdec_t5x.network.config import GptConfig, T5Config
@@ -50,7 +49,7 @@ def run(config, sampling=GREEDY, draft=None, slots=0, rows=slice(None), **words)
     return decoder.decode(params, INPUTS[rows], keys, sampling, ROOM, 1)
 
   decoded = decode(params, keys)
-  return np.asarray(decoded.tokens), np.asarray(decoded.scores)
+  return np.asarray(decoded.tokens), np.asarray(decoded.statistics.log_prob)
 
 
 WAYS = {

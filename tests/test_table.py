@@ -4,6 +4,7 @@ Coupled samples have plain sampling's noise at every place. A sample that depend
 draft, a rest, a refilled row or a neighbour would therefore be a different token.
 """
 
+import dataclasses
 import functools
 import re
 
@@ -14,9 +15,8 @@ import pytest
 from scipy import stats
 
 from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling
-from specdec_t5x.core.knobs import knobs_of
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.core.tree import chain, delayed
+from specdec_t5x.core.tree import chain
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.contracts import decisions, decisions_of
 from specdec_t5x.decoding.decoder import Decoder
@@ -24,7 +24,7 @@ from specdec_t5x.decoding.loop import generate, step
 from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.drafters.tree_draft import TreeDraft, delayed
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.ways import WAYS
 from tests import hash_model, networks, table
@@ -52,7 +52,9 @@ def resting(drafter):
 
 def same_tokens(found, expected):
   np.testing.assert_array_equal(found.tokens, expected.tokens)
-  np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+  np.testing.assert_allclose(
+    found.statistics.log_prob, expected.statistics.log_prob, rtol=1e-5
+  )
 
 
 # ---- Table models. ----
@@ -141,10 +143,10 @@ def test_samples_have_statistics_and_depend_on_no_other_row(name):
   np.testing.assert_array_equal(again.tokens, found.tokens[order])
   info = found.statistics
   np.testing.assert_array_equal(info.emitted, output_lengths(np.asarray(found.tokens)))
-  np.testing.assert_allclose(info.log_prob, found.scores, rtol=1e-5)
+  np.testing.assert_allclose(info.log_prob, found.statistics.log_prob, rtol=1e-5)
   p = table.TARGET.distribution(Sampling())
   for row, length, score in zip(
-    found.tokens[:9].tolist(), info.emitted, found.scores, strict=False
+    found.tokens[:9].tolist(), info.emitted, found.statistics.log_prob, strict=False
   ):
     probs = [p(tuple(row[:i]))[row[i]] for i in range(length)]
     assert score == pytest.approx(np.log(probs).sum(), rel=1e-4)
@@ -417,6 +419,8 @@ def test_rules_that_draw_nothing_read_no_uniforms(name):
 
 def test_a_knob_s_check_accepts_the_default():
   for record in WAYS.values():
-    for field, (default, knob) in knobs_of(record.kind).items():
-      assert knob.check is None or knob.check.accepts(default), (record.name, field)
-      assert knob.about
+    for field in dataclasses.fields(record.kind):
+      if knob := field.metadata.get("knob"):
+        accepts = knob.check is None or knob.check.accepts(field.default)
+        assert accepts, (record.name, field)
+        assert knob.about

@@ -80,7 +80,10 @@ def stands(study: Study, decode: Decode, gamma: int) -> Float[np.ndarray, "G"]:
 
   @jax.jit
   def run(*arguments):
-    decoded = generate(*decode.start(*arguments), observe=Standing(gamma))
+    ctx, state = decode.start(*arguments)
+    observe = Standing(gamma)
+    state = state.replace(observed=observe.start(state.lengths.size, ctx.max_length))
+    decoded = generate(ctx, state, observe=observe)
     return decoded.observed.sum(axis=0)
 
   counts = sum(np.asarray(run(*decode.given(text))) for text in study.inputs)

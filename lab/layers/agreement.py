@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from benchmarks.study import NEVER, Study
 from lab.trees import batches
-from specdec_t5x.core.distributions import Sampling, acceptance_mass
+from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.native.distributions import adjusted_probs
@@ -91,10 +91,9 @@ class Agreement:
 
     def agreed_from(at):
       drafted, _, _ = extend(cache.at(begin + at), cut(tokens, at))
-      probs = (
-        adjusted_probs(x, sampling) for x in (project(cut(features, at)), drafted)
-      )
-      return (acceptance_mass(*probs) * (cut(outputs, at) > 0)).sum()
+      p = adjusted_probs(project(cut(features, at)), sampling)
+      q = adjusted_probs(drafted, sampling)
+      return (jnp.minimum(p, q).sum(axis=-1) * (cut(outputs, at) > 0)).sum()
 
     sums = jax.lax.map(agreed_from, jnp.arange(0, width, block))
     return sums.sum(), (outputs > 0).sum()

@@ -47,7 +47,6 @@ class SparseDraft(ChainDrafter):
 
   def start(self, context, caches, source) -> Cache:
     """Returns the draft's first cache."""
-    del context, source
     return caches["draft"]
 
   def propose(

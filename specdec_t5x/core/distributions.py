@@ -1,14 +1,15 @@
 """Turns logits into the sampling distribution and samples from the distribution.
 
 Standardised sampling (Leviathan et al., section 2.2): argmax, temperature, top-k and
-nucleus sampling are all plain sampling from an adjusted distribution. The same
-adjustment applies to target and draft, in T5X's order: temperature, top-k, top-p.
+nucleus sampling are all plain sampling from an adjusted distribution, in T5X's order:
+temperature, top-k, top-p.
 
 Shapes: L uniforms per decision, V vocabulary.
 """
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 
 import jax
@@ -50,8 +51,8 @@ class Sampling:
 
   def __post_init__(self):
     if not is_finite(self.temperature):
-      fix = "0 is greedy decoding, 1 samples from the model's own distribution."
       expected = "a finite number of at least 0"
+      fix = "0 is greedy decoding, 1 samples from the model's own distribution."
       raise invalid("temperature", expected, self.temperature, fix)
     if not is_whole(self.top_k, 0):
       expected = "a whole number of at least 0"
@@ -60,10 +61,9 @@ class Sampling:
       raise invalid("top_p", "between 0 and 1", self.top_p, "0 means off.")
     if self.top_k and self.top_p:
       raise KnobError(
-        "At most one of {top_k} and {top_p} may be set, as in T5X, got {top_k}={k} and "
-        "{top_p}={p}. Set {top_k} or {top_p} to 0.",
-        k=self.top_k,
-        p=self.top_p,
+        "At most one of {top_k} and {top_p} may be set, as in T5X, got {values}. Set "
+        "{top_k} or {top_p} to 0.",
+        values=(self.top_k, self.top_p),
       )
     if not isinstance(self.coupled, bool):
       raise ValueError(f"coupled must be True or False, got {self.coupled!r}.")
@@ -80,8 +80,8 @@ class Sampling:
 
 
 GREEDY = Sampling(temperature=0.0)
-# (logits [.., V], sampling) -> the distribution that `sampling` draws from. The decoder
-# chooses the implementation (see `core.adjust`); the loop and the drafters call it.
+# (logits [.., V], sampling) -> the distribution that `sampling` draws from: the decoder
+# chooses the implementation (`core.adjust`).
 AdjustFn = Callable[[Float[Array, "*batch V"], Sampling], Float[Array, "*batch V"]]
 
 
@@ -91,8 +91,8 @@ def certain_log_prob(logits: Float[Array, "*batch V"]) -> Float[Array, "*batch"]
   The result is NaN if a logit is NaN or infinity. The maximum cannot detect a NaN,
   because YNNPACK's maximum drops NaN (jaxlib 0.10.2 on CPU).
   """
-  # A NaN or an infinity among the logits makes the sum NaN or infinite. `all` takes XLA
-  # on CPU four times as long. The sum is in float32, as half precision would overflow.
+  # The sum is in float32, as half precision would overflow. `all` takes XLA on CPU four
+  # times as long.
   return jnp.where(logits.sum(axis=-1, dtype=jnp.float32) < jnp.inf, 0.0, jnp.nan)
 
 
@@ -104,8 +104,7 @@ def draw(
 ) -> tuple[Int[Array, "*batch"], Float[Array, "*batch V"]]:
   """Returns a token and the distribution that it is drawn from.
 
-  The uniforms are those of `sample`, or for coupled draws those of `noise.race`, which
-  belong to the token's position. They are unused at temperature 0.
+  The uniforms are those of `sample`, or those of `noise.race` for coupled draws.
   """
   probs = adjust(logits, sampling)
   if sampling.greedy:
@@ -125,22 +124,12 @@ def residual(
 ) -> Float[Array, "*batch V"]:
   """Returns norm(max(0, p - q)), the distribution of the recovered token.
 
-  If p = q, the residual has no mass and no draft is rejected, up to rounding. The
-  residual is defined as p then. (Leviathan et al., section 2.3.)
+  If p = q, no draft is rejected, up to rounding, and the result is p. (Leviathan et
+  al., section 2.3.)
   """
   excess = jnp.maximum(target_probs - draft_probs, 0.0)
   mass = excess.sum(axis=-1, keepdims=True)
   return jnp.where(mass > 0, excess / jnp.where(mass > 0, mass, 1.0), target_probs)
-
-
-def acceptance_mass(
-  target_probs: Float[Array, "*batch V"], draft_probs: Float[Array, "*batch V"]
-) -> Float[Array, "*batch"]:
-  """Returns beta = sum_x min(p(x), q(x)), the chance that a draft from q is accepted.
-
-  (Leviathan et al., theorem 3.5.)
-  """
-  return jnp.minimum(target_probs, draft_probs).sum(axis=-1)
 
 
 def sample(
@@ -148,15 +137,15 @@ def sample(
 ) -> Int[Array, "*batch"]:
   """Returns a token drawn from `probs`, never a token without mass.
 
-  Sampling descends a tree with eight branches per node and reads one uniform per level.
   A single uniform has too few values for a large vocabulary (docs/math.md,
-  "Resolution").
+  "Resolution"). Sampling descends a tree with eight branches per node and reads one
+  uniform per level: the last chooses within a group of tokens, the second to last
+  within a group of groups, and so on.
 
   Args:
     probs: non-negative, with any total above 1e-30. A value below the least normal
       float32 counts as no mass, since backends may flush the value to 0.
-    uniforms: in [0, 1). The last uniform chooses within a group of tokens, the second
-      to last within a group of groups, and so on; surplus uniforms are not read.
+    uniforms: in [0, 1); surplus uniforms come first and are not read.
 
   Raises:
     ValueError: if there are fewer uniforms than levels.
@@ -176,10 +165,7 @@ def draws_per_token(vocab_size: int) -> int:
   >>> [draws_per_token(size) for size in (8, 9, 32128, 250112)]
   [1, 2, 5, 6]
   """
-  levels = 1
-  while _BRANCHES**levels < vocab_size:
-    levels += 1
-  return levels
+  return next(n for n in itertools.count(1) if _BRANCHES**n >= vocab_size)
 
 
 def _descend(masses, uniforms, least):
@@ -214,8 +200,7 @@ def _invert(masses, uniform, least):
 def argmax(values: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
   """Returns the first index of the largest value, as `jnp.argmax` does.
 
-  The search has two levels on CPU, because XLA's argmax compares one number at a time
-  there and XLA's maximum compares many.
+  On CPU XLA's argmax compares one number at a time, and XLA's maximum many.
   """
   return jax.lax.platform_dependent(
     values, cpu=_argmax_in_two_levels, default=functools.partial(jnp.argmax, axis=-1)

@@ -1,19 +1,11 @@
-"""Checks of settings, and knobs: dataclass fields that declare their valid values.
-
-A knob states the default, the check, the macro in gin files and the documentation in
-one place. A part's checks, the error messages and the reference of all ways to draft
-(`specdec_t5x.ways`) read the declaration.
-"""
+"""Checks of settings, and knobs: dataclass fields that declare their valid values."""
 
 import dataclasses
-import functools
 import math
 import numbers
 import string
 from collections.abc import Callable
 from typing import Any, NamedTuple
-
-_KEY = "knob"
 
 
 class Name(NamedTuple):
@@ -32,7 +24,6 @@ _NAMES = {
   "param_dtype": Name("dtype", "PARAM_DTYPE"),
   "policy": Name("policy", "GAMMA_POLICY"),
   "rule": Name("rule", "VERIFICATION"),
-  "slots": Name("slots", "BATCH_SIZE"),
   "top_k": Name("top_k", "TOPK"),
   "top_p": Name("top_p", "TOPP"),
 }
@@ -42,7 +33,8 @@ class KnobError(ValueError):
   """An error whose message names settings.
 
   The message has the arguments of Python. The command line shows the macros of gin
-  files instead (`t5x_bridge.macros`).
+  files instead (`t5x_bridge.macros`). Every `{name}` of the message that `values` lacks
+  is a setting's name, and so is a `Name` among the values.
 
   >>> error = KnobError("{policy}={value!r} needs a {gamma}.", value="auto")
   >>> str(error)
@@ -52,27 +44,21 @@ class KnobError(ValueError):
   """
 
   def __init__(self, template: str, **values: Any):
-    """Creates the error.
+    super().__init__(template)
+    self.template, self.values = template, values
 
-    Args:
-      template: the message. Every `{name}` that `values` lacks is a setting's name.
-      **values: the values in the message; a `Name` is also a setting's name.
-    """
-    self._template, self._values = template, values
-    super().__init__(self._message(is_gin=False))
-
-  def __reduce__(self):
-    return functools.partial(KnobError, self._template, **self._values), ()
+  def __str__(self) -> str:
+    return self._message(is_gin=False)
 
   def in_gin(self) -> str:
     """Returns the message with the macros of gin files."""
     return self._message(is_gin=True)
 
   def _message(self, is_gin: bool) -> str:
-    fields = [field for _, field, _, _ in string.Formatter().parse(self._template)]
-    words = {x: _NAMES.get(x, Name(x, x.upper())) for x in fields if x} | self._values
+    fields = [field for _, field, _, _ in string.Formatter().parse(self.template)]
+    words = {x: _NAMES.get(x, Name(x, x.upper())) for x in fields if x} | self.values
     words = {x: y[is_gin] if isinstance(y, Name) else y for x, y in words.items()}
-    return self._template.format(**words)
+    return self.template.format(**words)
 
 
 def invalid(name: str, expected: str, value: Any, fix: str = "") -> KnobError:
@@ -90,12 +76,7 @@ def invalid(name: str, expected: str, value: Any, fix: str = "") -> KnobError:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-  """The valid values of a knob.
-
-  Attributes:
-    expected: the values in words, as "a whole number of at least 1".
-    accepts: returns whether a value is valid.
-  """
+  """The valid values of a knob, in words and as a function."""
 
   expected: str
   accepts: Callable[[Any], bool]
@@ -127,54 +108,38 @@ def knob(
 
 def declared(default: Any, declaration: Knob) -> Any:
   """Returns a dataclass field that is a knob with the given declaration."""
-  return dataclasses.field(default=default, metadata={_KEY: declaration})
-
-
-def knobs_of(part: Any) -> dict[str, tuple[Any, Knob]]:
-  """Returns the default and the declaration of each knob of a dataclass, by field."""
-  return {
-    field.name: (field.default, field.metadata[_KEY])
-    for field in dataclasses.fields(part)
-    if _KEY in field.metadata
-  }
+  return dataclasses.field(default=default, metadata={"knob": declaration})
 
 
 def check_knobs(part: Any) -> None:
   """Raises a ValueError if a knob of a dataclass has an invalid value."""
-  for name, (_, declaration) in knobs_of(part).items():
-    check_value(declaration, getattr(part, name), name, type(part).__name__)
+  for field in dataclasses.fields(part):
+    if declaration := field.metadata.get("knob"):
+      value = getattr(part, field.name)
+      check_value(declaration, value, field.name, type(part).__name__)
 
 
 def check_value(declaration: Knob, value: Any, name: str, part: str = "") -> None:
-  """Raises a ValueError if a value is invalid for a knob.
+  """Raises a ValueError if a value is invalid for the knob of a name.
 
-  Args:
-    declaration: the knob's declaration.
-    value: the value.
-    name: the knob's name in Python.
-    part: the class of the knob, for the message if the knob has no macro.
+  The message has the class, `part`, if the knob has no macro.
   """
-  check = declaration.check
-  if check is None or check.accepts(value):
-    return
-  macro = declaration.macro
-  raise KnobError(
-    ("{knob} must be {expected}, got {value!r}. " + declaration.fix).rstrip(),
-    knob=Name(name, macro) if macro else f"{part}.{name}",
-    expected=check.expected,
-    value=value,
-  )
-
-
-def whole(least: int, most: int | None = None) -> Check:
-  """Returns the check for whole numbers from `least` to `most`, both included."""
-  if most is None:
-    return Check(
-      f"a whole number of at least {least}", lambda value: is_whole(value, least)
+  check, macro = declaration.check, declaration.macro
+  if check is not None and not check.accepts(value):
+    raise KnobError(
+      ("{knob} must be {expected}, got {value!r}. " + declaration.fix).rstrip(),
+      knob=Name(name, macro) if macro else f"{part}.{name}",
+      expected=check.expected,
+      value=value,
     )
-  return Check(
-    f"from {least} to {most}", lambda value: is_whole(value, least) and value <= most
-  )
+
+
+def whole(least: int, most: int | float = math.inf) -> Check:
+  """Returns the check for whole numbers from `least` to `most`, both included."""
+  expected = f"a whole number of at least {least}"
+  if most < math.inf:
+    expected = f"from {least} to {most}"
+  return Check(expected, lambda value: is_whole(value, least) and value <= most)
 
 
 def finite() -> Check:
@@ -182,16 +147,8 @@ def finite() -> Check:
   return Check("a finite number of at least 0", is_finite)
 
 
-def one_of(choices: tuple[Any, ...]) -> Check:
-  """Returns the check for members of a tuple."""
-  return Check(f"one of {choices}", lambda value: value in choices)
-
-
 def is_whole(value: Any, least: int) -> bool:
-  """Returns whether `value` is an integer of at least `least`; 5.0 is not an integer.
-
-  `value` may have any type, since gin passes any value.
-  """
+  """Returns whether `value`, of any type, is an integer of at least `least`."""
   is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
   return is_integer and bool(value >= least)
 

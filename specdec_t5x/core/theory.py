@@ -1,8 +1,9 @@
 """The speedup for a given acceptance rate, and estimates of the rate from counts.
 
 p is the target's distribution, q the draft's. All functions accept numbers or arrays,
-broadcast arrays, and compute in float64. The forms in alpha assume that acceptances are
-independent and equally likely. docs/math.md derives all forms.
+broadcast arrays, and compute in float64. They raise a ValueError if an argument is
+outside its range. The forms in alpha assume that acceptances are independent and
+equally likely. docs/math.md derives all forms.
 
 Source: Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative
 Decoding", ICML 2023 (arXiv 2211.17192).
@@ -48,9 +49,6 @@ def expected_tokens(alpha: Values, gamma: Values) -> Numbers:
 
   Returns:
     Tokens per iteration, from 1 to gamma + 1.
-
-  Raises:
-    ValueError: an argument is outside its range.
   """
   alpha = _alpha(alpha)
   gamma = _gamma(gamma)
@@ -76,9 +74,6 @@ def walltime_improvement(alpha: Values, gamma: Values, c: Values) -> Numbers:
 
   Returns:
     Time of plain decoding / time with speculation; below 1 is a loss.
-
-  Raises:
-    ValueError: an argument is outside its range.
   """
   gamma = _gamma(gamma)
   c = _cost("c", c, "step time")
@@ -98,9 +93,6 @@ def operations_factor(alpha: Values, gamma: Values, c_hat: Values) -> Numbers:
 
   Returns:
     Operations per token with speculation / without.
-
-  Raises:
-    ValueError: an argument is outside its range.
   """
   gamma = _gamma(gamma)
   c_hat = _cost("c_hat", c_hat, "operations per token")
@@ -124,9 +116,6 @@ def optimal_gamma(
 
   Returns:
     Drafted tokens per iteration; any of the best gammas in a tie.
-
-  Raises:
-    ValueError: an argument is outside its range.
   """
   alpha = _alpha(alpha)
   c = _cost("c", c, "step time")
@@ -153,10 +142,6 @@ def acceptance(p: Values, q: Values) -> Numbers:
 
   Returns:
     A probability for each pair of distributions, [...].
-
-  Raises:
-    ValueError: p or q is not a distribution, or they differ in the size of the
-      vocabulary.
   """
   p, q = _distributions(p, q)
   return np.minimum(p, q).sum(axis=-1)
@@ -174,20 +159,12 @@ def divergence(p: Values, q: Values) -> Numbers:
 
   Returns:
     A number for each pair of distributions, from 0 (p = q) to 1 (no token in common).
-
-  Raises:
-    ValueError: p or q is not a distribution, or they differ in the size of the
-      vocabulary.
   """
   p, q = _distributions(p, q)
   return np.abs(p - (p + q) / 2).sum(axis=-1)
 
 
-def lenient_acceptance(
-  p: Values,
-  q: Values,
-  lenience: Values,
-) -> Numbers:
+def lenient_acceptance(p: Values, q: Values, lenience: Values) -> Numbers:
   """Returns sum_x min(p(x) / l, q(x)), the acceptance with l q in place of q.
 
   The formula is for sampling. Greedy decoding has a different lenient test. (Appendix
@@ -200,10 +177,6 @@ def lenient_acceptance(
 
   Returns:
     A probability for each pair of distributions, [...]; at least `acceptance(p, q)`.
-
-  Raises:
-    ValueError: p or q is not a distribution, they differ in the size of the vocabulary,
-      or lenience is outside the range.
   """
   p, q = _distributions(p, q)
   lenience = np.asarray(lenience, np.float64)
@@ -222,10 +195,7 @@ class Estimate:
   high: float | None
 
 
-def ratio(
-  numerator: ArrayLike,
-  denominator: ArrayLike,
-) -> Estimate:
+def ratio(numerator: ArrayLike, denominator: ArrayLike) -> Estimate:
   """Estimates sum(numerator) / sum(denominator) over N examples.
 
   Args:
@@ -250,10 +220,7 @@ def ratio(
   return Estimate(float(value), float(value - margin), float(value + margin))
 
 
-def rate(
-  numerator: ArrayLike,
-  denominator: ArrayLike,
-) -> Estimate:
+def rate(numerator: ArrayLike, denominator: ArrayLike) -> Estimate:
   """Estimates an acceptance rate, a ratio between 0 and 1, over N examples.
 
   Args:

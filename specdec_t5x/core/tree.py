@@ -1,14 +1,14 @@
 """Token trees: the shape of a draft, and the attention between nodes.
 
 Node 0 is the root, the last known token. The drafted nodes 1 .. G come level by level,
-siblings side by side, children of earlier nodes first, so parents never decrease.
+children of earlier nodes first, so parents never decrease.
 
 Shapes: B rows, G drafted nodes, N = G + 1 nodes, D the depth of the deepest, K = D + 1.
 """
 
 import dataclasses
 import functools
-import itertools
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -21,28 +21,26 @@ from specdec_t5x.core.knobs import KnobError, is_whole
 _MOST_NODES = 4096
 
 
+@jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Tree:
-  """The parents of G drafted nodes: a tuple, or an array with a tree for each row.
+  """The parents of G drafted nodes.
 
   >>> Tree((0, 0, 1)).depths.tolist()  # Two children of the root, one of the first.
   [0, 1, 1, 2]
 
   Attributes:
-    parents: the parents of nodes 1 .. G, in non-decreasing order; each parent comes
-      before the node.
+    parents: the parents of nodes 1 .. G, earlier nodes in non-decreasing order.
   """
 
-  parents: tuple[int, ...] | Int[Array, "B G"]
+  parents: tuple[int, ...]
 
   def __post_init__(self):
-    if not isinstance(self.parents, tuple):
-      return
-    _check_size(len(self.parents))
-    pairs = itertools.pairwise((0, *self.parents))
-    if not all(
-      is_whole(parent, previous) and parent < node
-      for node, (previous, parent) in enumerate(pairs, 1)
+    check_size(len(self.parents))
+    before = (0, *self.parents)
+    if not isinstance(self.parents, tuple) or not all(
+      is_whole(parent, before[i]) and parent <= i
+      for i, parent in enumerate(self.parents)
     ):
       raise ValueError(
         "A tree's parents must be earlier nodes (0 is the root) in ascending order, "
@@ -50,29 +48,24 @@ class Tree:
       )
 
   @property
-  def is_static(self) -> bool:
-    """Whether the tree is known when programs are compiled."""
-    return isinstance(self.parents, tuple)
-
-  @property
   def is_chain(self) -> bool:
     """Whether each node is the only child of the node before."""
-    return self.is_static and self.parents == tuple(range(self.size))
+    return self.parents == tuple(range(self.size))
 
   @property
   def size(self) -> int:
     """G, the number of drafted nodes."""
-    return len(self.parents) if self.is_static else self.parents.shape[1]
+    return len(self.parents)
 
   @property
   def depth(self) -> int:
-    """D, or the largest D that is possible if the tree is not static."""
-    return int(self.depths.max()) if self.is_static else self.size
+    """D, the largest distance from the root."""
+    return int(self.depths.max())
 
   @property
   def sees(self) -> Bool[Array | np.ndarray, "*B N N"]:
     """The nodes that each node sees: the node and all ancestors."""
-    return _static_sees(self.parents) if self.is_static else _sees(self.parents)
+    return _sees(self.parents)
 
   @property
   def depths(self) -> Int[Array | np.ndarray, "*B N"]:
@@ -81,11 +74,7 @@ class Tree:
 
   def of_parents(self, array: Array) -> Array:
     """Gathers [B, N, ...] at the parent of each drafted node: [B, G, ...]."""
-    if self.is_chain:
-      return array[:, :-1]
-    if self.is_static:
-      return array[:, np.array(self.parents, int)]
-    return jax.vmap(lambda row, parents: row[parents])(array, self.parents)
+    return array[:, :-1] if self.is_chain else array[:, np.array(self.parents, int)]
 
   def path(self, last: Int[Array, "B"]) -> Int[Array, "B K"]:
     """Returns the nodes from the root to `last`; later entries are arbitrary."""
@@ -94,9 +83,8 @@ class Tree:
     nodes = self.size + 1
     sees = jnp.broadcast_to(self.sees, (last.size, nodes, nodes))
     depths = jnp.broadcast_to(self.depths, (last.size, nodes))
-    levels = jnp.arange(self.depth + 1)
     is_seen = sees[jnp.arange(last.size), last][:, None]
-    is_at_level = depths[:, None] == levels[:, None]
+    is_at_level = depths[:, None] == jnp.arange(self.depth + 1)[:, None]
     return (is_seen & is_at_level).argmax(axis=-1)
 
   def depth_of(self, node: Int[Array, "B"]) -> Int[Array, "B"]:
@@ -105,22 +93,8 @@ class Tree:
     return jnp.take_along_axis(depths, node[:, None], axis=1)[:, 0]
 
 
-def _flatten(tree):
-  """Returns the arrays of a tree, and the static data; a static tree has no arrays."""
-  return ((), tree.parents) if tree.is_static else ((tree.parents,), None)
-
-
-def _unflatten(parents, arrays):
-  """Rebuilds a tree without checks, as JAX may pass any objects for the arrays."""
-  tree = object.__new__(Tree)
-  object.__setattr__(tree, "parents", arrays[0] if arrays else parents)
-  return tree
-
-
-jax.tree_util.register_pytree_node(Tree, _flatten, _unflatten)
-
-
-def _check_size(size: int) -> None:
+def check_size(size: int) -> None:
+  """Raises a ValueError if a tree of `size` nodes is too large."""
   if size > _MOST_NODES:
     raise KnobError(
       "A draft may have at most {most} tokens, got {gamma} (in a tree, the tokens of "
@@ -132,47 +106,19 @@ def _check_size(size: int) -> None:
 
 def chain(size: int) -> Tree:
   """Returns a chain of `size` drafted tokens."""
-  _check_size(size)
+  check_size(size)
   return Tree(tuple(range(size)))
 
 
-def delayed(stem: int, branches: int, length: int) -> Tree:
-  """Returns a chain of `stem` tokens that then splits into branches.
-
-  With a stem of 0 the branches are independent candidates. (Delayed tree expansion,
-  arXiv 2602.16994.)
-
-  Args:
-    stem: the number of tokens before the split.
-    branches: the number of branches.
-    length: the number of tokens from the root to the end of each branch.
-  """
-  if not (
-    is_whole(stem, 0) and is_whole(branches, 1) and is_whole(length, max(stem, 1))
-  ):
-    raise KnobError(
-      "A tree needs {stem} of at least 0, {branches} of at least 1 and {gamma} of at "
-      "least {stem} and 1, got {values[0]!r}, {values[1]!r} and {values[2]!r}.",
-      values=(stem, branches, length),
-    )
-  _check_size(stem + branches * (length - stem))
-  level = [stem] * branches
-  parents = list(range(stem))
-  for _ in range(length - stem):
-    parents += level
-    first = len(parents) - branches + 1
-    level = list(range(first, first + branches))
-  return Tree(tuple(parents))
-
-
 @functools.cache
-def _static_sees(parents):
-  return _sees(np.array(parents, int))
-
-
 def _sees(parents):
-  """Computes `Tree.sees` with NumPy or JAX, as `parents` is."""
-  xp = np if isinstance(parents, np.ndarray) else jnp
+  return ancestors(np.array(parents, int), np)
+
+
+def ancestors(
+  parents: Int[Array | np.ndarray, "*B G"], xp: ModuleType
+) -> Bool[Array | np.ndarray, "*B N N"]:
+  """Computes `Tree.sees` with NumPy or JAX (`xp`)."""
   size = parents.shape[-1] + 1
   root = xp.zeros((*parents.shape[:-1], 1), parents.dtype)
   parent = xp.concatenate([root, parents], axis=-1)

@@ -1,17 +1,13 @@
 """The vocabulary of speculative decoding: proposals, verdicts, guarantees, rules.
 
 The letters are those of Leviathan et al., ICML 2023: p is the target's distribution
-(`target_probs`), q is the draft's distribution (`draft_probs`). Accepted tokens are
-drafted tokens that pass verification. The recovered token replaces the first rejected
-token. The bonus token follows a fully accepted draft.
+(`target_probs`), q is the draft's (`draft_probs`).
 
-Randomness enters as uniforms in [0, 1), L per decision (a test or a draw). The test of
-a drafted token reads the last uniform. The draw of a token reads the last
-`distributions.draws_per_token(V)` uniforms.
+Randomness enters as uniforms in [0, 1), L per decision. The test of a drafted token
+reads the last uniform, the draw of a token the last `distributions.draws_per_token(V)`.
 
 Shapes: B batch, G drafted tokens (of a chain: gamma), N = G + 1 nodes of a draft's tree
-(of a chain: positions), V vocabulary, D width of the features, L uniforms per decision
-(`distributions.LEVELS` in the loop).
+(of a chain: positions), V vocabulary, D width of the features, L uniforms per decision.
 """
 
 import abc
@@ -21,7 +17,6 @@ from collections.abc import Callable
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import flax.struct
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -48,14 +43,11 @@ class Guarantee(enum.Enum):
 class Proposal:
   """Drafted tokens on a tree, with the exact distribution of each draw.
 
-  There are three kinds of siblings: independent draws from one distribution; draws
-  without replacement, where each distribution excludes the earlier siblings; and
-  certain tokens.
-
   Attributes:
     tokens: the tokens of the drafted nodes.
     draft_probs: q, the distribution of each node's token, given the earlier tokens of
-      the path and the earlier siblings; None if the tokens are certain, not drawn.
+      the path, and the earlier siblings in draws without replacement; None if the
+      tokens are certain, not drawn.
     is_valid: whether each node counts; the parent of a valid node is valid, too.
     tree: the tree of the nodes.
   """
@@ -81,12 +73,6 @@ class Proposal:
   def num_valid(self) -> Int[Array, "B"]:
     """The number of valid nodes per row; in a chain the first nodes are valid."""
     return self.is_valid.sum(axis=1)
-
-  def distributions(self, vocab_size: int) -> Float[Array, "B G V"]:
-    """Returns q as an array, one-hot if the tokens are certain."""
-    if self.draft_probs is None:
-      return jax.nn.one_hot(self.tokens, vocab_size)
-    return self.draft_probs
 
   def drafted_probs(self) -> Float[Array, "B G"]:
     """Returns q(x) of each drafted token x; `rules.token.drafted_probs` is p(x)."""
@@ -114,8 +100,7 @@ class Rule(abc.ABC):
   """A verification rule: a frozen dataclass of knobs, and a pure function.
 
   Attributes:
-    guarantee: the promise about the output's distribution; a property if the promise
-      depends on the rule's knobs.
+    guarantee: the promise about the output's distribution; may depend on knobs.
     takes_trees: whether the rule verifies any tree, or only chains.
     needs_independent: whether siblings must be independent draws from one distribution.
     alpha_is_mass: whether alpha is the mean of sum_x min(p(x), q(x)).
@@ -151,8 +136,6 @@ class Rule(abc.ABC):
   def at(self, sampling: Sampling) -> tuple["Rule", Sampling]:
     """Returns the rule and the settings for p that decode with the user's `sampling`.
 
-    For example, at temperature 0 `Lenient` returns `LenientGreedy` and temperature 1.
-
     Raises:
       ValueError: if the rule does not support `sampling`.
     """
@@ -161,13 +144,9 @@ class Rule(abc.ABC):
 
 @runtime_checkable
 class Cache(Protocol):
-  """The interface of a model's cache: rollback, and selection among drafts.
+  """The interface of a model's cache: rollback, and selection among drafts."""
 
-  Attributes:
-    index: the number of committed entries per row.
-  """
-
-  index: Int[Array, "B"]
+  index: Int[Array, "B"]  # The number of committed entries per row.
 
   def at(self, index: Int[Array, "B"]) -> "Cache":
     """Returns the cache with `index` committed entries per row."""
@@ -182,10 +161,9 @@ class Cache(Protocol):
 
 
 # (cache, tokens [B, N], positions=None, tree=None) -> (logits [B, N, V], features
-# [B, N, D], cache): scores N tokens per row after the committed tokens. Drafters and
-# the loop call models through this function. `tree` [B, N, M] states which of the last
-# M entries, including the N new entries, each new token sees. `positions` [B, M] are
-# the positions of the M entries. By default the block is a chain.
+# [B, N, D], cache): scores N tokens per row after the committed tokens. `tree`
+# [B, N, M] states which of the last M entries, with the N new entries, each new token
+# sees. `positions` [B, M] are the M entries' positions. The default is a chain.
 ExtendFn = Callable[..., tuple[Float[Array, "B N V"], Float[Array, "B N D"], Cache]]
 
 # One EOS token, or several.
@@ -206,6 +184,5 @@ def check_uniforms(uniforms: Float[Array, "B C L"], decisions: int) -> None:
   if uniforms.ndim != 3 or uniforms.shape[1] != decisions:
     raise ValueError(
       f"Expected uniforms of {decisions} decisions, [B, {decisions}, L], got an array "
-      f"of shape {uniforms.shape}. A drafter sets the number of decisions "
-      "(`decisions`), and a wrapper must forward `decisions`."
+      f"of shape {uniforms.shape}. A drafter states the number in `Traits.decisions`."
     )

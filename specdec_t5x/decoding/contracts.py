@@ -1,8 +1,6 @@
 """The contracts of a decode: drafters, policies, observers.
 
-`Drafter` and `Policy` are the bases of those of this package, and of your own. A policy
-decides by the outcome of a row's earlier iterations, and knows no token of the next
-draft. So every policy keeps the guarantee of the rule (docs/math.md).
+A policy knows no token of the next draft, so every rule keeps its guarantee.
 
 Shapes: B rows, E input length, G drafted nodes, N = G + 1, V vocabulary, D width of the
 features, C decisions, L uniforms a decision.
@@ -32,19 +30,18 @@ class Context:
 
   Attributes:
     drafter: proposes tokens; None in plain decoding.
-    rule: accepts drafted tokens; for these settings of sampling (`core.rules.rule_at`).
-    rule_sampling: the adjustment of the target's distribution for the rule; with greedy
-      lenience `sampling` is another.
+    rule: accepts drafted tokens, for these settings of sampling (`Rule.at`).
+    rule_sampling: the adjustment of the target's distribution for the rule.
     policy: decides how many tokens each row drafts.
-    sampling: the adjustment of the target's distribution, and so of the draft's.
-    adjust: computes the adjusted distribution, for target and draft alike.
+    sampling: the adjustment of target and draft where tokens are drawn.
+    adjust: computes the adjusted distribution.
     max_length: the most tokens of the output.
     eos_id: the EOS token, or several.
     target: verifies drafts.
     networks: the drafter's own networks, by name.
     widths: the widths of the target's blocks to choose from; empty for whole blocks.
-    behind: the most known tokens that a draft's cache may lack: the last drafted token,
-      the target's token after the draft, and one token for each outer speculation.
+    behind: the most known tokens that a draft's cache may lack: two, and one for each
+      outer speculation.
     room: a row's cache slots for the output.
   """
 
@@ -63,11 +60,9 @@ class Context:
   room: int = 0
 
   def draft_lengths(self, state: DecodeState) -> Int[Array, "B"]:
-    """Returns the most drafted tokens of each row that count in the next iteration.
-
-    The number is 0 in rows that have ended, and leaves room for the target's own token.
-    """
+    """Returns the most drafted tokens of each row that count in the next iteration."""
     lengths = self.policy.lengths(state.policy_state, lengths_of(self.drafter))
+    # The last token is the target's own.
     room = jnp.where(state.ended, 0, state.remaining(self.max_length) - 1)
     return jnp.minimum(lengths, jnp.maximum(room, 0))
 
@@ -85,8 +80,7 @@ class Traits:
   """The declared facts about a drafter.
 
   Attributes:
-    independent: whether siblings are independent draws from one distribution. Otherwise
-      siblings are certain, or drawn without replacement.
+    independent: whether siblings are independent draws from one distribution.
     stops: when a draft ends before its tree does.
     resumes: whether the drafter can draft again after an iteration without a draft.
       Otherwise the batch does not draft again until all its present rows have ended.
@@ -111,14 +105,7 @@ class Traits:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-  """The size of a batch, for checks.
-
-  Attributes:
-    sampling: the adjustment of all distributions.
-    rows: rows of a batch.
-    input_length: tokens of a row's encoder input.
-    slots: cache slots of a row.
-  """
+  """The rows, input length, cache slots and sampling of a batch, for checks."""
 
   sampling: Sampling
   rows: int
@@ -130,8 +117,7 @@ class Drafter(abc.ABC):
   """A way to propose tokens: a frozen dataclass of its knobs.
 
   A drafter defines `tree` and `propose`; a drafter with networks or a state (any
-  pytree) also defines `networks`, `start` and `commit`. Everything else has a default.
-  `context` is how to decode, with the drafter's networks as functions.
+  pytree) also defines `networks`, `start` and `commit`.
   """
 
   traits: ClassVar[Traits] = Traits()
@@ -151,19 +137,14 @@ class Drafter(abc.ABC):
 
   @property
   def networks(self) -> Mapping[str, Any]:
-    """The networks beside the target, by name: {"draft": network}.
-
-    Parameters, checkpoints and shardings have the same names.
-    """
+    """The networks beside the target, by the names of their parameters."""
     return {}
 
   def derive(self, target: Any) -> Mapping[str, Callable[[Any], Any]]:
     """Returns hashable functions of the target's parameters, by name.
 
-    The results are computed once, before anything is compiled, and are parameters of
-    the decode with these names (`Net.derived`).
+    The results are computed once, before anything is compiled (`Net.derived`).
     """
-    del target
     return {}
 
   def start(
@@ -173,8 +154,7 @@ class Drafter(abc.ABC):
 
     Args:
       context: how to decode.
-      caches: the first caches of the drafter's networks, by name, without the last
-        token before the output.
+      caches: the networks' first caches, by name, without the last known token.
       source: the encoder's inputs of the rows, zero-padded; empty without an encoder.
     """
     del context, caches, source
@@ -188,9 +168,9 @@ class Drafter(abc.ABC):
     Args:
       context: how to decode.
       state: the decode's state, with the state of this drafter.
-      uniforms: independent draws from U[0, 1), L for each of C decisions. If draws are
-        coupled, the i-th belong to the i-th position after the known tokens, and the
-        argmax of `core.noise.perturbed` is likely the target's token.
+      uniforms: independent draws from U[0, 1), L for each of C decisions. Of coupled
+        draws the i-th belong to the i-th position after the known tokens
+        (`core.noise.perturbed`).
 
     Returns:
       The proposal, with exactly the distributions q that the tokens were drawn from,
@@ -206,15 +186,12 @@ class Drafter(abc.ABC):
   ) -> Any:
     """Returns the state after the target has verified the last proposal.
 
-    `drafter_state` is the state after `propose`, and `features` are the target's
-    features at each node of the tree.
+    `features` are the target's features at each node of the tree.
     """
-    del context, verdict, features
     return drafter_state
 
   def check(self, target: Any, batch: Batch | None = None) -> None:
     """Raises a ValueError if this drafter can't draft for a target network."""
-    del batch
     for name, network in self.networks.items():
       check_same_vocabulary(target, network, name)
 
@@ -239,7 +216,7 @@ def lengths_of(drafter: Drafter) -> tuple[int, ...]:
 class Policy(abc.ABC):
   """How many tokens each row drafts next: a frozen dataclass of its knobs.
 
-  The state of a policy is any pytree of arrays with a row for each row of the batch.
+  The state is any pytree of arrays with an entry for each row of the batch.
 
   Attributes:
     may_rest: whether `lengths` may be 0 in rows that are still decoded. If no row
@@ -258,19 +235,14 @@ class Policy(abc.ABC):
       before: the rows' state after earlier outputs; None before the first outputs.
       is_new: the rows that begin another output; None is every row.
     """
-    del rows, is_new
     return before
 
   @abc.abstractmethod
   def lengths(self, policy_state: Any, choices: tuple[int, ...]) -> Int[Array, "#B"]:
-    """Returns how many tokens each row drafts next, or one number for all rows.
-
-    `choices` are the draft lengths of different cost (`lengths_of`).
-    """
+    """Returns how many tokens each row drafts next, for `choices` of `lengths_of`."""
 
   def update(self, policy_state: Any, info: StepInfo) -> Any:
     """Returns the state after one more iteration of every row."""
-    del info
     return policy_state
 
 
@@ -278,8 +250,7 @@ class Policy(abc.ABC):
 class Observer(Protocol):
   """Records iterations, in arrays with a row for each output.
 
-  A decoder's observer (`Decoder.observer`) has two more methods, `check` and
-  `auxiliary`: see `contrib.online.rejections.KeepRejections`.
+  A decoder's also has `check` and `auxiliary` (`contrib.online.rejections`).
   """
 
   def start(self, rows: int, max_length: int) -> Any:

@@ -1,7 +1,7 @@
 """The decoder: networks, drafter, rule and policy put together, from inputs to outputs.
 
-The T5X models and `specdec_t5x.generate` share the decoder. Parameters are a mapping:
-"target", the names of the drafter's networks, and the names of derived arrays.
+Parameters are a mapping: "target", the names of the drafter's networks, and the names
+of derived arrays.
 
 Shapes: B inputs, R rows (the outputs of all inputs), E input length.
 """
@@ -21,7 +21,6 @@ from specdec_t5x.core.rules import rule_at
 from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.types import EndTokens, Rule
 from specdec_t5x.decoding import batching
-from specdec_t5x.decoding.batching import Request
 from specdec_t5x.decoding.contracts import (
   Context,
   Drafter,
@@ -40,8 +39,7 @@ from specdec_t5x.network.functional import Network
 from specdec_t5x.network.inputs import without_padding
 from specdec_t5x.network.net import block_widths, first_caches, nets_of
 
-# The fixed width of blocks: on GPUs and TPUs a product of eight rows costs as much as a
-# product of a single row.
+# On GPUs and TPUs a product of eight rows costs as much as a product of a single row.
 FIXED_WIDTH = 8
 
 
@@ -49,24 +47,19 @@ FIXED_WIDTH = 8
 class Decoder:
   """A target that decodes, plainly or with the help of a draft.
 
-  The outputs have the distribution that the rule guarantees, whatever the draft.
-
   Attributes:
     target: the network with the distribution of the outputs.
     drafter: proposes tokens; None is plain decoding, a token for each call.
     rule: accepts drafted tokens; in plain decoding a rule with equal outputs, which
       says whether draws are coupled.
     policy: decides how many tokens each row drafts next.
-    slots: rows that decode at once, over a whole batch; 0 is all rows. A row that ends
-      takes the next input.
+    slots: rows that decode at once; 0 is all rows. A row that ends takes the next
+      input.
     observer: records the iterations, for `contrib.online` to learn from.
-    same_bits: whether blocks of the target have a fixed width, as in plain decoding
-      with this setting; None leaves the choice to the platform and the batch size
-      (`is_fixed`).
+    same_bits: whether every block of the target has `FIXED_WIDTH` tokens, as in plain
+      decoding with this setting; None is the default of `is_fixed`.
     block: tokens of a call in plain decoding; only the first token counts. GAMMA + 1 is
-      the strict baseline: every call of the target has the shape of a call of
-      speculation, and both compute the same arithmetic on the same numbers, as far as
-      machine and compiler permit (docs/math.md, "The strict baseline").
+      the strict baseline (docs/math.md).
   """
 
   target: Network
@@ -79,52 +72,43 @@ class Decoder:
   block: int = 1
 
   def __post_init__(self):
-    if not is_whole(self.slots, 0):
-      fix = "{slots} is the number of rows that decode at once; 0 is the whole batch."
-      raise invalid("slots", "a whole number of at least 0", self.slots, fix)
     if not is_whole(self.block, 1) or (self.drafter and self.block > 1):
       fix = "1 is plain decoding, {gamma} + 1 the strict baseline of a speculative run."
       raise invalid("block", "a whole number of at least 1", self.block, fix)
-    self._check_same_bits()
-    if self.observer:
-      self.observer.check(self.target)
-    if self.drafter:
-      self._check_drafter(self.drafter)
-
-  def _check_same_bits(self) -> None:
-    """Raises a ValueError if blocks can't all have `FIXED_WIDTH` tokens."""
     if self.same_bits not in (None, True, False):
       raise invalid("same_bits", "True, False or None", self.same_bits)
     if self.same_bits and not self._fits_fixed_width:
-      shape = " as a tree" if self.drafter and not self.drafter.tree.is_chain else ""
       raise KnobError(
         "{same_bits}=True needs chains of at most {most} tokens, got {drafted} "
         "tokens{shape}: every call of the target scores {width} tokens. Lower {gamma}, "
         "or leave {same_bits} out.",
         most=FIXED_WIDTH - 1,
         drafted=self._drafted,
-        shape=shape,
+        shape="" if self._is_chain else " as a tree",
         width=FIXED_WIDTH,
       )
+    if self.observer:
+      self.observer.check(self.target)
+    if self.drafter:
+      self._check_drafter(self.drafter)
 
   def _check_drafter(self, drafter: Drafter) -> None:
     """Raises a ValueError if drafter, rule, policy and networks do not go together."""
     drafter.check(self.target)
-    tree, name = drafter.tree, type(self.rule).__name__
-    if not self.rule.takes_trees and not tree.is_chain:
+    kind, rule = type(drafter).__name__, type(self.rule).__name__
+    if not self.rule.takes_trees and not self._is_chain:
       raise KnobError(
-        "The rule {name} judges a single draft, got a {kind} that drafts a tree of "
-        "{size} nodes. Use 'traversal', 'recursive' or 'kseq' ({num_candidates}=1 "
+        "The rule {rule_kind} judges a single draft, got a {kind} that drafts a tree "
+        "of {size} nodes. Use 'traversal', 'recursive' or 'kseq' ({num_candidates}=1 "
         "drafts a chain).",
-        name=name,
-        kind=type(drafter).__name__,
-        size=tree.size,
+        rule_kind=rule,
+        kind=kind,
+        size=drafter.tree.size,
       )
     if self.rule.needs_independent and not drafter.traits.independent:
       raise ValueError(
-        f"The rule {name} needs independent drafts, got a {type(drafter).__name__} "
-        "with tokens that are certain or drawn without replacement. Use 'traversal' or "
-        "'recursive'."
+        f"The rule {rule} needs independent drafts, got a {kind} with tokens that are "
+        "certain or drawn without replacement. Use 'traversal' or 'recursive'."
       )
     if isinstance(self.policy, CostAware):
       self.policy.check(lengths_of(drafter))
@@ -142,9 +126,12 @@ class Decoder:
     return self.drafter.tree.size if self.drafter else self.block - 1
 
   @property
+  def _is_chain(self) -> bool:
+    return self.drafter is None or self.drafter.tree.is_chain
+
+  @property
   def _fits_fixed_width(self) -> bool:
-    is_chain = self.drafter is None or self.drafter.tree.is_chain
-    return is_chain and self._drafted < FIXED_WIDTH
+    return self._is_chain and self._drafted < FIXED_WIDTH
 
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling, Sampling]:
     """Returns the rule, how tokens are drawn, and the adjustment of p for the rule."""
@@ -163,15 +150,14 @@ class Decoder:
     """
     if self.same_bits is not None:
       return self.same_bits
-    is_cheap = min(rows, self.slots or rows) == 1
-    is_cheap = is_cheap and not platforms.wide_blocks_cost_more()
-    return is_cheap and self._fits_fixed_width
+    is_one = min(rows, self.slots or rows) == 1
+    return is_one and self._fits_fixed_width and not platforms.wide_blocks_cost_more()
 
   def check(self, sampling: Sampling, max_length: int, num_decodes: int) -> None:
     """Raises a ValueError if these settings do not go together."""
     if self.observer:
       self.observer.check(self.target, num_decodes)
-    certified.is_used(self.target.config, self._reads_argmaxes(sampling))
+    self.derive(sampling)  # Arrays that can't be derived are refused here, too.
     # Without a chosen length, only as many tokens are drafted as can count.
     chosen = getattr(self.drafter, "gamma", getattr(self.drafter, "shape", 0))
     if self.drafter and chosen is not None and self.drafter.depth >= max_length:
@@ -187,15 +173,10 @@ class Decoder:
   def derive(
     self, sampling: Sampling, name: str = "target"
   ) -> dict[str, Callable[[Any], Any]]:
-    """Returns functions of a named network's parameters that the decode needs.
-
-    Raises:
-      ValueError: if settings ask for arrays that can't be derived.
-    """
+    """Returns functions of a named network's parameters that the decode needs."""
     if name != "target":
       # The levels of a tree are blocks of several tokens: XLA scores them.
-      is_chain = self.drafter.tree.is_chain
-      return draft_step.derived(name, self.networks[name]) if is_chain else {}
+      return draft_step.derived(name, self.networks[name]) if self._is_chain else {}
     made = dict(self.drafter.derive(self.target)) if self.drafter else {}
     if certified.is_used(self.target.config, self._reads_argmaxes(sampling)):
       made[certified.NAME] = certified.screen
@@ -225,34 +206,25 @@ class Decoder:
       is_wanted: marks the inputs to decode; by default every input.
       policy_state: the policy's state at the end of the batch before, to go on from.
     """
+    rows, per_input = keys.shape[0], keys.shape[0] // inputs.shape[0]
+    slots = min(rows, self.slots or rows)
     if is_wanted is None:
       is_wanted = jnp.ones(len(inputs), bool)
-    request = Request(inputs, keys, is_wanted, policy_state)
-    make_context = functools.partial(
-      self.context, params, sampling=sampling, max_length=max_length, eos_id=eos_id
-    )
-
-    def run(request, ctx, state, queue=None):
-      rows = state.lengths.shape[0]
-      before = jax.tree.map(lambda x: x[:rows], request.policy_state)
-      state = state.replace(policy_state=self.policy.start(rows, before))
-      return generate(ctx, state, queue=queue, observe=self.observer)
-
-    def decode_part(request, slots):
-      # As many inputs are encoded at once as there are rows.
-      ctx = make_context(-(-slots // request.per_input) * request.per_input)
-      state = batching.blank(functools.partial(self.encode, ctx), request, slots)
+    ctx = self.context(params, slots, sampling, max_length, eos_id)
+    queue = None
+    if slots == rows:
+      state = self.encode(ctx, inputs, keys)
+      is_filler = ~jnp.repeat(is_wanted, per_input)
+      state = state.replace(ended=state.ended | is_filler)
+    else:
+      encode = functools.partial(self.encode, ctx)
+      state = batching.blank(encode, inputs, keys, slots)
       # The caches are copied into rows, and need no room for outputs.
       encode = functools.partial(self.encode, dataclasses.replace(ctx, room=0))
-      queue = batching.queue_of(encode, request, state, max_length)
-      return run(request, ctx, state, queue)
-
-    if 0 < self.slots < keys.shape[0]:
-      return batching.by_shard(decode_part, request, self.slots)
-    ctx = make_context(keys.shape[0])
-    state = self.encode(ctx, inputs, keys)
-    is_filler = ~jnp.repeat(is_wanted, request.per_input)
-    return run(request, ctx, state.replace(ended=state.ended | is_filler))
+      queue = batching.queue_of(encode, inputs, keys, is_wanted, state, max_length)
+    before = jax.tree.map(lambda x: x[:slots], policy_state)
+    state = state.replace(policy_state=self.policy.start(slots, before))
+    return generate(ctx, state, queue=queue, observe=self.observer)
 
   def context(
     self,
@@ -305,16 +277,11 @@ class Decoder:
       source = without_padding(inputs[:, :0] if is_prompt else inputs)
       source = jnp.repeat(source, per_input, axis=0)
       drafter_state = self.drafter.start(ctx, caches, source)
-    return initial_state(
-      target_cache,
-      drafter_state,
-      keys,
-      ctx.max_length,
-      self._drafted,
-      prompts,
-      policy_state=self.policy.start(rows),
-      observed=self.observer and self.observer.start(rows, ctx.max_length),
+    state = initial_state(
+      target_cache, drafter_state, keys, ctx.max_length, self._drafted, prompts
     )
+    observed = self.observer and self.observer.start(rows, ctx.max_length)
+    return state.replace(policy_state=self.policy.start(rows), observed=observed)
 
 
 def widths_of(drafter: Drafter | None, policy: Policy) -> tuple[int, ...]:

@@ -8,8 +8,8 @@ known token and the draft. An iteration then emits, in this order:
   or a bonus token  `Verdict.next_token` after a fully accepted draft
   nothing more      after an accepted end token, or when the output is full
 
-An iteration without a draft (`plain_step`) emits the target's own token. Plain decoding
-consists of such iterations, and a policy may rest with such iterations.
+An iteration without a draft (`plain_step`) emits the target's own token, in plain
+decoding and where a policy rests.
 
 Shapes: B rows, G drafted nodes, N = G + 1, D the tree's depth, K = D + 1, V vocabulary,
 C decisions, L uniforms a decision.
@@ -19,12 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.distributions import (
-  acceptance_mass,
-  argmax,
-  certain_log_prob,
-  draw,
-)
+from specdec_t5x.core.distributions import argmax, certain_log_prob, draw
 from specdec_t5x.core.rules.token import drafted_probs
 from specdec_t5x.core.types import (
   Cache,
@@ -61,11 +56,8 @@ def generate(
     state: where to start.
     loop: `jax.lax.while_loop`, or an equivalent that can be watched.
     queue: further inputs for ended rows, or None.
-    observe: records the iterations, in `Decoded.observed`.
+    observe: records the iterations, from `state.observed` on.
   """
-  if observe and state.observed is None:
-    record = observe.start(state.lengths.shape[0], ctx.max_length)
-    state = state.replace(observed=record)
 
   # A row that has ended waits if the queue has to store an output or give an input.
   def waits(carry):
@@ -84,13 +76,7 @@ def generate(
   def rests(carry):
     return can_iterate(carry) & _rests(ctx, carry[0])
 
-  def speculate(carry):
-    return advance(carry, step)
-
-  def rest(carry):
-    return advance(carry, plain_step)
-
-  def advance(carry, iterate):
+  def advance(iterate, carry):
     before, queue = carry
     state, iteration = iterate(ctx, before)
     if observe:
@@ -98,19 +84,25 @@ def generate(
       state = state.replace(observed=record)
     return state, queue
 
+  def speculate(carry):
+    return advance(step, carry)
+
+  def rest(carry):
+    return advance(plain_step, carry)
+
   def take_turn(carry):
-    if carry[1] is not None:
-      carry = refill(carry[0], carry[1], ctx.policy)
+    if queue is not None:
+      carry = refill(*carry, ctx.policy)
     if ctx.drafter is None:
       return loop(can_iterate, rest, carry)
     if not ctx.policy.may_rest:
       return loop(can_iterate, speculate, carry)
     return loop(rests, rest, loop(drafts, speculate, carry))
 
-  state, queue = loop(is_unfinished, take_turn, (state, queue))
+  state, outputs = loop(is_unfinished, take_turn, (state, queue))
   if queue is None:
     return state.decoded(ctx.max_length)
-  return queue.decoded(state.policy_state)
+  return outputs.decoded(state.policy_state)
 
 
 def _rests(ctx: Context, state: DecodeState) -> Bool[Array, ""]:
@@ -127,11 +119,9 @@ def step(
 ) -> tuple[DecodeState, Iteration]:
   """Runs one iteration: draft, score, verify, commit.
 
-  Live rows gain the accepted tokens and a recovered or bonus token. `uniforms` are
-  independent draws from U[0, 1), by default those of the state's keys.
+  `uniforms` are independent draws from U[0, 1), by default those of the state's keys.
   """
-  if uniforms is None:
-    uniforms = draws(ctx, state)
+  uniforms = draws(ctx, state) if uniforms is None else uniforms
   state, proposal = draft(ctx, state, uniforms)
   state, logits, features = score(ctx, state, proposal)
   iteration = verify(ctx, proposal, logits, uniforms)
@@ -141,8 +131,8 @@ def step(
 def plain_step(ctx: Context, state: DecodeState) -> tuple[DecodeState, Iteration]:
   """Extends every live row by the target's own token.
 
-  The token has the draw of the token after an empty draft. A row that does not draft
-  gets the same sample whether or not other rows draft.
+  The draw is that of the token after an empty draft: a row that does not draft gets the
+  same sample whether or not other rows draft.
   """
   rows, last, live = jnp.arange(state.lengths.size), state.last_tokens(), ~state.ended
   cache = state.target_cache.at(state.lengths - 1)
@@ -186,8 +176,7 @@ def _next_token(ctx, state, logits):
 def draws(ctx: Context, state: DecodeState) -> Float[Array, "B C L"]:
   """Returns the uniforms of an iteration: the drafter's, then the rule's.
 
-  Coupled draws belong to places of the output: the i-th draw of the drafter, and of
-  the rule, is the draw of the i-th place to come.
+  The i-th coupled draw, of the drafter and of the rule, is that of the i-th next place.
   """
   if not ctx.sampling.coupled:
     return state.uniforms(decisions(ctx.drafter))
@@ -210,8 +199,7 @@ def draft(
 def limit(proposal: Proposal, lengths: Int[Array, "B"], eos_id: EndTokens) -> Proposal:
   """Returns the proposal with at most `lengths` tokens, and no token after an end."""
   tree = proposal.tree
-  depths = jnp.broadcast_to(tree.depths, (lengths.size, tree.size + 1))[:, 1:]
-  may_count = proposal.is_valid & (depths <= lengths[:, None])
+  may_count = proposal.is_valid & (tree.depths[..., 1:] <= lengths[:, None])
   # A node counts if it and its ancestors may count, and no ancestor is an end.
   ends = jnp.pad(is_end(proposal.tokens, eos_id), ((0, 0), (1, 0)))
   drops = jnp.pad(~may_count, ((0, 0), (1, 0)))
@@ -227,14 +215,13 @@ def score(ctx: Context, state: DecodeState, proposal: Proposal):
   """
   # The last known token heads the block: the target has not read this token.
   cache, last = state.target_cache.at(state.lengths - 1), state.last_tokens()
-  extend, widths = ctx.target.extend, ctx.widths
-  if proposal.tree.is_chain and widths:
+  if ctx.widths:
     # No rule reads a position after `num_valid`.
-    chosen = narrowest(widths, proposal.num_valid)
+    chosen = narrowest(ctx.widths, proposal.num_valid)
     block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
-    scored = extend_narrowly(extend, cache, block, widths, chosen)
+    scored = extend_narrowly(ctx.target.extend, cache, block, ctx.widths, chosen)
   else:
-    scored = score_tree(extend, cache, last, proposal)
+    scored = score_tree(ctx.target.extend, cache, last, proposal)
   logits, features, cache = scored
   return state.replace(target_cache=cache), logits, features
 
@@ -263,9 +250,8 @@ def verify(
   uniforms: Float[Array, "B C L"],
 ) -> Iteration:
   """Decides by the rule about the accepted tokens and the token after them."""
-  target_probs = logits
-  if ctx.rule.reads == "probs":
-    target_probs = ctx.adjust(logits, ctx.rule_sampling)
+  reads_probs = ctx.rule.reads == "probs"
+  target_probs = ctx.adjust(logits, ctx.rule_sampling) if reads_probs else logits
   rule_draws = uniforms[:, decisions_of(ctx.drafter) :]
   verdict = ctx.rule.verify(target_probs, proposal, rule_draws)
   return Iteration(logits, None, proposal, target_probs, verdict, uniforms)
@@ -303,7 +289,6 @@ def commit(
 def is_cut(proposal, verdict) -> Bool[Array, "B"]:
   """Returns the rows in which a drafted token was rejected."""
   parents = jnp.asarray(proposal.tree.parents)
-  parents = jnp.broadcast_to(parents, proposal.tokens.shape)
   return ((parents == verdict.last[:, None]) & proposal.is_valid).any(axis=1)
 
 
@@ -314,11 +299,10 @@ def _emitted_tokens(ctx, state, iteration):
   path = proposal.tree.path(verdict.last)
   places = jnp.arange(path.shape[1])
   drafted = jnp.take_along_axis(proposal.tokens, path[:, 1:] - 1, axis=1)
-  tokens = jnp.where(
-    places < accepted[:, None],
-    jnp.pad(drafted, ((0, 0), (0, 1))),
-    verdict.next_token[:, None],
-  ).astype(jnp.int32)
+  drafted = jnp.pad(drafted, ((0, 0), (0, 1)))
+  is_accepted = places < accepted[:, None]
+  next_token = verdict.next_token.astype(jnp.int32)
+  tokens = jnp.where(is_accepted, drafted, next_token[:, None])
   # No recovered or bonus token follows an accepted end of sequence.
   ends = is_end(tokens, ctx.eos_id) & (places <= accepted[:, None])
   emitted = jnp.where(ends.any(axis=1), ends.argmax(axis=1) + 1, accepted + 1)
@@ -352,10 +336,7 @@ def _counts(ctx, state, iteration, tokens, emitted) -> StepInfo:
 
 
 def _mass(ctx, target_probs, proposal, accepted, tried) -> Float[Array, "B"]:
-  """Returns the sum of min(p, q) over the tried tokens of a chain; 0 for trees.
-
-  The sum is NaN if any draft distribution contained NaN.
-  """
+  """Returns the sum of min(p, q) over a chain's tried tokens; NaN if q has NaN."""
   # The certain token of a distribution with NaN is -1.
   no_probs = proposal.tokens < 0
   if ctx.rule.reads == "argmax":
@@ -364,7 +345,7 @@ def _mass(ctx, target_probs, proposal, accepted, tried) -> Float[Array, "B"]:
     if proposal.draft_probs is None:
       beta = drafted_probs(target_probs, proposal)
     else:
-      beta = acceptance_mass(target_probs[:, :-1], proposal.draft_probs)
+      beta = jnp.minimum(target_probs[:, :-1], proposal.draft_probs).sum(axis=-1)
     is_tried = jnp.arange(proposal.tree.size) < tried[:, None]
     mass = jnp.where(is_tried, beta, 0.0).sum(axis=1)
   else:

@@ -11,7 +11,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.knobs import is_finite, is_probability, is_whole
 from specdec_t5x.decoding.contracts import Policy
@@ -23,8 +23,8 @@ class Fixed(Policy):
   """Drafts the same number of tokens in every row and iteration.
 
   Attributes:
-    length: the number of tokens; None is the drafter's longest draft. Programs that
-      time drafts of several lengths pass a traced integer.
+    length: the number of tokens, also as a traced integer; None is the drafter's
+      longest draft.
   """
 
   length: int | Int[Array, ""] | None = None
@@ -50,12 +50,7 @@ class Fixed(Policy):
 
 @flax.struct.dataclass
 class Counts:
-  """The outcome of a row's drafts so far; old counts decay.
-
-  Attributes:
-    accepted: accepted drafted tokens.
-    tried: the accepted tokens and the first rejected token of each draft.
-  """
+  """The accepted and the tried tokens of a row so far; old counts decay."""
 
   accepted: Float[Array, "B"]
   tried: Float[Array, "B"]
@@ -74,8 +69,7 @@ class CostAware(Policy):
 
     (prior_alpha prior_weight + accepted) / (prior_weight + tried),
 
-  over the rows of the batch and their earlier outputs. The decode is plain if no length
-  is expected to gain a fifth at `prior_alpha`, encoders included.
+  over the rows of the batch and their earlier outputs.
 
   Attributes:
     seconds: time of an iteration for each draft length, the first without a draft;
@@ -83,8 +77,7 @@ class CostAware(Policy):
     prior_alpha: the estimate before the first draft.
     prior_weight: number of tried tokens that the prior counts for.
     decay: factor of old counts per iteration, so drafting is tried again in time.
-    by_row: whether rows have different lengths, by their own drafts alone; otherwise
-      all rows have the best length for the batch.
+    by_row: whether each row has a length by its own drafts, not the batch's best.
     prepare: seconds from inputs to the first iteration per token of an output, without
       a drafter and with the drafter.
     is_kept: whether an earlier process measured the times.
@@ -105,8 +98,7 @@ class CostAware(Policy):
     object.__setattr__(self, "prepare", tuple(self.prepare))
     if not all(is_finite(each) and each > 0 for each in self.seconds):
       raise ValueError(f"CostAware.seconds must be above 0, got {self.seconds}.")
-    are_times = all(is_finite(each) and each >= 0 for each in self.prepare)
-    if len(self.prepare) != 2 or not are_times:
+    if len(self.prepare) != 2 or not all(map(is_finite, self.prepare)):
       raise ValueError(
         "CostAware.prepare must be two times of at least 0, without and with the "
         f"drafter, got {self.prepare}. Leave prepare out to measure the times."
@@ -131,29 +123,24 @@ class CostAware(Policy):
         f"got {len(self.seconds)}. Leave seconds out to measure the times."
       )
 
-  def start(
-    self,
-    rows: int,
-    before: Counts | None = None,
-    is_new: Bool[Array, "B"] | None = None,
-  ) -> Counts:
+  def start(self, rows: int, before: Counts | None = None, is_new=None) -> Counts:
     """Keeps the estimates of earlier outputs; per-row estimates restart at 0."""
-    fresh = Counts(jnp.zeros(rows), jnp.zeros(rows))
-    if before is None or (self.by_row and is_new is None):
-      return fresh
-    if not self.by_row:
+    if before is not None and not self.by_row:
       return before
+    fresh = Counts(jnp.zeros(rows), jnp.zeros(rows))
+    if before is None or is_new is None:
+      return fresh
     return jax.tree.map(lambda *x: jnp.where(is_new, *x), fresh, before)
 
   def lengths(self, policy_state: Counts, choices: tuple[int, ...]) -> Int[Array, "#B"]:
     """Returns the best lengths; the longest if nothing was measured."""
     if not self.seconds:
       return jnp.full(1, choices[-1], jnp.int32)
-    accepted, tried = policy_state.accepted, policy_state.tried
+    counts = policy_state
     if not self.by_row:
-      accepted, tried = accepted.sum(keepdims=True), tried.sum(keepdims=True)
-    accepted = self.prior_alpha * self.prior_weight + accepted
-    alpha = accepted / (self.prior_weight + tried)
+      counts = jax.tree.map(lambda x: x.sum(keepdims=True), counts)
+    accepted = self.prior_alpha * self.prior_weight + counts.accepted
+    alpha = accepted / (self.prior_weight + counts.tried)
     powers = alpha[:, None] ** jnp.arange(choices[-1] + 1)
     tokens = jnp.cumsum(powers, axis=-1)[:, np.array(choices)]
     best = jnp.argmax(tokens / jnp.array(self.seconds), axis=-1)

@@ -1,7 +1,7 @@
 """The state, the counts and the result of a decode.
 
-Shapes: B rows (batch x num_decodes), T output length, G gamma, N = G + 1, S sequence
-buffer, V vocabulary, C decisions, L uniforms a decision.
+Shapes: B rows, T output length, N nodes of a draft's tree, S sequence buffer, V
+vocabulary, C decisions, L uniforms a decision.
 """
 
 import functools
@@ -31,8 +31,7 @@ class StepInfo:
     target_calls: 1 in live rows.
     drafted: counting drafted tokens.
     accepted: drafted tokens that entered the output.
-    acceptance_positions: drafted tokens that were tried: accepted tokens, and the
-      first rejected token of a draft.
+    acceptance_positions: tried tokens: accepted tokens, and a draft's first rejected.
     acceptance_mass: sum of beta = sum_x min(p(x), q(x)) over the tried positions of a
       chain; 0 for other trees.
     emitted: new tokens of the row.
@@ -60,8 +59,7 @@ class DecodeState:
   """The state of a batch of decodes between two iterations.
 
   Attributes:
-    sequences: the start token, the prompt if there is one, then the output; zeros
-      beyond each row's length.
+    sequences: the start token, the prompt, then the output; zeros beyond each length.
     starts: index of the first output token in each row's sequence.
     lengths: number of known tokens of each row, the start token included.
     ended: marks finished rows: EOS produced, or max_length reached.
@@ -90,20 +88,14 @@ class DecodeState:
 
   def uniforms(self, count: int) -> Float[Array, "B count L"]:
     """Returns each row's independent draws from U[0, 1) for `count` decisions."""
-
-    def draw(key, iteration):
-      return unit_uniforms(jax.random.fold_in(key, iteration), (count, LEVELS))
-
-    return jax.vmap(draw)(self.keys, self.iteration)
+    keys = jax.vmap(jax.random.fold_in)(self.keys, self.iteration)
+    return jax.vmap(lambda key: unit_uniforms(key, (count, LEVELS)))(keys)
 
   def uniforms_of_places(self, count: int) -> Float[Array, "B count L"]:
     """Returns uniforms that depend on each of the next `count` positions alone."""
-
-    def draw(key, place):
-      return unit_uniforms(jax.random.fold_in(key, place), (LEVELS,))
-
     places = self.lengths[:, None] + jnp.arange(count)
-    return jax.vmap(jax.vmap(draw, (None, 0)))(self.keys, places)
+    keys = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(self.keys, places)
+    return jax.vmap(jax.vmap(lambda key: unit_uniforms(key, (LEVELS,))))(keys)
 
   def last_tokens(self) -> Int[Array, "B"]:
     """Returns each row's last known token."""
@@ -128,8 +120,8 @@ class Iteration:
   Attributes:
     logits: the target's logits after each node; after the last token without a draft.
     info: the counts; None until the iteration is committed.
-    proposal: the draft, cut to the tokens that can count; None without a draft, as the
-      attributes below.
+    proposal: the draft, cut to the tokens that can count. Without a draft, `proposal`
+      and the attributes below are None.
     target_probs: p after each node; the logits if the rule reads no distributions.
     verdict: the accepted path and the next token.
     uniforms: the draws of all decisions: the drafter's, then the rule's.
@@ -159,11 +151,6 @@ class Decoded:
   observed: Any = None
   policy_state: Any = None
 
-  @property
-  def scores(self) -> Float[Array, "B"]:
-    """Log-probabilities of the outputs under the target's adjusted distribution."""
-    return self.statistics.log_prob
-
 
 def initial_state(
   target_cache: Cache,
@@ -172,21 +159,11 @@ def initial_state(
   max_length: int,
   gamma: int,
   prompts: Int[Array, "I P"] | None = None,
-  *,
-  policy_state: Any = None,
-  observed: Any = None,
 ) -> DecodeState:
   """Returns the state of B rows with the start token and prompts.
 
-  Args:
-    target_cache: the target's cache, without the last tokens of the rows.
-    drafter_state: the drafter's first state; None in plain decoding.
-    keys: random keys of the rows.
-    max_length: the most tokens of the output.
-    gamma: drafted tokens of an iteration, of all candidates together.
-    prompts: padded tokens before the outputs, of B / I rows each; None is no prompt.
-    policy_state: the policy's first state.
-    observed: an observer's first record.
+  The cache lacks the last tokens of the rows. `gamma` is the number of drafted tokens
+  of an iteration. `prompts` are padded tokens before the outputs of B / I rows each.
   """
   rows = keys.shape[0]
   prompts = jnp.zeros((1, 0), jnp.int32) if prompts is None else prompts
@@ -211,29 +188,22 @@ def initial_state(
     statistics=jax.tree.map(by_row, StepInfo.zeros(rows)),
     target_cache=target_cache,
     drafter_state=drafter_state,
-    policy_state=policy_state,
+    policy_state=None,
     has_rested=by_row(jnp.zeros(rows, bool)),
-    observed=observed,
   )
 
 
 def unit_uniforms(
   key: Key[Array, ""], shape: tuple[int, ...]
 ) -> Float[Array, "*shape"]:
-  """Returns draws from U[0, 1) on the grid of 2^-24, float32's finest grid below 1.
-
-  The grid of `jax.random.uniform` is 2^-23. The key is consumed.
-  """
+  """Returns draws from U[0, 1) on the grid of 2^-24, float32's finest grid below 1."""
   return (jax.random.bits(key, shape, jnp.uint32) >> 8).astype(jnp.float32) * 2.0**-24
 
 
 def write_rows(rows: Array, new: Array, at: Int[Array, "B"]) -> Array:
   """Returns rows with new entries at one place per row."""
-
-  def write_row(row, new, at):
-    return jax.lax.dynamic_update_slice_in_dim(row, new, at, 0)
-
-  return jax.vmap(write_row)(rows, new, at)
+  write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=0)
+  return jax.vmap(write)(rows, new, at)
 
 
 def num_slots(max_length: int, gamma: int) -> int:
@@ -249,8 +219,6 @@ def keys_at(key: Key[Array, ""], numbers: Int[Array, "rows"]) -> Key[Array, "row
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def row_keys(
-  key: Key[Array, ""], rows: int, first: int | Int[Array, ""] = 0
-) -> Key[Array, "rows"]:
-  """Returns the keys of rows `first`, first + 1, ...; a key depends on its number."""
-  return keys_at(key, first + jnp.arange(rows))
+def row_keys(key: Key[Array, ""], rows: int) -> Key[Array, "rows"]:
+  """Returns the keys of the rows 0, 1, ..; a key depends on the row's number."""
+  return keys_at(key, jnp.arange(rows))

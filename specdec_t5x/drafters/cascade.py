@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.knobs import KnobError, knob, one_of
+from specdec_t5x.core.knobs import Check, KnobError, knob
 from specdec_t5x.core.rules import rule_at
 from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.tree import Tree, chain
@@ -47,8 +47,6 @@ from specdec_t5x.decoding.state import DecodeState, write_rows
 from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob
 from specdec_t5x.drafters.of_target import OfTarget
 from specdec_t5x.network.net import Net
-
-WINDOWS = ("fixed", "flush")
 
 
 @flax.struct.dataclass
@@ -107,7 +105,12 @@ class Cascade(ChainDrafter):
   network: Any
   drafter: Drafter
   gamma: int | None = gamma_knob()
-  window: str = knob("fixed", one_of(WINDOWS), "when a window ends", "WINDOW")
+  window: str = knob(
+    "fixed",
+    Check("one of ('fixed', 'flush')", lambda value: value in ("fixed", "flush")),
+    "when a window ends",
+    "WINDOW",
+  )
   rule: Rule = dataclasses.field(default_factory=Token)
 
   def __post_init__(self):
@@ -332,20 +335,14 @@ def _reading_before(
     text = write_rows(sequences, block, index)
     tokens = jnp.take_along_axis(text, window, axis=1)
     logits, features, cache = extend(cache.at(start), tokens)
+
+    def cut(row, first):
+      return jax.lax.dynamic_slice_in_dim(row, first, size)
+
     # If fewer than `more` tokens are known, the last slots hold garbage, which later
     # calls overwrite.
-    first = index - start
-    logits = _cut(logits, first, size)
-    features = _cut(features, first, size)
+    logits = jax.vmap(cut)(logits, index - start)
+    features = jax.vmap(cut)(features, index - start)
     return logits, features, cache.at(index + size)
 
   return read
-
-
-def _cut(rows: Array, at: Int[Array, "B"], size: int) -> Array:
-  """Returns `size` entries of each row, starting at index `at` of the row."""
-
-  def cut(row, at):
-    return jax.lax.dynamic_slice_in_dim(row, at, size)
-
-  return jax.vmap(cut)(rows, at)

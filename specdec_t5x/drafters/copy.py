@@ -47,14 +47,12 @@ class Copy(ChainDrafter):
 
   def start(self, context, caches, source) -> Int[Array, "B E"]:
     """Returns the encoder's input, a source of copies."""
-    del context, caches
     return source
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Int[Array, "B E"]]:
     """Copies tokens, without uniforms; see `decoding.contracts.Drafter`."""
-    del context, uniforms
     source = state.drafter_state
     lengths = state.lengths
     is_output = jnp.arange(state.sequences.shape[1]) < lengths[:, None]

@@ -71,7 +71,6 @@ class EagleDraft(LayerDraft, Stepwise):
 
   def start(self, context, caches, source) -> LayerState:
     """Returns an empty cache and zero features, as the target was not called yet."""
-    del caches
     rows, size = source.shape[0], self.tree.size + 1
     # A block of known positions may overrun the output.
     slots = num_slots(context.max_length, 2 * size)

@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.knobs import KnobError
 from specdec_t5x.core.tree import Tree, chain
+from specdec_t5x.core.tree_per_row import TreePerRow
 from specdec_t5x.core.types import Cache, Proposal, Verdict
 from specdec_t5x.decoding.contracts import Batch, Context, Drafter, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState, num_slots
@@ -125,10 +126,12 @@ class LayerDraft(Drafter):
     features: Float[Array, "B N D"],
   ) -> LayerState:
     """Returns the state with the target's features along the accepted path."""
-    del context
     width = drafter_state.features.shape[1]
-    features = features_along(drafter_state.tree, verdict, features, width)
-    return drafter_state.replace(features=features)
+    # Entries beyond the path are arbitrary.
+    path = drafter_state.tree.path(verdict.last)[:, :width]
+    path = jnp.pad(path, ((0, 0), (0, width - path.shape[1])))
+    features = jnp.take_along_axis(features, path[..., None], axis=1)
+    return drafter_state.replace(features=features.astype(jnp.float32))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,12 +202,6 @@ class Headed(Drafter):
     super().check(target, batch)
     check_width(target, self.network)
 
-  def first_tree(self, rows: int) -> Tree:
-    """Returns a placeholder tree for the time before the first proposal."""
-    if not isinstance(self.shape, RowTrees):
-      return self.tree
-    return Tree(jnp.zeros((rows, self.shape.nodes), jnp.int32))
-
   def proposal(
     self,
     context: Context,
@@ -249,7 +246,6 @@ class HeadDraft(Headed):
 
   def start(self, context, caches, source) -> HeadState:
     """Returns a state without a feature, as the target was not called yet."""
-    del context, caches
     rows = source.shape[0]
     feature = jnp.zeros((rows, self.network.config.emb_dim))
     return HeadState(feature, jnp.zeros(rows, bool), source)
@@ -272,7 +268,6 @@ class HeadDraft(Headed):
     features: Float[Array, "B N D"],
   ) -> HeadState:
     """Returns the state with the feature of the last accepted node."""
-    del context
     feature = jnp.take_along_axis(features, verdict.last[:, None, None], axis=1)[:, 0]
     return drafter_state.replace(
       feature=feature.astype(jnp.float32), is_known=jnp.ones(len(feature), bool)
@@ -296,42 +291,38 @@ class ParallelDraft(LayerDraft, Headed):
 
   def start(self, context, caches, source) -> ParallelState:
     """Returns an empty cache and zero features, as the target was not called yet."""
-    del caches
     cfg = self.network.config
     rows = source.shape[0]
     # The masks of the last block may overrun the output.
     slots = num_slots(context.max_length, 2 * cfg.count)
     cache = self.network.empty_cache(rows, slots)
     features = jnp.zeros((rows, cfg.count + 1, cfg.emb_dim))
-    return ParallelState(cache, features, self.first_tree(rows), source)
+    tree = self.tree
+    if isinstance(self.shape, RowTrees):  # A placeholder until the first proposal.
+      tree = TreePerRow(jnp.zeros((rows, tree.size), jnp.int32))
+    return ParallelState(cache, features, tree, source)
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, ParallelState]:
     """Drafts all nodes, with no valid node before the target's first call."""
-    features, cache = self._read(context, state)
-    proposal = self.proposal(context, state, uniforms, features)
-    drafter_state = state.drafter_state.replace(cache=cache, tree=proposal.tree)
-    return self.without_early_drafts(state, proposal), drafter_state
-
-  def _read(self, context, state):
-    """Returns the features of drafted positions, and the cache of known positions."""
-    cache = state.drafter_state.cache
-    features = state.drafter_state.features
+    drafter_state = state.drafter_state
+    cache = drafter_state.cache
     # The entry of output position i combines the target's feature at i and the next
     # token.
-    embedded = self.next_embedded(context, state)
-    num_new = state.lengths - state.starts - cache.index
-    return apply_draft(
+    features, cache = apply_draft(
       self.network,
       context,
       "extend",
       cache,
-      features,
-      embedded,
-      num_new,
+      drafter_state.features,
+      self.next_embedded(context, state),
+      state.lengths - state.starts - cache.index,
       state.target_cache,
     )
+    proposal = self.proposal(context, state, uniforms, features)
+    drafter_state = drafter_state.replace(cache=cache, tree=proposal.tree)
+    return self.without_early_drafts(state, proposal), drafter_state
 
 
 def apply_draft(network: Any, context: Context, method: str, *args: Any) -> Any:
@@ -350,18 +341,6 @@ def draft_logits(network: Any, context: Context, features: Float[Array, "*B D"])
     logits = apply_draft(network, context, "logits", features)
     return resized(logits, context.target.vocab_size)
   return context.target.logits(features)
-
-
-def features_along(
-  tree: Tree, verdict: Verdict, features: Float[Array, "B N D"], width: int
-) -> Float[Array, "B K D"]:
-  """Returns the features of the accepted path's nodes, the root first, K = `width`.
-
-  Entries beyond the path are arbitrary.
-  """
-  path = tree.path(verdict.last)[:, :width]
-  path = jnp.pad(path, ((0, 0), (0, width - path.shape[1])))
-  return jnp.take_along_axis(features, path[..., None], axis=1).astype(jnp.float32)
 
 
 def check_width(target: Any, heads: Any) -> None:

@@ -53,7 +53,6 @@ class OfTarget(Stepwise):
 
   def check(self, target: Any, batch: Batch | None = None) -> None:
     """Raises a ValueError if the target lacks a sublayer of `skip`."""
-    del batch
     sublayers = getattr(target, "sublayers", ())
     unknown = [name for name in self.skip if name not in sublayers]
     if unknown:

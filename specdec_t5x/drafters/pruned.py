@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.knobs import check_knobs, finite, knob, whole
 from specdec_t5x.core.noise import perturbed
-from specdec_t5x.core.tree import Tree
+from specdec_t5x.core.tree_per_row import TreePerRow
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.contracts import Context
 from specdec_t5x.decoding.state import DecodeState
@@ -113,7 +113,10 @@ class Pruned(RowTrees):
     logits = perturbed(
       logits[:, :count], context.sampling, uniforms[:, :count], context.adjust
     )
-    text = text_of(state, source)
+    is_known = jnp.arange(state.sequences.shape[1]) < state.lengths[:, None]
+    # The start token, which is 0 too, separates input and output.
+    output = jnp.where(is_known, state.sequences, 0)
+    text = jnp.concatenate([source, output], axis=1)
     if self.table is None:
       last = state.last_tokens()[:, None]
       return self.grow(logits, last, state.lengths, text)
@@ -192,15 +195,7 @@ class Pruned(RowTrees):
     parents = jnp.take_along_axis(parents, best, axis=1)
     # The parent's number in the tree is the rank among the best nodes, counted from 1.
     tree_parents = (best[:, :, None] <= parents[:, None, :]).sum(axis=1)
-    return Proposal(tokens, None, jnp.isfinite(scores), Tree(tree_parents))
-
-
-def text_of(state: DecodeState, source: Int[Array, "B E"]) -> Int[Array, "B T"]:
-  """Returns the input and the known output, zero-padded."""
-  is_known = jnp.arange(state.sequences.shape[1]) < state.lengths[:, None]
-  # The start token, which is 0 too, separates input and output.
-  output = jnp.where(is_known, state.sequences, 0)
-  return jnp.concatenate([source, output], axis=1)
+    return Proposal(tokens, None, jnp.isfinite(scores), TreePerRow(tree_parents))
 
 
 def stand_together(

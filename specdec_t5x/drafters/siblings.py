@@ -49,14 +49,12 @@ class Level:
 
 
 def check(tree: Any, siblings: Any) -> None:
-  """Raises a ValueError if `tree` is not static, or `siblings` is not in `SIBLINGS`."""
+  """Raises a ValueError if `tree` is no tree, or `siblings` is not in `SIBLINGS`."""
   if siblings not in SIBLINGS:
     fix = "{siblings} is the way to draw the children of a node."
     raise invalid("siblings", f"one of {SIBLINGS}", siblings, fix)
-  if not isinstance(tree, Tree) or not tree.is_static:
-    raise ValueError(
-      f"tree must be a core.tree.Tree with a tuple of parents, got {tree!r}."
-    )
+  if not isinstance(tree, Tree):
+    raise ValueError(f"tree must be a core.tree.Tree, got {tree!r}.")
 
 
 def levels(tree: Tree) -> list[Level]:

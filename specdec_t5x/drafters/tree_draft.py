@@ -13,7 +13,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec_t5x.core.tree import Tree, delayed
+from specdec_t5x.core.knobs import KnobError, is_whole
+from specdec_t5x.core.tree import Tree, check_size
 from specdec_t5x.core.types import Cache, Proposal, Verdict
 from specdec_t5x.decoding.contracts import Context, Drafter, Traits
 from specdec_t5x.decoding.state import DecodeState
@@ -21,6 +22,35 @@ from specdec_t5x.drafters import siblings
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.drafters.siblings import Growing
 from specdec_t5x.network.net import read_last
+
+
+def delayed(stem: int, branches: int, length: int) -> Tree:
+  """Returns a chain of `stem` tokens that then splits into branches.
+
+  With a stem of 0 the branches are independent candidates. (Delayed tree expansion,
+  arXiv 2602.16994.)
+
+  Args:
+    stem: the number of tokens before the split.
+    branches: the number of branches.
+    length: the number of tokens from the root to the end of each branch.
+  """
+  if not (
+    is_whole(stem, 0) and is_whole(branches, 1) and is_whole(length, max(stem, 1))
+  ):
+    raise KnobError(
+      "A tree needs {stem} of at least 0, {branches} of at least 1 and {gamma} of at "
+      "least {stem} and 1, got {values[0]!r}, {values[1]!r} and {values[2]!r}.",
+      values=(stem, branches, length),
+    )
+  check_size(stem + branches * (length - stem))
+  level = [stem] * branches
+  parents = list(range(stem))
+  for _ in range(length - stem):
+    parents += level
+    first = len(parents) - branches + 1
+    level = list(range(first, first + branches))
+  return Tree(tuple(parents))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +83,6 @@ class TreeDraft(Drafter):
 
   def start(self, context, caches, source) -> Cache:
     """Returns the draft's first cache."""
-    del context, source
     return caches["draft"]
 
   def propose(
@@ -87,7 +116,6 @@ class TreeDraft(Drafter):
     features: Float[Array, "B N D"],
   ) -> Cache:
     """Returns the cache with the accepted path's entries moved together."""
-    del context, features
     index = drafter_state.index
     path = self.tree.path(verdict.last)[:, 1:]
     return drafter_state.gathered(index[:, None] + path - 1, index)

@@ -26,7 +26,7 @@ from specdec_t5x.network.functional import (
   initial_variables,
   is_decoder_only,
 )
-from specdec_t5x.t5x_bridge import pace
+from specdec_t5x.t5x_bridge import pace, sharding
 from specdec_t5x.t5x_bridge.examples import (
   EXAMPLE,
   PlainNumberedConverter,
@@ -313,15 +313,16 @@ class Decodes:
     rows = len(inputs) * count
     key = decode_rng if rng is None else rng
     keys = self._keys(batch, key, len(inputs))
-    decoded = self.decoder_for(rows, max_length).decode(
+    decoded = sharding.decode(
+      self.decoder_for(rows, max_length),
       params,
       inputs,
       jax.vmap(lambda key: row_keys(key, count))(keys).reshape(rows),
-      self.sampling,
-      max_length,
-      self.end_ids,
-      is_first(batch[EXAMPLE]) if EXAMPLE in batch else None,
+      is_wanted=is_first(batch[EXAMPLE]) if EXAMPLE in batch else None,
       policy_state=state,
+      sampling=self.sampling,
+      max_length=max_length,
+      eos_id=self.end_ids,
     )
     if return_all_decodes is None:
       return_all_decodes = self.returns_all(count)
@@ -425,7 +426,7 @@ def _package(decoded: Decoded, batch: int, num_decodes: int, return_all: bool):
   Counts are sums over the decodes of an input.
   """
   tokens = decoded.tokens.reshape(batch, num_decodes, -1)
-  scores = decoded.scores.reshape(batch, num_decodes)
+  scores = decoded.statistics.log_prob.reshape(batch, num_decodes)
   order = jnp.argsort(scores, axis=1)
   tokens = jnp.take_along_axis(tokens, order[..., None], axis=1)
   scores = jnp.take_along_axis(scores, order, axis=1)

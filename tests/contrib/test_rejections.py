@@ -9,10 +9,9 @@ from specdec_t5x.contrib.online import rejections
 from specdec_t5x.contrib.online.rejections import KeepRejections, Rejections
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.drafters.tree_draft import TreeDraft, delayed
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.training.objectives import forward
 from tests import networks, observed

@@ -5,8 +5,8 @@ import pytest
 
 from specdec_t5x.core.rules import RULES, token
 from specdec_t5x.core.rules.lenient import Lenient, LenientGreedy
-from specdec_t5x.core.tree import delayed
 from specdec_t5x.core.types import Proposal
+from specdec_t5x.drafters.tree_draft import delayed
 
 
 def test_the_ratio_is_at_most_one_and_zero_without_target_mass():

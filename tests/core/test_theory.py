@@ -3,11 +3,9 @@
 import itertools
 from fractions import Fraction
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.core.distributions import acceptance_mass
 from specdec_t5x.core.theory import (
   acceptance,
   divergence,
@@ -197,12 +195,6 @@ def test_acceptance_by_hand():
   # Greedy distributions are one-hot: two distributions agree or differ.
   np.testing.assert_array_equal(acceptance(np.eye(3), np.eye(3)[[0, 2, 1]]), [1, 0, 0])
   np.testing.assert_array_equal(divergence(np.eye(3), np.eye(3)[[0, 2, 1]]), [0, 1, 1])
-
-
-def test_acceptance_equals_the_core_s_acceptance_mass():
-  p, q = np.random.default_rng(1).dirichlet(np.ones(7), size=(2, 4)).astype(np.float32)
-  beta = acceptance_mass(jnp.asarray(p), jnp.asarray(q))
-  np.testing.assert_allclose(acceptance(p, q), beta, rtol=1e-6)
 
 
 @pytest.mark.parametrize("lenience", [Fraction(1), Fraction(1, 2), Fraction(1, 10)])

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from specdec_t5x.core.rules.traversal import post_order
-from specdec_t5x.core.tree import Tree, chain, delayed
+from specdec_t5x.core.tree import Tree, chain
+from specdec_t5x.core.tree_per_row import TreePerRow
+from specdec_t5x.drafters.tree_draft import delayed
 from tests.exactness.test_trees import canonical
 
 OF_FIVE = [Tree(parents) for parents in canonical(5)]
@@ -50,8 +52,7 @@ def test_paths_match_the_parents(tree):
 @pytest.mark.parametrize("trees", [[Tree((0,))], OF_FIVE], ids=["of one", "of five"])
 def test_a_tree_per_row_has_the_relations_of_each_tree(trees):
   size = trees[0].size
-  rows = Tree(jnp.array([tree.parents for tree in trees]))
-  assert not rows.is_static
+  rows = TreePerRow(jnp.array([tree.parents for tree in trees]))
   assert rows.size == rows.depth == size
   nodes = jnp.arange(len(trees)) % (size + 1)
   relations = jax.jit(

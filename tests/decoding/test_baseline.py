@@ -34,7 +34,7 @@ def test_fillers_change_no_output(block, sampling):
   expected = decode(1, sampling)
   found = decode(block, sampling)
   np.testing.assert_array_equal(found.tokens, expected.tokens)
-  np.testing.assert_allclose(found.scores, expected.scores)
+  np.testing.assert_allclose(found.statistics.log_prob, expected.statistics.log_prob)
   np.testing.assert_array_equal(
     found.statistics.target_calls, expected.statistics.target_calls
   )

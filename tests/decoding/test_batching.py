@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.linen import partitioning as flax_partitioning
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
@@ -162,22 +161,3 @@ def test_rows_are_busy_while_inputs_remain(monkeypatch):
   # idle rows takes at most an even share and one more output.
   assert lengths.sum() / 4 <= iterations() <= lengths.sum() / 4 + lengths.max()
   assert iterations() < sum(lengths[::-1][::4])  # The iterations of batches of four.
-
-
-def test_slots_that_are_not_divisible_by_shards_are_refused(monkeypatch):
-  mesh = jax.sharding.AbstractMesh((2, 1), ("data", "model"))
-  monkeypatch.setattr(jax.sharding, "get_abstract_mesh", lambda: mesh)
-  with pytest.raises(ValueError, match=r"slots must be divisible .* 'data' axis of 2"):
-    decode(DECODERS["plain"], 5)
-
-
-def test_a_mesh_that_jax_does_not_show_is_refused(monkeypatch):
-  monkeypatch.setattr(jax, "device_count", lambda: 2)
-  np.testing.assert_array_equal(
-    decode(DECODERS["plain"], 4).tokens, all_at_once("plain").tokens
-  )
-  with (
-    flax_partitioning.axis_rules([("batch", "data")]),
-    pytest.raises(ValueError, match="needs a partitioner that enters"),
-  ):
-    decode(DECODERS["plain"], 4)

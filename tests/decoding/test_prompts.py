@@ -12,11 +12,10 @@ from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.core.rules.lossy import Typical
-from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.tree_draft import TreeDraft
+from specdec_t5x.drafters.tree_draft import TreeDraft, delayed
 from specdec_t5x.network import functional
 from specdec_t5x.network.config import GptConfig
 from tests import networks
@@ -125,4 +124,4 @@ def test_lossy_rules_continue_prompts(params, rule):
   emitted = decoded.statistics.emitted
   assert (decoded.tokens[np.arange(len(PROMPTS)), emitted - 1] == EOS).any()
   expected = log_likelihoods(params, decoded.tokens, emitted)
-  np.testing.assert_allclose(decoded.scores, expected, rtol=1e-4)
+  np.testing.assert_allclose(decoded.statistics.log_prob, expected, rtol=1e-4)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.core.rules.block import distributions
 from specdec_t5x.core.rules.token import Token
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.copy import LONGEST_MATCH, Copy
@@ -85,4 +86,4 @@ def test_proposals_equal_a_search_in_python(match):
 def test_the_distribution_is_one_hot():
   _, proposal = propose([[5, 6, 7, 8, 5, 9, 1]], [[5]])
   assert proposal.draft_probs is None  # Certain tokens need no distribution.
-  np.testing.assert_array_equal(proposal.distributions(16)[0], np.eye(16)[[6, 7, 8]])
+  np.testing.assert_array_equal(distributions(proposal, 16)[0], np.eye(16)[[6, 7, 8]])

@@ -9,13 +9,14 @@ import numpy as np
 from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling
 from specdec_t5x.core.rules.token import Token
-from specdec_t5x.core.tree import Tree, chain, delayed
+from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.loop import generate
 from specdec_t5x.decoding.state import initial_state, row_keys
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.drafters.tree_draft import delayed
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
 from tests.drafters.test_cascade import (

@@ -16,7 +16,7 @@ from specdec_t5x.core.rules import (
   traversal,
 )
 from specdec_t5x.core.rules.block import Block
-from specdec_t5x.core.rules.token import Token, acceptance_probs
+from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.types import Verdict
 from specdec_t5x.decoding import loop
 from specdec_t5x.decoding.contracts import Context, decisions_of, lengths_of
@@ -149,10 +149,15 @@ def weights_as_they_were(nodes, node, left, without=traversal._without):
   return distributions, left[1].at[parent].set(weights[parent]), is_set
 
 
+def passing(target_probs, proposal, uniforms):
+  p = token.drafted_probs(target_probs, proposal)
+  passes = uniforms[:, :-1, -1] < token.ratio(p, proposal.drafted_probs())
+  return passes & proposal.is_valid
+
+
 @trap("token_rule", Token, "verify")
 def verify_with_one_uniform_twice(self, target_probs, proposal, uniforms):
-  accepted = uniforms[:, :-1, -1] < acceptance_probs(target_probs, proposal)
-  count = token.leading(accepted)
+  count = token.leading(passing(target_probs, proposal, uniforms))
   distribution = token.next_token_probs(target_probs, proposal, count)
   return Verdict(count, sample(distribution, uniforms[:, 0]))
 
@@ -174,8 +179,7 @@ def two_places_swapped(self, sources, destination, gathered=TokenCache.gathered)
 
 @trap("token_rule", Token, "verify")
 def verify_all_the_tokens_apart(self, target_probs, proposal, uniforms):
-  accepted = uniforms[:, :-1, -1] < acceptance_probs(target_probs, proposal)
-  count = accepted.sum(axis=1)
+  count = passing(target_probs, proposal, uniforms).sum(axis=1)
   distribution = token.next_token_probs(target_probs, proposal, count)
   return Verdict(count, sample(distribution, uniforms[:, -1]))
 

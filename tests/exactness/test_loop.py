@@ -13,10 +13,11 @@ import pytest
 
 from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.tree import Tree, chain, delayed
+from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.pruned import Pruned
+from specdec_t5x.drafters.tree_draft import delayed
 from specdec_t5x.network.functional import resized
 from specdec_t5x.network.heads import HeadsConfig
 from tests.contrib.link.local import Liar, Local, drafting_of, honest

@@ -63,8 +63,9 @@ def first_request(sampling, rule):
   keys = row_keys(jax.random.key(0), len(paths))
   drafter = DraftModel(DRAFT, SHAPE.size)
   spec, state = speculation(TARGET, drafter, RULES[rule], sampling, keys, LENGTH)
-  state = Driven(**vars(state), prescribed=prescribed)
   observe = KeepRejections(KEPT)
+  state = state.replace(observed=observe.start(len(paths), LENGTH))
+  state = Driven(**vars(state), prescribed=prescribed)
   found = jax.jit(lambda: generate(spec, state, observe=observe))()
   kept_arrays = found.observed.tokens, found.observed.probs
   return paths, [np.asarray(x) for x in (found.tokens, *kept_arrays)]

@@ -7,8 +7,9 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.core.tree import chain, delayed
+from specdec_t5x.core.tree import chain
 from specdec_t5x.core.types import Proposal
+from specdec_t5x.drafters.tree_draft import delayed
 from specdec_t5x.native.distributions import adjusted_probs
 
 ROWS = 1000

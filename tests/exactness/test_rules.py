@@ -16,8 +16,9 @@ from specdec_t5x.core.rules import RULES, get_rule, rule_at
 from specdec_t5x.core.rules.lenient import Lenient, LenientGreedy
 from specdec_t5x.core.rules.lossy import Distance, TopK
 from specdec_t5x.core.rules.token import Greedy
-from specdec_t5x.core.tree import chain, delayed
+from specdec_t5x.core.tree import chain
 from specdec_t5x.core.types import Guarantee
+from specdec_t5x.drafters.tree_draft import delayed
 from specdec_t5x.ways import rule_for
 from tests.exactness import distributions, oracles
 from tests.exactness.driving import difference, rule_probs

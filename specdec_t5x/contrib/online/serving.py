@@ -160,7 +160,7 @@ def decodes(
     decoded = run({**params, "draft": learner.params}, inputs, keys)
     decoded = jax.tree.map(lambda x, served=served: x[:served], decoded)
     check_decoded(
-      decoded.scores,
+      decoded.statistics.log_prob,
       decoded.statistics.acceptance_mass,
       lambda row, first=first: f"request {first + row}",
     )

@@ -49,9 +49,17 @@ class Block(Rule):
     return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))
 
 
+def distributions(proposal: Proposal, vocab_size: int) -> Float[Array, "B G V"]:
+  """Returns q as an array, one-hot if the tokens are certain."""
+  if proposal.draft_probs is None:
+    return jax.nn.one_hot(proposal.tokens, vocab_size)
+  return proposal.draft_probs
+
+
 def padded_draft_probs(proposal: Proposal, vocab_size: int) -> Float[Array, "B N V"]:
   """Returns q at each position, zeros beyond `num_valid`; as `token.draft_probs_at`."""
-  q = jnp.where(proposal.is_valid[..., None], proposal.distributions(vocab_size), 0.0)
+  q = distributions(proposal, vocab_size)
+  q = jnp.where(proposal.is_valid[..., None], q, 0.0)
   return jnp.pad(q, ((0, 0), (0, 1), (0, 0)))
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.distributions import residual
+from specdec_t5x.core.rules.block import distributions
 from specdec_t5x.core.rules.token import ratio
 from specdec_t5x.core.rules.traversal import verify_rows
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict
@@ -40,7 +41,7 @@ class KSeq(Rule):
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a path and samples the next token; see `core.types.Rule`."""
-    draft_probs = proposal.distributions(target_probs.shape[-1])
+    draft_probs = distributions(proposal, target_probs.shape[-1])
     proposal = proposal.replace(draft_probs=draft_probs)
     return verify_rows(_walk, target_probs, proposal, uniforms)
 

@@ -7,13 +7,13 @@ import dataclasses
 
 from jaxtyping import Array, Float
 
-from specdec_t5x.core.distributions import Sampling, sample
+from specdec_t5x.core.distributions import Sampling, argmax, sample
 from specdec_t5x.core.knobs import Check, Knob, declared, is_probability
 from specdec_t5x.core.rules.token import (
   drafted_probs,
-  greedy_prefix,
   leading,
   next_token_probs,
+  probs_at,
   ratio,
 )
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
@@ -99,7 +99,7 @@ class LenientGreedy(Rule):
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a prefix; the next token is the argmax after it. Uses no uniforms."""
-    del uniforms
     p = drafted_probs(target_probs, proposal)
     passes = (p > 0) & (p >= self.lenience * target_probs[:, :-1].max(axis=-1))
-    return greedy_prefix(target_probs, proposal, passes)
+    num_accepted = leading(passes & proposal.is_valid)
+    return Verdict(num_accepted, argmax(probs_at(target_probs, num_accepted)))

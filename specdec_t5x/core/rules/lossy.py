@@ -18,7 +18,6 @@ from specdec_t5x.core.knobs import KnobError, knob, whole
 from specdec_t5x.core.rules.token import (
   Greedy,
   drafted_probs,
-  greedy_prefix,
   leading,
   probs_at,
 )
@@ -108,10 +107,10 @@ class Approximate(Rule):
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a prefix, without uniforms; see `core.types.Rule`."""
-    del uniforms
     passes = self.passes(target_probs, proposal)
     is_possible = drafted_probs(target_probs, proposal) > 0
-    return greedy_prefix(target_probs, proposal, passes & is_possible)
+    num_accepted = leading(passes & is_possible & proposal.is_valid)
+    return Verdict(num_accepted, argmax(probs_at(target_probs, num_accepted)))
 
 
 @dataclasses.dataclass(frozen=True)

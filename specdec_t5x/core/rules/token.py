@@ -2,8 +2,7 @@
 
 Sources: Leviathan et al., ICML 2023, algorithm 1; Chen et al., arXiv 2302.01318 (who
 write q for the target and p for the draft). At temperature 0 algorithm 1 is exact match
-(Stern et al., arXiv 1811.03115, section 3). The functions at the end serve all rules
-that read distributions along a draft.
+(Stern et al., arXiv 1811.03115, section 3).
 
 Shapes: B batch, G drafted tokens, N = G + 1 nodes, V vocabulary, L uniforms a decision.
 """
@@ -36,8 +35,9 @@ class Token(Rule):
     check_uniforms(uniforms, proposal.tree.size + 1)
     # The paper has r <= p/q. The comparison is strict here, because a uniform can be
     # exactly 0, and a token without mass under the target must not pass.
-    accepted = uniforms[:, :-1, -1] < acceptance_probs(target_probs, proposal)
-    num_accepted = leading(accepted)
+    p = drafted_probs(target_probs, proposal)
+    accepted = uniforms[:, :-1, -1] < ratio(p, proposal.drafted_probs())
+    num_accepted = leading(accepted & proposal.is_valid)
     next_probs = next_token_probs(target_probs, proposal, num_accepted)
     return Verdict(num_accepted, sample(next_probs, uniforms[:, -1]))
 
@@ -68,7 +68,6 @@ class Greedy(Rule):
     uniforms: Float[Array, "B N L"],
   ) -> Verdict:
     """Accepts a path; the next token is argmax p after the path. Uses no uniforms."""
-    del uniforms
     tree = proposal.tree
     best = argmax(target_probs)
     matches = (proposal.tokens == tree.of_parents(best)) & proposal.is_valid
@@ -80,14 +79,6 @@ class Greedy(Rule):
     return Verdict(last, next_token)
 
 
-def acceptance_probs(
-  target_probs: Float[Array, "B N V"], proposal: Proposal
-) -> Float[Array, "B G"]:
-  """Returns min(1, p(x) / q(x)) of each drafted token x; 0 beyond `num_valid`."""
-  p = drafted_probs(target_probs, proposal)
-  return jnp.where(proposal.is_valid, ratio(p, proposal.drafted_probs()), 0.0)
-
-
 def next_token_probs(
   target_probs: Float[Array, "B N V"],
   proposal: Proposal,
@@ -95,8 +86,7 @@ def next_token_probs(
 ) -> Float[Array, "B V"]:
   """Returns the distribution of the token after the accepted prefix.
 
-  The distribution is norm(max(0, p - q)) at the first rejected position, and p after a
-  fully accepted draft (the bonus token).
+  It is the residual at the first rejected position, and p after a full acceptance.
   """
   p = probs_at(target_probs, num_accepted)
   q = draft_probs_at(proposal, num_accepted, p.shape[-1])
@@ -122,14 +112,6 @@ def leading(accepted: Bool[Array, "B G"]) -> Int[Array, "B"]:
   return jnp.cumprod(accepted, axis=1).sum(axis=1)
 
 
-def greedy_prefix(
-  target_probs: Float[Array, "B N V"], proposal: Proposal, passes: Bool[Array, "B G"]
-) -> Verdict:
-  """Accepts the tokens before the first failure; the next token is argmax p."""
-  num_accepted = leading(passes & proposal.is_valid)
-  return Verdict(num_accepted, argmax(probs_at(target_probs, num_accepted)))
-
-
 def probs_at(
   probs: Float[Array, "B N V"], position: Int[Array, "B"]
 ) -> Float[Array, "B V"]:
@@ -142,8 +124,7 @@ def draft_probs_at(
 ) -> Float[Array, "B V"]:
   """Returns each row's q at the row's `position`, and zeros beyond `num_valid`.
 
-  With q = 0 beyond `num_valid`, the residual at the position after the draft is p, and
-  the bonus token needs no special case.
+  With q = 0 the residual is p, so the bonus token needs no special case.
   """
   place = jnp.minimum(position, proposal.tokens.shape[1] - 1)
   if proposal.draft_probs is None:
