@@ -141,7 +141,7 @@ def _timed(job: Job, params: Mapping[str, Any]) -> CostAware:
   if kept := _read(name, policy, lengths):
     return kept
   console.stage(f"Measuring the cost of drafts at batch size {job.rows}: once.")
-  seconds, prepare = _measure(job, params)
+  seconds, prepare = measure(job, params)
   try:
     times = json.dumps({"seconds": seconds, "prepare": prepare})
     library.write_whole(library.folder() / name, times)
@@ -196,7 +196,7 @@ def _drafting(decoder: Decoder, length: Any) -> Decoder:
   return dataclasses.replace(decoder, policy=Fixed(length), slots=0, observer=None)
 
 
-def _measure(job: Job, params: Mapping[str, Any]) -> Times:
+def measure(job: Job, params: Mapping[str, Any]) -> Times:
   """Times drafts of each length, in turn."""
   lengths = lengths_of(job.decoder.drafter)
   start, run = _programs(job)

@@ -42,9 +42,8 @@ def _speaking():
 
 @pytest.fixture
 def clock(monkeypatch, tmp_path):
-  """Returns a clock that tests set, with an empty folder and no earlier run."""
+  """Returns a clock that tests set, with an empty folder of times."""
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
-  monkeypatch.setattr(pace, "_run", None)
   now = [0.0]
   monkeypatch.setattr(pace.time, "perf_counter", lambda: now[0])
   return now

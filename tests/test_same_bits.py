@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x import api
-from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import delayed
 from specdec_t5x.decoding.decoder import FIXED_WIDTH, Decoder
@@ -79,13 +79,6 @@ def test_plain_and_speculative_logits_have_the_same_bits(config, ways):
     np.testing.assert_array_equal(found, tokens, err_msg=name)
     # Scores are sums of the same log-probabilities in a different order.
     np.testing.assert_allclose(way_scores, scores, rtol=1e-5, err_msg=name)
-
-
-@pytest.mark.slow
-def test_coupled_samples_are_equal_token_for_token():
-  tokens, _ = run(T5, Sampling(coupled=True))
-  found, _ = run(T5, Sampling(), draft="draft", gamma=5, rule="coupled")
-  np.testing.assert_array_equal(found, tokens)
 
 
 def logits(extend, config, count):

@@ -5,6 +5,7 @@ import json
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from specdec_t5x import tuning
 from specdec_t5x.core.distributions import GREEDY
@@ -24,10 +25,6 @@ WIDE = dataclasses.replace(
 SETTINGS = GREEDY, 8
 
 
-def read_nothing(*_):
-  """Stands in for `tuning._read`: no time was kept."""
-
-
 def print_peaks():
   """Prints the peak memory beside the weights, and the weights' bytes.
 
@@ -45,8 +42,6 @@ def print_peaks():
   params = {"target": filled(target), "draft": filled(draft)}
   inputs = jnp.ones((2, 16), jnp.int32)
   keys = row_keys(jax.random.key(0), 2)
-  tuning._SECONDS = 0.0  # The smallest number of rounds.
-  tuning._read = read_nothing
   for policy in ("fixed", "auto"):
     before = memory.resident()
     memory.forget_peak()
@@ -58,6 +53,7 @@ def print_peaks():
   print(json.dumps([memory.peak() - before, weights, bool(tuned.policy.seconds)]))
 
 
+@pytest.mark.slow
 def test_measuring_takes_no_second_set_of_parameters():
   program = "from tests import test_tuning_memory; test_tuning_memory.print_peaks()"
   held, weights, measured = processes.on_devices(1, "-c", program)

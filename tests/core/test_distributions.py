@@ -7,7 +7,6 @@ from specdec_t5x.core.distributions import (
   GREEDY,
   LEVELS,
   Sampling,
-  acceptance_mass,
   argmax,
   certain_log_prob,
   draw,
@@ -117,13 +116,6 @@ def test_impossible_tokens_stay_impossible():
     p = probs(logits, **sampling)
     assert np.isfinite(p).all()
     assert p[1] == p[3] == 0
-
-
-def test_acceptance_mass_is_one_minus_half_the_l1_distance():
-  p, q = np.random.default_rng(0).dirichlet(np.ones(7), size=2).astype(np.float32)
-  expected = 1 - np.abs(p - q).sum() / 2
-  beta = acceptance_mass(jnp.asarray(p), jnp.asarray(q))
-  np.testing.assert_allclose(beta, expected, rtol=1e-6)
 
 
 def random_probs(kind, size):

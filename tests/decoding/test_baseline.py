@@ -43,18 +43,6 @@ def test_fillers_change_no_output(block, sampling):
     assert expected.statistics.emitted.max() == LENGTH
 
 
-def test_every_call_has_the_shape_of_a_block():
-  shapes = set()
-
-  class Watched(HashModel):
-    def extend(self, cache, tokens):
-      shapes.add(tokens.shape)
-      return super().extend(cache, tokens)
-
-  decode(4, GREEDY, Watched(1, 6, eos_bias=-0.5))
-  assert shapes == {(8, 4)}
-
-
 def test_the_fillers_are_scored_in_the_compiled_program():
   # A compiler could drop fillers from the last products, which need a single row.
   network, params = near_ties.target("float32")

@@ -45,21 +45,6 @@ def run(kind, drafter=None, sampling=GREEDY):
   return decode(model(kind), None, drafter, policy=policy, sampling=sampling)
 
 
-def test_greedy_outputs_equal_plain_decoding():
-  """The target is decoder-only; tests/test_table.py tests an encoder-decoder."""
-  found = run("gpt", WAYS["4 and less"])
-  np.testing.assert_array_equal(found.tokens, run("gpt").tokens)
-  assert found.statistics.drafted.sum() > 0
-
-
-@pytest.mark.slow
-def test_more_bits_have_a_higher_alpha():
-  info = [run("tied", WAYS[way], Sampling()).statistics for way in ("8", "4")]
-  alphas = [x.acceptance_mass.sum() / x.acceptance_positions.sum() for x in info]
-  assert 1 > alphas[0] > 0.8
-  assert alphas[0] > alphas[1] > 0.3
-
-
 # ---- Rounding, and refusals. ----
 
 

@@ -66,8 +66,10 @@ def test_end_tokens_come_from_the_folder(how, theirs):
   assert generation.read(theirs).eos_ids == expected
 
 
-@pytest.mark.parametrize("ends", [(30,), (21, 30, 53), (1, 57, 25)])
-@pytest.mark.parametrize("draft", [None, "quantized", "copy"])
+@pytest.mark.parametrize(
+  ("ends", "draft"),
+  [((30,), None), ((21, 30, 53), "quantized"), ((1, 57, 25), "copy")],
+)
 def test_outputs_end_at_the_folder_s_end_tokens(ends, draft, theirs):
   set_fields(theirs, eos_token_id=tiny.VOCAB_SIZE - 1)
   rows = decoded(theirs)

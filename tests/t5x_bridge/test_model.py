@@ -14,6 +14,7 @@ from t5x import decoding, models
 from specdec_t5x import tuning
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.policies import CostAware
+from specdec_t5x.native import library
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.t5x_bridge import pairing, writer
 from specdec_t5x.t5x_bridge.examples import EXAMPLE
@@ -108,10 +109,14 @@ def test_a_batch_with_the_state_of_a_policy_returns_the_new_state(
   assert tiny.plain(vocabulary).decode_state(5) is None
 
 
-def test_a_model_uses_the_times_measured_for_its_batch(vocabulary, batch, monkeypatch):
+def test_a_model_uses_the_times_measured_for_its_batch(
+  vocabulary, batch, monkeypatch, tmp_path
+):
   """Only times for the batch's rows and lengths change the draft length."""
-  times = CostAware((1.0, 9.0), prepare=(0.5, 0.5))
-  monkeypatch.setattr(tuning, "_timed", lambda job, params: times)
+  library.problem()  # The kernels are looked up once per process, in another folder.
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
+  times = (1.0, 9.0), (0.5, 0.5)
+  monkeypatch.setattr(tuning, "measure", lambda job, params: times)
   count = models.DecoderParams(num_decodes=2)
   settings = {"gamma": 1, "policy": "auto", "default_decoder_params": count}
   model = tiny.speculative(vocabulary, **settings)
