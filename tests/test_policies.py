@@ -358,9 +358,11 @@ def test_a_rounded_target_has_a_high_prior_alpha():
   assert policy_for(Quantized(), None, 4) == Fixed()
 
 
-def test_lists_from_gin_are_hashable_settings():
+def test_lists_from_gin_are_hashable_settings(unchecked):
   lists = CostAware([1.0, 2.0], prepare=[0.1, 0.2])
   assert hash(lists) == hash(CostAware((1.0, 2.0), prepare=(0.1, 0.2)))
+  assert hash(LayerSkip(["mlp_0"], 4)) == hash(LayerSkip(("mlp_0",), 4))
+  assert hash(Quantized(whole=["logits"], skip=["mlp_0"]))
 
 
 # ---- Refusals ----

@@ -44,21 +44,6 @@ def run(pair):
   return run
 
 
-def test_speculation_continues_the_first_word(run, tmp_path):
-  """Speculation gives the plain model's tokens: docs/how-to/decoder_only.md."""
-  run("spec_lm", INFER_OUTPUT_DIR=str(tmp_path))
-  tokens = runs.tokens(tmp_path)
-  assert len(tokens) == EXAMPLES
-  assert len({tuple(row) for row in tokens}) > 1
-  summary = runs.summary(tmp_path)
-  assert summary["guarantee"] == "EXACT"
-  assert summary["statistics"]["examples"] == EXAMPLES
-  assert summary["decoder"]["drafter"]["network"]["kind"] == "GptTransformer"
-  for record in runs.records(tmp_path):
-    assert record["aux"]["tokens"] == len(record["prediction_tokens"]) <= 12
-    assert len(record["inputs"]["inputs_pretokenized"].split()) == 1
-
-
 @pytest.mark.parametrize("config", ["eval_lm", "eval_baseline_lm"])
 def test_continuations_are_evaluated(run, config, tmp_path):
   drafts = config == "eval_lm"
