@@ -190,6 +190,6 @@ def test_a_reply_has_the_documented_length(kept, vocab_size, bits):
   ],
 )
 def test_too_large_a_session_is_refused(sizes, says):
-  """test_processes.py tests the command's refusals."""
+  """test_link.py tests the command's refusals."""
   with pytest.raises(ValueError, match=says):
     setup_of(**sizes)
