@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import functools
-import io
 import os
 import pickle
 import sys
@@ -25,7 +24,7 @@ from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.native import library
 from specdec_t5x.network.config import config_from_shapes
-from tests import table
+from tests import damage, table
 from tests.t5x_bridge import tiny
 
 INPUTS = tiny.sentences(5, seed=4)
@@ -320,19 +319,7 @@ def test_nan_logits_are_an_error_with_the_input(setup, broken, temperature, word
     specdec_t5x.generate(WITH_NAN, target, draft, vocabulary, **settings)
 
 
-def broken_pipe():
-  reader, writer = os.pipe()
-  os.close(reader)
-  return os.fdopen(writer, "w", buffering=1)
-
-
-def closed():
-  stream = io.StringIO()
-  stream.close()
-  return stream
-
-
-@pytest.mark.parametrize("stream", [broken_pipe, closed, lambda: None])
+@pytest.mark.parametrize("stream", damage.STREAMS)
 def test_a_progress_bar_that_nobody_reads_loses_no_output(setup, stream, monkeypatch):
   words = {"batch_size": 2, "max_length": 10, "gamma": 3}
   expected = specdec_t5x.generate(INPUTS, *setup, **words)

@@ -1,7 +1,6 @@
 """The commands' messages, quiet imports, and the time per token of a run."""
 
 import dataclasses
-import io
 import os
 import re
 import sys
@@ -19,6 +18,7 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.quiet import import_quietly
 from specdec_t5x.t5x_bridge import pace, writer
+from tests import damage
 from tests.t5x_bridge import tiny
 
 TARGET, DRAFT = (network_for(config) for config in (tiny.TARGET, tiny.DRAFT))
@@ -89,23 +89,7 @@ def test_a_cache_that_can_t_be_written_is_not_promised(
   assert ("and kept in" in capsys.readouterr().err) == is_kept
 
 
-class Broken(io.StringIO):
-  """A stream whose reader has ended."""
-
-  def write(self, text):
-    raise BrokenPipeError
-
-  def flush(self):
-    raise BrokenPipeError
-
-
-def closed():
-  stream = io.StringIO()
-  stream.close()
-  return stream
-
-
-@pytest.mark.parametrize("stream", [lambda: None, Broken, closed])
+@pytest.mark.parametrize("stream", damage.STREAMS)
 def test_messages_that_nobody_can_read_raise_no_error(monkeypatch, stream):
   for name in ("stdout", "stderr"):
     monkeypatch.setattr(sys, name, stream())

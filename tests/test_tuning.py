@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lab.stress import memory
 from specdec_t5x import console, speed, tuning
 from specdec_t5x.contrib.online.rejections import KeepRejections
 from specdec_t5x.contrib.sparse import SparseDraft
@@ -22,17 +23,15 @@ from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native import library
-from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.ways import POLICIES
-from tests import memory, processes
+from tests import processes, table
 from tests.t5x_bridge import tiny
+from tests.training.conftest import shapes_of
 
-_SIZES = {"vocab_size": 17, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 32}
-_LAYERS = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 # XLA's products need no kernels, which would be built and kept beside the times.
-NETWORK = Transformer(T5Config(**_SIZES, **_LAYERS, products="xla"))
+CONFIG = dataclasses.replace(tiny.config(1, 16, 17), products="xla")
+NETWORK = Transformer(CONFIG)
 GAMMA, ROOM = 2, 12
 INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
 KEY = jax.random.key(0)
@@ -40,9 +39,7 @@ KEY = jax.random.key(0)
 
 @functools.cache
 def arguments():
-  shapes = jax.eval_shape(functools.partial(initial_variables, NETWORK), KEY)["params"]
-  draw = np.random.default_rng(0).normal
-  params = jax.tree.map(lambda x: jnp.asarray(draw(size=x.shape), x.dtype), shapes)
+  params = jax.tree.map(jnp.asarray, table.drawn(CONFIG))
   return {"target": params, "draft": params}, INPUTS, row_keys(KEY, 2)
 
 
@@ -332,9 +329,7 @@ def print_peaks():
   draft = Transformer(dataclasses.replace(WIDE, emb_dim=16, mlp_dim=16))
 
   def filled(network):
-    shapes = jax.eval_shape(
-      lambda: initial_variables(network, jax.random.key(0))["params"]
-    )
+    shapes = shapes_of(network)["params"]
     return jax.tree.map(lambda x: jnp.full(x.shape, 0.01, x.dtype), shapes)
 
   params = {"target": filled(target), "draft": filled(draft)}

@@ -8,9 +8,9 @@ import pytest
 import seqio
 
 from benchmarks.sizes import t5_1_1
+from lab.stress import memory
 from lab.stress.load import Load, broken_promises
 from lab.stress.restore import make_pair
-from tests import memory
 from tests.contract.conftest import runtime_only
 from tests.processes import on_devices
 from tests.t5x_bridge import tiny
