@@ -40,7 +40,6 @@ def tokens(outputs):
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-  """Returns the paths of a target, a draft and a vocabulary."""
   root = tmp_path_factory.mktemp("api")
   target = tiny.save_t5x(root / "t", tiny.TARGET, seed=1)
   draft = tiny.save_orbax(root / "d", tiny.DRAFT, seed=2)

@@ -52,7 +52,6 @@ def clock(monkeypatch, tmp_path):
 
 
 def decode(clock, seconds=2.0, tokens=1000):
-  """Simulates a run of 10 examples, compiled before the clock counts."""
   pace.start(10)
   pace.tracing()
   clock[0] += 30.0

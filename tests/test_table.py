@@ -89,7 +89,6 @@ def started(drafter, rule, sampling, keys, policy=hash_model.FIXED, **given):
 
 
 def decode(*how, **given):
-  """Decodes with the arguments of `started` in a compiled loop."""
   return jax.jit(lambda: generate(*started(*how, **given)))()
 
 

@@ -60,7 +60,6 @@ def measure(*settings, **named):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-  """Returns a folder without times."""
   # The kernels are looked up once per process, in a different folder.
   library.problem()
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "kept"))

@@ -43,7 +43,6 @@ def pair(seed):
 
 
 def decoded(observe, target, drafter, sampling=GREEDY, rule="traversal", rows=1):
-  """Decodes with table models."""
   keys = row_keys(jax.random.key(0), rows)
   spec, state = speculation(target, drafter, RULES[rule], sampling, keys, LENGTH)
   return jax.jit(lambda: generate(spec, state, observe=observe))()
@@ -63,24 +62,6 @@ def places_by_hand(target, draft):
     drafted = drafted + 1 if places[-1] == ACCEPTED else 0
     output.append(token)
   return output, places
-
-
-def of_networks(observer):
-  """Samples from tiny networks; rows rest and take turns."""
-  network = Transformer(tiny.DRAFT)
-  inputs = jnp.ones((4, 3), jnp.int32)
-  params = {
-    name: networks.initialize(network, inputs, seed)["params"]
-    for seed, name in enumerate(("target", "draft"))
-  }
-  decoder = Decoder(
-    network,
-    DraftModel(network, 2),
-    policy=CostAware((1.0, 1.7, 1.8), prior_weight=1.0),
-    slots=2,
-    observer=observer,
-  )
-  return networks.run(decoder, params, inputs, LENGTH, AT_ONE)
 
 
 def assert_kept(found, row, place, target, output):
@@ -181,8 +162,14 @@ def test_a_row_s_distributions_do_not_depend_on_its_neighbours():
 
 
 def test_plain_turns_keep_no_distributions():
-  """Drafts fail, and the target continues without drafts."""
-  found = of_networks(KEEP)
+  """Drafts fail, and the target continues without drafts; rows take turns."""
+  network = Transformer(tiny.DRAFT)
+  inputs = jnp.ones((4, 3), jnp.int32)
+  params = {name: params_of(network, x) for x, name in enumerate(("target", "draft"))}
+  policy = CostAware((1.0, 1.7, 1.8), prior_weight=1.0)
+  draft = DraftModel(network, 2)
+  decoder = Decoder(network, draft, policy=policy, slots=2, observer=KEEP)
+  found = networks.run(decoder, params, inputs, LENGTH, AT_ONE)
   probs = np.asarray(found.observed.probs)
   rejected = rejected_of(found)
   assert probs.shape == found.observed.tokens.shape == (4, LENGTH, KEPT)

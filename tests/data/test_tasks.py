@@ -36,7 +36,6 @@ def files(write):
 
 @pytest.fixture
 def task(files):
-  """Returns the name of a task over the files."""
   return tasks.translation_from_files("t", files, vocabulary=BYTES)
 
 
@@ -236,10 +235,6 @@ def test_t5_vocabulary():
   vocabulary = vocabularies.t5_vocabulary()  # The bucket is not read.
   assert vocabulary.sentencepiece_model_file.startswith("gs://t5-data/vocabs/cc_all")
   assert vocabulary.extra_ids == 100
-  path = str(real_data.path("t5_spiece/spiece.model"))
-  vocabulary = vocabularies.sentencepiece_vocabulary(path, 100)
-  assert vocabulary.vocab_size == 32_100
-  assert vocabulary.encode("<extra_id_0>") == [32_099]
 
 
 # ---- Unusual input that is valid: docs/errors.md. ----

@@ -51,7 +51,6 @@ def noisy(network, seed):
 
 @functools.cache
 def pair(kind, target="t5"):
-  """Returns the target, the heads, and the parameters of both networks."""
   networks = network_for(TARGETS[target]), heads_of(kind, TARGETS[target])
   params = (noisy(network, seed) for seed, network in enumerate(networks))
   return *networks, dict(zip(("target", "draft"), params, strict=True))

@@ -95,7 +95,6 @@ def test_drafts_without_skipped_sublayers_are_accepted():
 
 
 def cache_of(kind):
-  """Returns a cache without output."""
   network = network_for(TARGETS[kind])
   prompts = prompts_of(INPUTS, network)
   return networks.start(network, model(kind).params, INPUTS, ROOM, 1, prompts)[1]
@@ -128,7 +127,6 @@ def test_sublayers_that_a_network_lacks_are_refused(unchecked):
 
 @functools.cache
 def rounded_model(kind):
-  """Returns the 8-bit model of a network and parameters."""
   unrounded = model(kind)
   network = network_for(dataclasses.replace(TARGETS[kind], weights="int8"))
   params = prepared.in_weights(network, unrounded.params)

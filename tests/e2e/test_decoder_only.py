@@ -14,7 +14,6 @@ EXAMPLES = 20
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory):
-  """Returns the gin file of a tiny pair and the path of the draft's checkpoint."""
   root = tmp_path_factory.mktemp("decoder_only")
   text = root / "text.en"
   text.write_text("\n".join(tiny.sentences(EXAMPLES, seed=5)) + "\n")
@@ -34,8 +33,6 @@ def drawn(directory, config):
 
 @pytest.fixture(scope="session")
 def run(pair):
-  """Returns a function that runs the pair with a configuration."""
-
   def run(config, drafts=True, **settings):
     if drafts:
       settings |= {"DRAFT_CHECKPOINT_PATH": pair[1], "GAMMA": 3}

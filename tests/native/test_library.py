@@ -25,7 +25,6 @@ from tests.kernels import needs_kernels
 
 @pytest.fixture
 def kept(monkeypatch, tmp_path):
-  """Returns an empty cache folder."""
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "kept"))
   library.problem.cache_clear()
   yield tmp_path / "kept"

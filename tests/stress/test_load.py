@@ -35,7 +35,6 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def load(made, monkeypatch):
-  """Returns a load without requests and mistakes."""
   for name, empty in (("counts", Counter()), ("mistakes", []), ("resources", [])):
     monkeypatch.setattr(made, name, empty)
   return made

@@ -48,7 +48,6 @@ def predict(model, batch, params=None, **kwargs):
 
 @pytest.fixture(scope="module")
 def params(vocabulary):
-  """Returns the parameters of target and draft by kind."""
   models_by_kind = {name: kind.speculative(vocabulary) for name, kind in KINDS.items()}
   return {
     name: tiny.variables(model)["params"] for name, model in models_by_kind.items()
@@ -256,8 +255,6 @@ def test_a_batch_without_prompts_is_refused(vocabulary, params, batches):
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-  """Returns the checkpoints of target and draft by kind."""
-
   def saved(kind, format):
     root = tmp_path_factory.mktemp("pair")
     return {

@@ -46,7 +46,6 @@ def validation(data):
 
 
 def examples(rows):
-  """Returns the target tokens of the packed examples in order."""
   collected = []
   for row in rows:
     tokens, segments = row["decoder_target_tokens"], row["decoder_segment_ids"]
@@ -114,7 +113,6 @@ FAST = Optimizer(Schedule("constant", 0.003, 5), "adamw")
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-  """Returns the vocabulary's path and the text files by split."""
   root = tmp_path_factory.mktemp("texts")
   text_files = {}
   for split, count, seed in (("train", 400, 0), ("validation", 12, 1)):

@@ -50,7 +50,6 @@ def learned(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def checkpoint(learned):
-  """Returns the checkpoint of the run of the copy task."""
   return str(learned / f"checkpoint_{STEPS}")
 
 
