@@ -17,6 +17,7 @@ STEPS = 8  # 20 examples in chunks of 8, 8 and 4.
 
 @pytest.fixture(scope="module")
 def online(infer):
+  """Returns a function that runs the pair and trains the draft."""
   rate = {"LEARNING_RATE": 0.02}
   return lambda output, **bindings: infer(output, ONLINE, **FAST, **rate, **bindings)
 
@@ -31,6 +32,7 @@ def sampled(online, tmp_path_factory):
 
 @pytest.fixture
 def sampled_copy(sampled, tmp_path):
+  """Returns a copy of `sampled`."""
   return pathlib.Path(shutil.copytree(sampled, tmp_path / "out"))
 
 

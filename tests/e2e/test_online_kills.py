@@ -10,14 +10,12 @@ import shutil
 import jax
 import orbax.checkpoint as ocp
 import pytest
-import seqio
 import t5x
 
 import specdec_t5x
 from specdec_t5x.contrib.online import run as online_run
-from specdec_t5x.data import tasks
 from specdec_t5x.t5x_bridge.restore import T5XParameters
-from tests.e2e import runs
+from tests.e2e import mixtures, runs
 from tests.e2e.test_online import FAST, ONLINE
 
 pytestmark = [
@@ -45,22 +43,10 @@ MOMENTS = {
 KILLS = [f"{name} {i}" for name, (*_, tested) in MOMENTS.items() for i in tested]
 
 
-def two_tasks(name: str, text: str, vocabulary: seqio.Vocabulary) -> str:
-  """Registers the mixture NAME of the tasks NAME_one and NAME_two over a text file."""
-  files = {"test": (text, None)}
-  names = [f"{name}_{number}" for number in ("one", "two")]
-  for task in names:
-    tasks.translation_from_files(task, files, vocabulary=vocabulary)
-  if name not in seqio.MixtureRegistry.names():
-    seqio.MixtureRegistry.add(name, [(task, 1) for task in names])
-  return name
-
-
 @pytest.fixture(scope="module")
 def learning(infer, pair):
-  mixture = pair[0].parent / "mixture.gin"
-  text = runs.bindings(TEXT=str(mixture.parent / "text.en"))
-  mixture.write_text((runs.ROOT / "tests/e2e/mixture.gin").read_text() + text)
+  """Returns a function that runs both tasks into a folder."""
+  mixture = mixtures.gin_file(pair)
   sampled = {"TEMPERATURE": 1.0, "LEARNING_RATE": 0.02}
   return lambda output: infer(output, ONLINE, mixture, **sampled, **FAST)
 
@@ -122,6 +108,7 @@ def left_in(output):
 
 
 def learned_in(output):
+  """Returns the draft's parameters and the optimizer's state."""
   draft = output / "draft"
   params = specdec_t5x.load_model(str(draft / f"checkpoint_{STEPS}")).params
   with ocp.StandardCheckpointer() as reader:

@@ -8,7 +8,9 @@ import numpy as np
 
 HERE = pathlib.Path(__file__).parent
 KERNELS = HERE.parents[2] / "specdec_t5x" / "native" / "cuda"
+_ROWS = 8
 _LAYERS = 24
+_SUMS = 32
 _RING = 3
 
 
@@ -86,17 +88,19 @@ def pointer(array: np.ndarray) -> int:
   return array.ctypes.data
 
 
-def step(library, layout, arrays, caches, *, steps=1, gated=True, scale=1.0):
-  """Runs the step on a CPU, updates the caches, and returns the results.
+def step_arguments(
+  layout, arrays, caches, *, steps=1, gated=True, scale=1.0, ring=_RING
+):
+  """Returns the arguments of the step and the result arrays.
 
   Args:
-    library: from `compiled`.
     layout: a `layout.StepLayout`.
-    arrays: the input arrays of `StepArrays` by name; read only.
-    caches: lists of arrays by layer, by name; read and written.
+    arrays: the input arrays of `StepArrays` by name.
+    caches: lists of arrays by layer, by name.
     steps: number of consecutive tokens.
     gated: whether the network is a T5 1.1.
     scale: factor of the logits.
+    ring: chunks in shared memory.
   """
   rows = len(arrays["tokens"])
   slots, inputs = (caches[k][0].shape[2] for k in ("keys", "cross_keys"))
@@ -105,7 +109,7 @@ def step(library, layout, arrays, caches, *, steps=1, gated=True, scale=1.0):
     **{"layers": layout.layers, "hidden": layout.hidden, "vocab": layout.vocab},
     **{"slots": slots, "inputs": inputs, "steps": steps, "gated": int(gated)},
     **{"distances": arrays["biases"].shape[1], "tiles": layout.tiles},
-    **{"chunks": arrays["weights"].shape[2], "ring": _RING, "scale": scale},
+    **{"chunks": arrays["weights"].shape[2], "ring": ring, "scale": scale},
   }
   results = {
     "chosen": np.full((steps, rows), -1, np.int32),
@@ -116,8 +120,22 @@ def step(library, layout, arrays, caches, *, steps=1, gated=True, scale=1.0):
   for name, buffers in caches.items():
     for i, buffer in enumerate(buffers):
       getattr(arguments, name)[i] = pointer(buffer)
+  return StepShape(**sizes), arguments, results
+
+
+def step(library, layout, arrays, caches, **settings):
+  """Runs the step on a CPU, updates the caches, and returns the results.
+
+  Args:
+    library: from `compiled`.
+    layout: see `step_arguments`.
+    arrays: see `step_arguments`; read only.
+    caches: see `step_arguments`; read and written.
+    **settings: further arguments of `step_arguments`.
+  """
+  shape, arguments, results = step_arguments(layout, arrays, caches, **settings)
   status = library.specdec_step(
-    layout.cluster, ctypes.byref(StepShape(**sizes)), ctypes.byref(arguments)
+    layout.cluster, ctypes.byref(shape), ctypes.byref(arguments)
   )
   assert status == 0
   return results
