@@ -239,18 +239,6 @@ def decoded(target, draft, drafter, sampling):
   return run(params, INPUTS, row_keys(jax.random.key(0), len(INPUTS)))
 
 
-def test_two_processes_give_the_output_of_one_process(models, address):
-  """`test_a_killed_draft_costs_no_token` has temperature 0."""
-  _, target, draft = models
-  sampling = Sampling(0.8, 5)
-  here = decoded(target, draft, SparseDraft(draft.network, 3, 8), sampling)
-  remote = Remote(address)
-  there = decoded(target, None, Link(remote, 3, 8), sampling)
-  np.testing.assert_array_equal(there.tokens, here.tokens)
-  np.testing.assert_array_equal(there.statistics.accepted, here.statistics.accepted)
-  assert remote.counts()["lost"] == 0
-
-
 @pytest.mark.parametrize("kept", [4, 0])
 def test_both_sides_have_bitwise_equal_distributions(kept, models, address):
   setup = Setup(3, Truncation(kept), Sampling(), tiny.DRAFT.vocab_size, 3, 5, 12)
