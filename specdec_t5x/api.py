@@ -41,7 +41,7 @@ DecodeFn = Callable[..., Decoded]
 # Batches of a call: a row that ends takes the next input of these batches.
 _QUEUED = 8
 # Seconds before a progress bar appears.
-_SHOWN_AFTER = 3.0
+SHOWN_AFTER = 3.0
 
 
 @contextlib.contextmanager
@@ -359,7 +359,7 @@ def _collected(
   bar = tqdm(
     total=count,
     unit="input",
-    delay=_SHOWN_AFTER,
+    delay=SHOWN_AFTER,
     file=console.STDERR,
     dynamic_ncols=True,
   )

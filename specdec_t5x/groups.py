@@ -19,7 +19,7 @@ from specdec_t5x.network.inputs import PADDING
 LENGTH_STEP = 16
 _COARSE = 64
 # The least number of padding tokens that a further width must spare.
-_WORTH = 16_384
+WORTH = 16_384
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ def grouped(lengths: Sequence[int]) -> list[Group]:
   """Returns the groups of inputs of the given lengths, the widest group first.
 
   Narrower inputs join the wider group, unless a group of their own spares at least
-  `_WORTH` padding tokens.
+  `WORTH` padding tokens.
   """
   longest = max(lengths, default=0)
   steps = -(-longest // _COARSE) * _COARSE
@@ -81,7 +81,7 @@ def grouped(lengths: Sequence[int]) -> list[Group]:
   for width in sorted(set(widths), reverse=True):
     wider = min(chosen.values(), default=None)
     count = sum(other <= width for other in widths)
-    is_worth = wider is None or count * (wider - width) >= _WORTH
+    is_worth = wider is None or count * (wider - width) >= WORTH
     chosen[width] = width if is_worth else wider
   members = {width: [] for width in chosen.values()}
   for number, width in enumerate(widths):

@@ -139,7 +139,7 @@ def _timed(job: Job, params: Mapping[str, Any]) -> CostAware:
   if kept := _read(name, policy, lengths):
     return kept
   console.stage(f"Measuring the cost of drafts at batch size {job.rows}: once.")
-  seconds, prepare = _measure(job, params)
+  seconds, prepare = measure(job, params)
   times = {"seconds": seconds, "prepare": prepare}
   try:
     library.write_whole(library.folder() / name, json.dumps(times))
@@ -176,7 +176,7 @@ def _drafting(decoder: Decoder, length: Any) -> Decoder:
   return dataclasses.replace(decoder, policy=Fixed(length), slots=0, observer=None)
 
 
-def _measure(
+def measure(
   job: Job, params: Mapping[str, Any]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
   """Times drafts of each length, in turn.

@@ -19,13 +19,11 @@ from tests.real_data import ROOT
 
 
 def infer(*arguments: str) -> None:
-  """Runs `python -m t5x.infer ...`."""
   with own_flags(t5x_infer._define_flags), as_main(t5x_infer):
     t5x_infer._main(gin_utils._parse_flags(["t5x.infer", *arguments]))
 
 
 def evaluation(*arguments: str) -> None:
-  """Runs `python -m t5x.eval ...`."""
   from t5x import command  # A module of the runtime.
 
   with own_flags(command.define_flags), as_main(t5x_eval):
@@ -33,13 +31,11 @@ def evaluation(*arguments: str) -> None:
 
 
 def training(*arguments: str) -> None:
-  """Runs `python -m specdec_t5x.train ...`."""
   with own_flags(train.define_flags):
     train.main(gin_utils._parse_flags(["specdec_t5x.train", *arguments]))
 
 
 def differences(*arguments: str) -> None:
-  """Runs `python -m lab differences ...`."""
   sys.exit(lab.main(["differences", *arguments]))
 
 

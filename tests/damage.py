@@ -1,6 +1,9 @@
-"""Damage to files."""
+"""Damage to files, and streams that nobody reads."""
 
 import contextlib
+import errno
+import io
+import os
 import resource
 
 
@@ -29,3 +32,25 @@ def files_of_at_most(size):
     yield
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+class Broken(io.StringIO):
+  """A stream whose reader has ended."""
+
+  def write(self, text):
+    raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+  def flush(self):
+    raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+  def isatty(self):
+    return True
+
+
+def closed():
+  stream = io.StringIO()
+  stream.close()
+  return stream
+
+
+STREAMS = (lambda: None, Broken, closed)

@@ -35,7 +35,6 @@ def with_families(params, dtype, seed=0):
 
 @functools.cache
 def target(dtype):
-  """Returns the target's network and parameters."""
   network = Transformer(dataclasses.replace(CONFIG, dtype=dtype))
   return network, with_families(tiny.state(network, seed=1).params, dtype)
 
@@ -55,7 +54,6 @@ def pair(dtype, gamma):
 
 
 def inputs():
-  """Returns six inputs of up to nine tokens."""
   tokens = np.random.default_rng(0).integers(3, 30, size=(6, 9))
   tokens[1, 4:], tokens[2, 1:] = 0, 0
   return jnp.asarray(tokens, jnp.int32)

@@ -43,7 +43,6 @@ def sharp(network, seed=0):
 
 
 def initialize(module, inputs, seed=0):
-  """Returns the variables of an encoder-decoder."""
   init = jax.jit(lambda key: module.init(key, *[inputs] * 3, enable_dropout=False))
   return init(jax.random.key(seed))
 

@@ -10,7 +10,6 @@ from tests.real_data import ROOT
 
 
 def environment(devices=1):
-  """Returns the environment of a command with `devices` virtual CPU devices."""
   count = f"--xla_force_host_platform_device_count={devices}"
   return {
     "TF_CPP_MIN_LOG_LEVEL": "3",

@@ -34,7 +34,7 @@ from specdec_t5x.t5x_bridge.restore import abstract_state
 from specdec_t5x.training.ngrams import estimate
 from tests.contrib.link.local import Local, honest
 from tests.hash_model import HashHeads, HashModel, Similar
-from tests.t5x_bridge import tiny
+from tests.t5x_bridge import tiny, tiny_gpt
 
 GAMMA = 3
 TREE = Tree((0, 0, 1, 1, 3))
@@ -96,6 +96,15 @@ def models(
 def target() -> Model:
   """Returns the target, with outputs that vary and end at several places."""
   return Model(network_for(CONFIGS[0]), drawn(CONFIGS[0], seed=32))
+
+
+@functools.cache
+def decoder_only() -> dict[str, Model]:
+  """Returns a decoder-only target and the networks of `PROMPTED`, by name."""
+  target, draft = (tiny_gpt.config(1, width, vocab_size=16) for width in (16, 8))
+  heads = HeadsConfig("medusa", GAMMA, target.emb_dim)
+  configs = {"target": target, "draft": draft, "medusa": heads}
+  return {name: Model(network_for(x), drawn(x, 64)) for name, x in configs.items()}
 
 
 def drawn(config: Any, seed: int = 29) -> Any:
@@ -346,6 +355,8 @@ ROWS = {
 
 ON_TABLES = {name: row for name, row in ROWS.items() if "tables" in row.on}
 ON_NETWORKS = {name: row for name, row in ROWS.items() if "networks" in row.on}
+# Ways to continue prompts of decoder-only networks: a row per kind of drafter.
+PROMPTED = ("draft model", "distinct tree", "copy", "medusa", "layer skip", "quantized")
 IN_GIN = {name: row for name, row in ROWS.items() if row.gin is not None}
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import pathlib
 from collections import UserDict
-from types import MappingProxyType
 
 import jax.numpy as jnp
 import numpy as np
@@ -42,31 +41,22 @@ def setup(tmp_path_factory):
     (None, "inputs must be a list of texts, got None"),
     (b"bytes", "inputs must be a list of texts, got a single bytes"),
     ("text", r"got a single str. Wrap the text in \[...\]"),
-    (7, "inputs must be a list of texts, got 7"),
-    (pathlib.Path("x"), "inputs must be a list of texts, got PosixPath"),
     ([None, "a"], r"inputs\[0\] must be a text \(str\), got None"),
     (["a", b"b"], r"inputs\[1\] must be a text \(str\), got b'b'. Decode"),
-    (["a", "b", 3.5], r"inputs\[2\] must be a text \(str\), got 3.5"),
     (["a", ["b"]], r"inputs\[1\] must be a text \(str\), got \['b'\]"),
     (["a", "b\udc80c"], r"inputs\[1\] must be Unicode, .* at character 1"),
-    (["\ud83d"], r"inputs\[0\] must be Unicode, .* at character 0"),
     ({"input_ids": [[5, 1]]}, r"got a dict of \['input_ids'\]. Give inputs\[key\]"),
     (UserDict(text=["a"]), r"got a UserDict of \['text'\]. Give inputs\[key\]"),
-    (MappingProxyType({"a": "b"}), "got a mappingproxy of"),
     ({"a"}, r"got a set of \['a'\]. Give a list"),
-    (frozenset("a"), "got a frozenset of"),
     ([{"text": "a"}], r"inputs\[0\] must be a text \(str\), got {'text': 'a'}"),
     (np.array("text"), r"inputs must be a list of texts, got array\('text'"),
     (jnp.array(5), "inputs must be a list of texts, got"),
     ([5, 6, 1], r"the token ids of a single input: \[5, 6, 1\]. Wrap the ids"),
-    (np.array([5, 6, 1]), "the token ids of a single input"),
     (np.ma.array([[5, 9], [7, 1]]), "^inputs must be an array without a mask, got a"),
     ([np.ma.array([5, 1], mask=[0, 1])], r"inputs\[0\].filled\(0\) if the masked"),
     ([[[5, 1]]], r"inputs\[0\] must be a list of token ids"),
-    (np.ones((1, 2, 3), int), r"inputs\[0\] must be a list of token ids"),
     (np.ones((1, 2)), r"inputs\[0\] must be a list of token ids"),
     (np.ones((1, 2), bool), r"inputs\[0\] must be a list of token ids"),
-    ([[5], [5, -1]], r"inputs\[1\] must be a list of token ids"),
     ([[5, tiny.VOCAB_SIZE]], r"inputs\[0\] must be a list of token ids"),
     (["a", [5]], r"inputs\[1\] must be a text"),
     ([[5, 1], [0, 5]], r"inputs\[1\] must have padding at the end alone, got \[0, 5\]"),
@@ -74,13 +64,7 @@ def setup(tmp_path_factory):
   ],
   ids=ascii,
 )
-@pytest.mark.parametrize("kind", ["sentencepiece", "bytes"])
-def test_an_input_that_is_not_a_text_is_named(setup, tmp_path, inputs, message, kind):
-  if kind == "bytes":
-    (tmp_path / "tokenizer_config.json").write_text(
-      '{"tokenizer_class": "ByT5Tokenizer"}'
-    )
-    setup = {**setup, "vocabulary": str(tmp_path)}
+def test_an_input_that_is_not_a_text_is_named(setup, inputs, message):
   with pytest.raises(ValueError, match=message):
     specdec_t5x.generate(inputs, **setup, **SIZES)
 
@@ -168,24 +152,18 @@ def test_a_folder_names_its_padding(tmp_path, fields, pads):
     ("target", pathlib.Path("t"), r"got the path 't'.*target=load_model\('t'\)"),
     ("target", None, "target must be a Model, got NoneType"),
     ("draft", pathlib.Path("d"), r"draft must be a Model.*draft=load_model\('d'\)"),
-    ("draft", ".", r"got the path '\.'. Load the checkpoint first: draft=load_model"),
     ("draft", {"draft": "d"}, r"draft\['draft'\] must be a Model, got the path 'd'"),
     ("draft", 3, "draft must be a Model, a drafter's name or None, got int"),
     ("draft", "copie", "Unknown drafter 'copie'"),
     ("sampling", 0.7, r"got 0.7. Pass Sampling\(temperature=0.7\)"),
     ("sampling", None, "sampling must be a Sampling, got None"),
-    ("sampling", "greedy", "sampling must be a Sampling, got 'greedy'"),
     ("seed", None, "seed must be a whole number from 0"),
     ("seed", -1, "seed must be a whole number from 0 to .*, got -1"),
-    ("seed", 1.5, "seed must be a whole number from 0"),
-    ("seed", 2**40, "seed must be a whole number from 0"),
     ("seed", True, "seed must be a whole number from 0 to .*, got True"),
     ("vocabulary", None, "vocabulary=None is not a file"),
-    ("vocabulary", 3, "vocabulary=3 is not a file"),
     ("vocabulary", pathlib.Path("nope"), "vocabulary='nope' is not a file"),
     ("vocabulary", "google/mt5-small", "Nothing is downloaded"),
     ("batch_size", True, "batch_size must be a whole number of at least 1, got True"),
-    ("batch_size", 0, "batch_size must be a whole number of at least 1, got 0"),
     ("max_length", np.float32(3), "max_length must be a whole number"),
     ("gamma", 0, "^gamma must be a whole number of at least 1, got 0"),
     ("gamma", 10**7, "at most 4096 tokens, got gamma .* = 10000000. Lower gamma"),
@@ -195,7 +173,6 @@ def test_a_folder_names_its_padding(tmp_path, fields, pads):
       r"^gamma=5 is too long a draft.*Lower gamma.* longer outputs \(max_length\)",
     ),
     ("num_candidates", None, "^num_candidates must be a whole number"),
-    ("num_candidates", 10**7, "at most 4096 tokens"),
     ("drafter", "tok", "^Unknown drafter 'tok'"),
     ("policy", "auto2", "^Unknown policy 'auto2'"),
     ("rule", "tok", "Correct rule.$"),

@@ -1,7 +1,7 @@
-"""The commands' messages, and the time per token of a run."""
+"""The commands' messages, quiet imports, and the time per token of a run."""
 
 import dataclasses
-import io
+import os
 import re
 import sys
 
@@ -16,7 +16,9 @@ from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.functional import network_for
+from specdec_t5x.quiet import import_quietly
 from specdec_t5x.t5x_bridge import pace, writer
+from tests import damage
 from tests.t5x_bridge import tiny
 
 TARGET, DRAFT = (network_for(config) for config in (tiny.TARGET, tiny.DRAFT))
@@ -42,16 +44,14 @@ def _speaking():
 
 @pytest.fixture
 def clock(monkeypatch, tmp_path):
-  """Returns a clock that tests set, with an empty folder and no earlier run."""
+  """Returns a clock that tests set, with an empty folder of times."""
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
-  monkeypatch.setattr(pace, "_run", None)
   now = [0.0]
   monkeypatch.setattr(pace.time, "perf_counter", lambda: now[0])
   return now
 
 
 def decode(clock, seconds=2.0, tokens=1000):
-  """Simulates a run of 10 examples, compiled before the clock counts."""
   pace.start(10)
   pace.tracing()
   clock[0] += 30.0
@@ -88,23 +88,7 @@ def test_a_cache_that_can_t_be_written_is_not_promised(
   assert ("and kept in" in capsys.readouterr().err) == is_kept
 
 
-class Broken(io.StringIO):
-  """A stream whose reader has ended."""
-
-  def write(self, text):
-    raise BrokenPipeError
-
-  def flush(self):
-    raise BrokenPipeError
-
-
-def closed():
-  stream = io.StringIO()
-  stream.close()
-  return stream
-
-
-@pytest.mark.parametrize("stream", [lambda: None, Broken, closed])
+@pytest.mark.parametrize("stream", damage.STREAMS)
 def test_messages_that_nobody_can_read_raise_no_error(monkeypatch, stream):
   for name in ("stdout", "stderr"):
     monkeypatch.setattr(sys, name, stream())
@@ -170,3 +154,39 @@ def test_the_last_lines_have_the_reason_for_no_drafts(clock):
   assert writer.closing(nothing, True)[0] == "Nothing was drafted."
   assert writer.closing(nothing, False)[0].startswith("10 examples")
   assert writer.closing(None, True) == []
+
+
+# ---- The output of an import is held back, and shown if the import fails. ----
+
+NOISY = "import os\nos.write(2, b'noise of {name}')\n"
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+  monkeypatch.syspath_prepend(str(tmp_path))
+  return lambda name, text: (tmp_path / f"{name}.py").write_text(text)
+
+
+def test_a_module_is_imported_without_output(module, capfd):
+  module("noisy_module", NOISY.format(name="success") + "VALUE = 3\n")
+  assert import_quietly("noisy_module").VALUE == 3
+  assert capfd.readouterr().err == ""
+
+
+def test_a_failing_import_shows_the_output(module, capfd):
+  module("noisy_failure", NOISY.format(name="failure") + "raise RuntimeError('no')\n")
+  with pytest.raises(RuntimeError, match="no"):
+    import_quietly("noisy_failure")
+  assert capfd.readouterr().err == "noise of failure"
+
+
+def test_a_module_is_imported_without_stderr(module, monkeypatch):
+  module("module_without_stderr", "VALUE = 3\n")
+  monkeypatch.setattr(sys, "stderr", None)
+  saved = os.dup(2)
+  os.close(2)
+  try:
+    assert import_quietly("module_without_stderr").VALUE == 3
+  finally:
+    os.dup2(saved, 2)
+    os.close(saved)

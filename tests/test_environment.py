@@ -1,4 +1,4 @@
-"""The report of `python -m specdec_t5x`."""
+"""The report of `python -m specdec_t5x`, and platforms that are not available."""
 
 import os
 import runpy
@@ -8,14 +8,10 @@ import sys
 import pytest
 
 from specdec_t5x import environment
+from specdec_t5x.demo import embedded
 from specdec_t5x.native import library
+from tests import processes
 from tests.real_data import ROOT
-
-
-def test_missing_packages_have_no_version():
-  found = environment.versions(("jax", "no-such-package"))
-  assert found.pop("no-such-package") is None
-  assert found["jax"][0].isdigit()
 
 
 @pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("nonsense", 2)])
@@ -94,3 +90,40 @@ def test_the_command_runs_from_any_directory_and_is_quiet(platform, tmp_path):
     assert "\nGPU kernels       missing: the devices are cpus" in found
   else:
     assert "missing: JAX finds no platform 'no_such_platform'" in found
+
+
+# ---- Platforms that are not available. ----
+
+_LOAD = f"import specdec_t5x; specdec_t5x.load_model({embedded.target()!r})"
+COMMANDS = {
+  "python": ["-c", _LOAD],
+  "infer": ["-m", "t5x.infer", "--gin_file=configs/spec_ende.gin"],
+  "train": ["-m", "specdec_t5x.train", "--gin_file=configs/train/draft.gin"],
+  "benchmarks": ["-m", "benchmarks", "machine", "--output=unused"],
+}
+
+
+@pytest.mark.parametrize(
+  ("name", "platform"),
+  [
+    ("python", "cuda"),
+    ("infer", "gpu"),
+    ("train", "tpu"),
+    ("benchmarks", "typo,cuda"),
+  ],
+)
+def test_an_unavailable_platform_is_reported_in_one_sentence(name, platform):
+  process = subprocess.run(
+    [sys.executable, *COMMANDS[name]],
+    cwd=ROOT,
+    check=False,
+    env=processes.environment() | {"JAX_PLATFORMS": platform},
+    capture_output=True,
+    text=True,
+  )
+  assert process.returncode == 1
+  message = f"platform {platform!r}, the value of JAX_PLATFORMS, but finds 'cpu'"
+  [line] = [line for line in process.stderr.splitlines() if message in line]
+  assert "Set JAX_PLATFORMS=cpu" in line
+  # No frame of JAX; Python 3.13 prints three lines and more per frame.
+  assert process.stderr.count('  File "') < 6

@@ -17,6 +17,7 @@ from specdec_t5x.ways import assembled
 from tests import table
 from tests.t5x_bridge import tiny, tiny_gpt
 
+slow = pytest.mark.slow
 TEXTS = tiny.sentences(4, seed=6)
 # The lengths are far apart and unordered; a prompt may be empty.
 MIXED = [TEXTS[0], " ".join(TEXTS * 5), TEXTS[1], " ".join(TEXTS[:3]), *TEXTS[2:]]
@@ -103,15 +104,19 @@ def test_keys_depend_on_the_inputs_numbers():
   assert (keys_at(key, numbers) == row_keys(key, 8)[numbers]).all()
 
 
-@pytest.mark.parametrize(("kind", "words"), DECODERS.values(), ids=DECODERS)
-def test_samples_equal_samples_of_single_inputs(kind, words, vocabulary, monkeypatch):
+@pytest.mark.parametrize(
+  "name",
+  ["plain", "fixed", *(pytest.param(x, marks=slow) for x in ("copies", "several"))],
+)
+def test_samples_equal_samples_of_single_inputs(name, vocabulary, monkeypatch):
+  kind, words = DECODERS[name]
   target, draft = models(kind)
   draft = draft if "gamma" in words else None
   inputs = [*MIXED, ""] if kind == "gpt" else MIXED
   sampling = Sampling(1.0)
   room = 8
   seed = 5
-  monkeypatch.setattr(groups, "_WORTH", 1)
+  monkeypatch.setattr(groups, "WORTH", 1)
   shapes = shapes_of(monkeypatch)
   generate = functools.partial(
     specdec_t5x.generate,
@@ -159,7 +164,9 @@ def test_a_long_input_does_not_pad_short_inputs(at, vocabulary, monkeypatch):
   assert all(each.tokens == alone[1].tokens for each in others)
 
 
-@pytest.mark.parametrize("words", [{}, {"gamma": 2}], ids=["plain", "fixed"])
+@pytest.mark.parametrize(
+  "words", [{}, pytest.param({"gamma": 2}, marks=slow)], ids=["plain", "fixed"]
+)
 def test_calls_of_any_size_share_programs_and_keep_their_samples(
   words, vocabulary, monkeypatch
 ):

@@ -1,9 +1,13 @@
 """Python keeps compiled programs between processes, unless a setting of JAX decides."""
 
+import pathlib
+import shutil
+
 import jax
 import pytest
 
 from specdec_t5x import programs
+from specdec_t5x.native import library
 from tests.processes import printed
 
 SCRIPT = """
@@ -15,6 +19,13 @@ print(jax.config.jax_compilation_cache_dir)
 print(output.tokens)
 """
 DIR = "jax_compilation_cache_dir"
+
+
+@pytest.fixture
+def built():
+  """Returns the files of the kernels, in the folder that tests share."""
+  library.problem()
+  return list(library.folder().glob("kernels-*.so"))
 
 
 @pytest.fixture
@@ -42,27 +53,53 @@ def decodes(folder):
   return sorted(path.name for path in folder.rglob("jit__lambda*-cache"))
 
 
-@pytest.mark.parametrize("option", ["-B", "-OO"])
-def test_a_process_reads_the_programs_of_an_earlier_process(option, unset):
+def test_a_process_reads_the_programs_of_an_earlier_process(built, unset):
+  unset.mkdir()
+  for path in built:  # Building the kernels would take most of the time.
+    shutil.copy(path, unset)
   first, tokens = printed("-c", SCRIPT).splitlines()
   assert first.startswith(f"{unset}/programs-")
   kept = decodes(unset)
   assert kept
-  assert printed(option, "-c", SCRIPT).splitlines() == [first, tokens]
-  assert decodes(unset) == kept
+  for option in ("-B", "-OO"):
+    assert printed(option, "-c", SCRIPT).splitlines() == [first, tokens]
+    assert decodes(unset) == kept
 
 
 def test_programs_are_kept_in_the_folder_of_the_processor(settings, unset):
   programs.keep()
-  assert settings == {**programs._SETTINGS, DIR: str(programs.folder())}
-  assert programs.folder().parent == unset
+  folder = pathlib.Path(settings.pop(DIR))
+  assert folder.parent == unset
+  assert folder.name.startswith("programs-")
+  assert settings == programs._SETTINGS
+
+
+@pytest.fixture(params=["specdec_t5x.programs", "t5x.kept_programs"])
+def keep(request, settings):
+  """Returns the function that makes the settings, in Python or in T5X's runtime."""
+  module = pytest.importorskip(request.param)
+  return getattr(module, "keep", None) or module.keep_programs
+
+
+@pytest.mark.parametrize("variable", ["SPECDEC_T5X_CACHE", "XDG_CACHE_HOME"])
+def test_the_runtime_keeps_programs_in_the_user_s_cache_folder(
+  variable, settings, unset, monkeypatch
+):
+  kept_programs = pytest.importorskip("t5x.kept_programs")
+  monkeypatch.delenv("SPECDEC_T5X_CACHE")
+  monkeypatch.setenv(variable, str(unset))
+  kept_programs.keep_programs()
+  assert settings[DIR].startswith(f"{unset}/t5x_runtime/")
+
+
+@pytest.mark.parametrize("folder", ["", "my/folder"])
+def test_the_user_s_folder_wins(folder, keep, settings, monkeypatch):
+  monkeypatch.setenv(DIR.upper(), folder)
+  keep()
+  assert not settings
 
 
 def test_the_user_s_settings_win(settings, monkeypatch):
-  with monkeypatch.context() as patch:
-    for folder in ("", "my/folder"):
-      patch.setenv(DIR.upper(), folder)
-      programs.keep()
   with monkeypatch.context() as patch:
     patch.setattr(type(jax.config), DIR, "my/folder")
     programs.keep()
@@ -73,9 +110,19 @@ def test_the_user_s_settings_win(settings, monkeypatch):
   assert list(settings) == [DIR]
 
 
-@pytest.mark.parametrize("how", ["a file", "no home", "read-only"])
+@pytest.mark.parametrize(
+  ("how", "says"),
+  [
+    ("a file", "programs are not kept: "),
+    (
+      "no home",
+      "(?i)are not kept: .*set JAX_COMPILATION_CACHE_DIR to a folder",
+    ),
+    ("read-only", "programs are not kept: .* is not writable. Set "),
+  ],
+)
 def test_a_warning_replaces_a_folder_that_can_t_be_written(
-  how, settings, unset, monkeypatch
+  how, says, keep, settings, unset, monkeypatch
 ):
   if how == "a file":
     unset.write_text("")
@@ -84,9 +131,8 @@ def test_a_warning_replaces_a_folder_that_can_t_be_written(
     monkeypatch.setenv("XDG_CACHE_HOME", "~no_such_user/cache")
   else:
     monkeypatch.setattr("os.access", lambda path, mode: False)
-  with pytest.warns(
-    UserWarning, match="programs are not kept: .* Set JAX_COMPILATION_"
-  ):
-    programs.keep()
-  programs.keep()  # Warns once.
+  with pytest.warns(UserWarning, match=says):
+    keep()
+  if keep is programs.keep:
+    keep()  # Warns once.
   assert not settings

@@ -91,7 +91,6 @@ def started(drafter, rule, sampling, keys, policy=hash_model.FIXED, **given):
 
 
 def decode(*how, **given):
-  """Decodes with the arguments of `started` in a compiled loop."""
   return jax.jit(lambda: generate(*started(*how, **given)))()
 
 
@@ -235,21 +234,23 @@ INPUTS = jnp.array(
 ROOM = 10
 
 
-def run(name, sampling, slots=0, **words):
+def run(name, sampling, slots=0, is_prompted=False, **words):
   """Decodes the inputs with a row's drafter, or plainly without a name."""
+  found = table.decoder_only() if is_prompted else table.models()
   drafter, drafts = None, {}
   if name:
-    row, found = table.ROWS[name], table.models()
+    row = table.ROWS[name]
     drafter = row.of_networks(found)
     drafts = {own: found[model] for own, model in row.networks.items()}
     words = {"policy": resting(drafter), **words}
+  target = found["target"] if is_prompted else table.target()
   words |= {"inputs": INPUTS, "room": ROOM, "sampling": sampling, "slots": slots}
-  return networks.decode(table.target(), drafts or None, drafter, **words)
+  return networks.decode(target, drafts or None, drafter, **words)
 
 
 @functools.cache
-def plain_run(sampling):
-  decoded = run(None, sampling)
+def plain_run(sampling, is_prompted=False):
+  decoded = run(None, sampling, is_prompted=is_prompted)
   assert len(set(decoded.statistics.emitted.tolist())) > 2
   assert len(np.unique(decoded.tokens)) > 5
   return decoded
@@ -269,6 +270,13 @@ def test_networks_give_coupled_samples_with_rests_and_in_turns(name):
   """Two rows take the five inputs in turns."""
   decoded = run(name, COUPLED, slots=2, rule="coupled")
   same_tokens(decoded, plain_run(COUPLED))
+  assert decoded.statistics.drafted.sum() > 0
+
+
+@pytest.mark.parametrize("name", each(table.PROMPTED, ["distinct tree"]))
+def test_decoder_only_networks_continue_prompts_of_several_lengths(name):
+  decoded = run(name, COUPLED, slots=2, is_prompted=True, rule="coupled")
+  same_tokens(decoded, plain_run(COUPLED, is_prompted=True))
   assert decoded.statistics.drafted.sum() > 0
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lab.stress import memory
 from specdec_t5x import console, speed, tuning
 from specdec_t5x.contrib.online.rejections import KeepRejections
 from specdec_t5x.contrib.sparse import SparseDraft
@@ -22,14 +23,15 @@ from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native import library
-from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.ways import POLICIES
+from tests import processes, table
+from tests.t5x_bridge import tiny
+from tests.training.conftest import shapes_of
 
-_SIZES = {"vocab_size": 17, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 32}
-_LAYERS = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 # XLA's products need no kernels, which would be built and kept beside the times.
-NETWORK = Transformer(T5Config(**_SIZES, **_LAYERS, products="xla"))
+CONFIG = dataclasses.replace(tiny.config(1, 16, 17), products="xla")
+NETWORK = Transformer(CONFIG)
 GAMMA, ROOM = 2, 12
 INPUTS = jnp.array([[5, 6, 7, 1], [9, 3, 1, 0]])
 KEY = jax.random.key(0)
@@ -37,9 +39,7 @@ KEY = jax.random.key(0)
 
 @functools.cache
 def arguments():
-  shapes = jax.eval_shape(functools.partial(initial_variables, NETWORK), KEY)["params"]
-  draw = np.random.default_rng(0).normal
-  params = jax.tree.map(lambda x: jnp.asarray(draw(size=x.shape), x.dtype), shapes)
+  params = jax.tree.map(jnp.asarray, table.drawn(CONFIG))
   return {"target": params, "draft": params}, INPUTS, row_keys(KEY, 2)
 
 
@@ -60,11 +60,9 @@ def measure(*settings, **named):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-  """Returns a folder without times."""
   # The kernels are looked up once per process, in a different folder.
   library.problem()
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path / "kept"))
-  monkeypatch.setattr(tuning, "_SECONDS", 0.0)  # The smallest number of rounds.
   console.say_once.cache_clear()
   return tmp_path / "kept"
 
@@ -78,7 +76,7 @@ def counted(monkeypatch):
     calls.append(job)
     return (1.0, 1.1, 1.1 + len(calls) / 8), (0.3, 0.6)
 
-  monkeypatch.setattr(tuning, "_measure", made_up)
+  monkeypatch.setattr(tuning, "measure", made_up)
   return calls
 
 
@@ -173,8 +171,6 @@ def test_a_job_is_not_measured_with_more_memory_than_it_takes(cache, counted):
   "text",
   [
     "",
-    '{"seconds": [1.0, 2.0',
-    "{}",
     '{"seconds": null, "prepare": [1.0, 1.0]}',
     '{"seconds": [1.0, 2.0, 3.0]}',
     '{"seconds": [1.0, 2.0, 3.0], "prepare": [1.0]}',
@@ -224,9 +220,9 @@ def test_a_decoder_uses_the_measured_times(cache, monkeypatch):
   for slow in (0.5, 99.0):
     times = (1.0, 1.0 + slow, 1.0 + slow)
     measured = times, (0.5, 0.5)
-    monkeypatch.setattr(tuning, "_measure", lambda *_, found=measured: found)
-    monkeypatch.setattr(tuning, "_read", lambda *_: None)
+    monkeypatch.setattr(tuning, "measure", lambda *_, found=measured: found)
     outputs.append(decode(tuned()))
+    file_of(cache).unlink()
   quick, dear = outputs
   assert quick.statistics.drafted.sum() > 0 == dear.statistics.drafted.sum()
   np.testing.assert_array_equal(quick.tokens, dear.tokens)
@@ -236,7 +232,7 @@ def test_a_decoder_uses_the_measured_times(cache, monkeypatch):
 def test_a_decode_is_plain_if_drafts_do_not_pay(cache, monkeypatch, is_measured):
   times = (1.0, 99.0, 99.0)
   measured = times, (0.5, 0.5)
-  monkeypatch.setattr(tuning, "_measure", lambda *_: measured)
+  monkeypatch.setattr(tuning, "measure", lambda *_: measured)
   policy = CostAware() if is_measured else CostAware(times)
   decoder = dataclasses.replace(AUTO, policy=policy, rule=Coupled(), slots=1)
   found = tuned(decoder)
@@ -305,10 +301,55 @@ def test_tracing_reads_no_clock_writes_no_file_and_prints_nothing(cache, monkeyp
   with monkeypatch.context() as patched:
     for place, name in [
       *((time, "perf_counter"), (pathlib.Path, "write_text"), (builtins, "print")),
-      *((console, "say"), (tuning, "_measure")),
+      *((console, "say"), (tuning, "measure")),
     ]:
       patched.setattr(place, name, refuse)
     traced((1.0, 1.2, 1.4))
     without_times = traced(())
   assert without_times.compile()(*arguments()).statistics.drafted.sum() > 0
   assert not cache.exists()
+
+
+# ---- Measuring needs little memory beside the parameters. ----
+
+# 200 MB of weights, mostly the vocabulary's: more than compilation takes.
+WIDE = dataclasses.replace(
+  tiny.config(1, 1024, 20_000), num_heads=8, head_dim=64, mlp_dim=1024
+)
+SETTINGS = GREEDY, 8
+
+
+def print_peaks():
+  """Prints the peak memory beside the weights, and the weights' bytes.
+
+  A decode without measured times runs first, so JAX's start is not in the peak.
+  """
+  target = Transformer(WIDE)
+  draft = Transformer(dataclasses.replace(WIDE, emb_dim=16, mlp_dim=16))
+
+  def filled(network):
+    shapes = shapes_of(network)["params"]
+    return jax.tree.map(lambda x: jnp.full(x.shape, 0.01, x.dtype), shapes)
+
+  params = {"target": filled(target), "draft": filled(draft)}
+  inputs = jnp.ones((2, 16), jnp.int32)
+  keys = row_keys(jax.random.key(0), 2)
+  for policy in ("fixed", "auto"):
+    before = memory.resident()
+    memory.forget_peak()
+    decoder = Decoder(target, DraftModel(draft, 1), policy=POLICIES[policy])
+    tuned = tuning.tuned(tuning.Job(decoder, 2, 16, *SETTINGS), params)
+    run = jax.jit(lambda *x, decoder=tuned: decoder.decode(*x, *SETTINGS, 1).tokens)
+    run(params, inputs, keys).block_until_ready()
+  weights = sum(x.nbytes for x in jax.tree.leaves(params))
+  print(json.dumps([memory.peak() - before, weights, bool(tuned.policy.seconds)]))
+
+
+@pytest.mark.slow
+def test_measuring_takes_no_second_set_of_parameters():
+  program = "from tests import test_tuning; test_tuning.print_peaks()"
+  held, weights, measured = processes.on_devices(1, "-c", program)
+  assert measured
+  assert weights > 200e6
+  # Three more programs were compiled.
+  assert held <= 0.6 * weights

@@ -28,7 +28,6 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-  """Returns the paths of a target in every format, a draft and a vocabulary."""
   root = tmp_path_factory.mktemp("pair")
   t5x_format = tiny.save_t5x(root / "t5x", tiny.TARGET, seed=1)
   orbax = tiny.save_orbax(root / "orbax", tiny.TARGET, seed=1)

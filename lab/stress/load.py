@@ -23,6 +23,7 @@ import seqio
 import tensorflow as tf
 from t5x import partitioning, utils
 
+from lab.stress import memory
 from lab.stress.restore import restoring
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.distributions import Sampling
@@ -31,7 +32,6 @@ from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.demo import embedded
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
-from tests import memory
 
 # A setting: gamma (0 decodes plainly), temperature, batch size.
 PLAIN = (0, 0.0, 16)

@@ -25,6 +25,7 @@ from flax.core import unfreeze
 from t5x import partitioning
 
 from benchmarks.sizes import t5_1_1
+from lab.stress import memory
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.checkpoints.checks import flat_shapes
 from specdec_t5x.core.distributions import GREEDY
@@ -35,7 +36,6 @@ from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 from specdec_t5x.t5x_bridge.pairing import CheckpointManager
 from specdec_t5x.t5x_bridge.restore import T5XParameters, abstract_state
-from tests import memory
 from tests.contract import conftest
 from tests.processes import on_devices
 

@@ -58,5 +58,4 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pair(files):
-  """Returns the flags of a target, a draft and inputs."""
   return named(files)

@@ -4,13 +4,16 @@ import os
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from benchmarks import gpu
 from benchmarks.environment import ROOT
+from benchmarks.oracle import Pair, Setup
 from benchmarks.timed import Timed
 from specdec_t5x.core import theory
+from specdec_t5x.native import platforms
 from tests.benchmarks.conftest import ran
 
 pytestmark = pytest.mark.slow
@@ -42,11 +45,22 @@ def steady(monkeypatch):
   monkeypatch.setattr(gpu, "alternate", alternate)
 
 
+def run_instead_of_checks(monkeypatch, code, **changes):
+  """Runs code in place of the command that checks kernels."""
+  run = subprocess.run
+
+  def other(words, **how):
+    return run([words[0], "-c", code], **how | changes)
+
+  monkeypatch.setattr(subprocess, "run", other)
+
+
 @pytest.mark.usefixtures("steady")
 def test_a_row_has_the_times_of_an_iteration_s_parts(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(gpu, "_checked", lambda: {"rows": [CHECK]})
+  line = f"print({': '.join(CHECK.values())!r})"
+  run_instead_of_checks(monkeypatch, line)
   found = ran("gpu", tmp_path, *FLAGS.split(), "int4")
-  assert found["checks"] == [CHECK]
+  assert found["checks"][0] == CHECK
   assert "Native kernels: not there: the devices are cpus" in capsys.readouterr().err
   assert {row["draft"] for row in found["rows"]} == {"tiny", "int4"}
   for row in found["rows"]:
@@ -83,7 +97,7 @@ def test_decode_measures_the_given_rates_once(tmp_path, monkeypatch):
   # Tokens a call times a plain token of 4 s over an iteration of 8 s.
   assert [row["with_block"] for row in rows] == [0.5, 1.5]
   assert {row["identical"] for row in rows} == {"2/2"}
-  monkeypatch.setattr(gpu, "_measured", None)
+  monkeypatch.setattr(gpu, "alternate", None)
   assert ran("decode", tmp_path, *FLAGS.split(), "--alphas", "0", "1")["rows"] == rows
 
 
@@ -95,19 +109,55 @@ HANGS = "print('passed: half', end='', flush=True); import time; time.sleep(60)"
   ("code", "seconds", "ending"),
   [
     ("raise SystemExit(3)", 60, "the exit status is 3"),
-    (HANGS, 3, "no answer in 3 s"),
+    (HANGS, 3, "no answer in 150 s"),
     ("import os; os.abort()", 60, "the exit status is -6"),
   ],
 )
 def test_kernels_are_checked_in_another_process(monkeypatch, code, seconds, ending):
   line = "print('passed: step: error 0.1: fine', flush=True)"
-  run = subprocess.run
-
-  def other(words, **how):
-    return run([words[0], "-c", f"{line}; {code}"], **how)
-
-  monkeypatch.setattr(subprocess, "run", other)
-  monkeypatch.setattr(gpu, "_CHECK_SECONDS", seconds)
+  run_instead_of_checks(monkeypatch, f"{line}; {code}", timeout=seconds)
   first, last = gpu._checked()["rows"]
   assert first == {"check": "step", "verdict": "passed", "found": "error 0.1: fine"}
   assert last == {"check": "all", "verdict": "ended", "found": ending}
+
+
+# ---- The oracle: a prescribed acceptance rate. ----
+
+LENGTH = 48
+
+
+@pytest.mark.parametrize("wide_costs_more", [True, False])
+@pytest.mark.parametrize(
+  ("dtype", "target", "draft", "gamma", "batch", "temperature", "weights"),
+  # The small target's argmax in bfloat16 depends on the shape of a call. At batch 1 a
+  # GPU scores blocks of a fixed width.
+  [
+    ("float32", "tiny", "tiny", 2, 4, 0.0, "float32"),
+    ("bfloat16", "small", "tiny", 5, 1, 0.0, "float32"),
+    ("bfloat16", "tiny", "int4", 3, 4, 1.0, "float32"),
+    ("bfloat16", "tiny", "tiny", 3, 1, 0.0, "int8"),
+  ],
+)
+def test_every_program_decodes_the_text_and_alpha_is_as_prescribed(
+  dtype, target, draft, gamma, batch, temperature, weights, wide_costs_more, monkeypatch
+):
+  monkeypatch.setattr(platforms, "wide_blocks_cost_more", lambda: wide_costs_more)
+  setup = Setup(target, draft, batch, temperature, gamma, dtype, 8, LENGTH, weights)
+  pair = Pair(setup)
+  pair.compile({})
+  text = pair.forced["target"]
+  calls = {}
+  for name, (_, arguments) in pair.functions.items():
+    decoded = pair.programs[name](jnp.int32(LENGTH), *arguments)
+    assert (decoded.tokens == text).all(), name
+    calls[name] = decoded.statistics.target_calls
+  # A second draft changes no count of calls.
+  assert (calls["iteration"] == calls["redrafted"]).all()
+  for alpha in (0.0, 0.3, 0.65, 0.9, 1.0):
+    decoded = pair.calls(alpha, 2)(1)
+    assert (decoded.tokens == text).all()
+    counts = decoded.statistics
+    accepted, tried = counts.accepted.sum(), counts.acceptance_positions.sum()
+    is_right = pair.forced_at(alpha, 1)["draft"] == text
+    np.testing.assert_allclose(is_right.mean(axis=1), alpha, atol=1 / LENGTH)
+    assert abs(accepted / tried - alpha) < (0.15 if 0 < alpha < 1 else 1e-6)

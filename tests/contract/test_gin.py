@@ -51,28 +51,3 @@ def test_gin_files_and_folders_may_begin_with_the_home(monkeypatch, tmp_path):
   (tmp_path / "folder" / "b.gin").write_text("B = 2\n")
   gin_utils.parse_gin_flags(["~/folder"], ["~/a.gin", "b.gin"], [])
   assert gin_utils.macros() == {"A": 1, "B": 2}
-
-
-@pytest.mark.parametrize("value", ["hot", "quantized", "5 tokens", "-", "[1,"])
-def test_a_value_without_quotes_starts_with_the_fix(value):
-  gin.parse_config("TEMPERATURE = 0")
-  with pytest.raises(ValueError, match="text in quotes") as error:
-    gin_utils.parse_gin_flags([], [], [f"TEMPERATURE = {value}"])
-  message = str(error.value)
-  assert message.startswith("--gin.NAME=VALUE: Values are Python literals")
-  assert "object at 0x" not in message
-
-
-@pytest.mark.parametrize(
-  ("arg", "fix"),
-  [
-    ("--GAMMA=5", "Write --gin.GAMMA=5;"),
-    ("--SAME_BITS", "Write --gin.SAME_BITS=VALUE;"),
-    ("-GAMMA=5", "Write --gin.GAMMA=5;"),
-    ("--gamma=5", "--helpfull lists the flags."),
-  ],
-)
-def test_an_unknown_flag_has_the_spelling_of_a_macro(arg, fix):
-  with pytest.raises(SystemExit) as error:
-    gin_utils._parse_flags(["t5x.infer", arg])
-  assert fix in error.value.code

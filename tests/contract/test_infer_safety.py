@@ -6,7 +6,6 @@ Upstream T5X lacks these checks (docs/t5x_commands.md).
 import concurrent.futures
 import contextlib
 import errno
-import io
 import json
 import os
 import pathlib
@@ -32,7 +31,7 @@ from tests.contract.conftest import (
   run,
   writer,
 )
-from tests.damage import files_of_at_most, halve
+from tests.damage import STREAMS, files_of_at_most, halve
 
 if not IS_RUNTIME:
   pytest.skip("upstream T5X lacks these checks", allow_module_level=True)
@@ -377,23 +376,7 @@ def test_a_task_without_examples_is_refused(tmp_path):
 # ---- Messages that nobody can read, and Ctrl-C ----
 
 
-class Broken(io.StringIO):
-  """A stream whose reader has ended."""
-
-  def write(self, text):
-    raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-
-  def isatty(self):
-    return True
-
-
-def closed():
-  stream = io.StringIO()
-  stream.close()
-  return stream
-
-
-@pytest.mark.parametrize("stream", [lambda: None, Broken, closed])
+@pytest.mark.parametrize("stream", STREAMS)
 def test_results_do_not_depend_on_stderr(
   checkpoint, expected, tmp_path, monkeypatch, stream
 ):

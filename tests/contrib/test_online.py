@@ -72,22 +72,6 @@ def probs_of(draft, served, place):
 # ---- The loss. ----
 
 
-@pytest.mark.parametrize(
-  ("loss", "expected"),
-  [
-    # p = (1/2, 1/4, 1/4) and q = (1/4, 1/2, 1/4) on (kept, kept, remaining) tokens.
-    ("forward_kl", 0.5 * np.log(2) - 0.25 * np.log(2)),
-    ("reverse_kl", -0.25 * np.log(2) + 0.5 * np.log(2)),
-    ("total_variation", 0.25),
-  ],
-)
-def test_the_loss_by_hand(loss, expected):
-  q = np.array([1 / 8, 1 / 2, 1 / 8, 1 / 4])
-  p = known_probs(jnp.array([0.5, 0.25]))
-  found = losses.get_distillation_loss(loss)(p, lumped(jnp.log(q), jnp.array([3, 1])))
-  np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 def test_losses_approach_the_full_distance_as_more_tokens_are_kept():
   @jax.jit
   def distances(target, draft):

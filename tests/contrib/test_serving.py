@@ -34,7 +34,6 @@ def setup(tmp_path_factory):
 
 
 def stream(setup, texts=TEXTS, online=FAST, learner=None, **settings):
-  """Returns the stream of outputs, and the learner."""
   target, draft, vocabulary = setup
   learner = learner or Learner(draft.network, draft.params, online)
   settings = {**ROOM, "gamma": 3, **settings}

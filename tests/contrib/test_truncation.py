@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_t5x.contrib.truncation import LARGEST, SparseProbs, Truncation
+from specdec_t5x.contrib.truncation import LARGEST, Truncation
 from specdec_t5x.core.distributions import draws_per_token
 
 
@@ -108,8 +108,3 @@ def test_large_vocabularies_have_mass_and_exact_sums(name):
 def test_a_top_p_out_of_range_is_refused(top_p):
   with pytest.raises(ValueError, match=f"above 0 and at most 1, got {top_p}"):
     Truncation(top_p=top_p)
-
-
-def test_a_distribution_of_one_token_is_certain():
-  distribution = SparseProbs(jnp.array([7]), jnp.array([3]))
-  assert distribution.draw(jnp.array([0.9])) == 7

@@ -5,9 +5,13 @@ import pickle
 import re
 import string
 
+import gin
 import pytest
 
+from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.knobs import Knob, KnobError, Name, check_value, whole
+from specdec_t5x.t5x_bridge import macros
+from tests import commands
 from tests.real_data import ROOT
 
 GAMMA = Knob(whole(1), "a length", "LOWER_GAMMA", "{knob} is a length.")
@@ -55,3 +59,31 @@ def test_every_setting_in_a_message_is_a_macro_of_gin_files():
   assert len(settings) > 20
   found = {KnobError(f"{{{name}}}").in_gin() for name in settings}
   assert found <= macros
+
+
+# ---- Errors of objects that gin makes. ----
+
+CONFIG = """
+from __gin__ import dynamic_registration
+from specdec_t5x.core import distributions
+from specdec_t5x.decoding import decoder
+from specdec_t5x.t5x_bridge import macros
+macros.made.constructor = @decoder.Decoder
+decoder.Decoder.target = @distributions.Sampling()
+distributions.Sampling.top_k = -1
+"""
+
+
+def test_an_argument_that_gin_makes_has_the_macro():
+  with commands.own_flags(lambda: None):
+    gin.parse_config(CONFIG)
+    with pytest.raises(ValueError, match="TOPK must be a whole number") as caught:
+      gin.get_configurable(macros.made)()
+  assert not isinstance(caught.value, KnobError)
+
+
+def test_other_errors_are_unchanged():
+  with pytest.raises(KeyError), macros.macro_names():
+    raise KeyError
+  with pytest.raises(KnobError, match="top_k must be"):
+    Sampling(top_k=-1)

@@ -15,8 +15,6 @@ def tfds_dir(tmp_path):
 
 @pytest.fixture
 def write(tmp_path):
-  """Returns a function that writes a file and returns the path."""
-
   def to_file(name, content):
     data = content if isinstance(content, bytes) else content.encode()
     (tmp_path / name).write_bytes(data)
@@ -35,7 +33,6 @@ def _restore_registry():
 
 
 def examples(name, split="test", sequence_length=None, shuffle=False, **kwargs):
-  """Returns the examples of a task."""
   task = seqio.get_mixture_or_task(name)
   dataset = task.get_dataset(sequence_length, split, shuffle=shuffle, **kwargs)
   return list(dataset.as_numpy_iterator())

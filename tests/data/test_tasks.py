@@ -1,4 +1,4 @@
-"""Tasks over files: contents, order, shards, checkpoints, registration; vocabularies.
+"""Tasks over files and TFDS: contents, order, shards, checkpoints, vocabularies.
 
 tests/e2e registers the tasks with gin. tests/e2e/test_m30k.py compares real tokens with
 upstream's tokens.
@@ -7,14 +7,23 @@ upstream's tokens.
 import gzip
 import json
 
+import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
 
-from specdec_t5x.data import tasks, vocabularies
+from specdec_t5x.data import (
+  language_modeling,
+  spec_bench,
+  tasks,
+  text_files,
+  vocabularies,
+)
+from specdec_t5x.t5x_bridge import writer
 from specdec_t5x.vocabularies.sentencepieces import SentencePieceVocabulary
-from tests import real_data
+from tests import real_data, tfds_folders
 from tests.data.conftest import examples
+from tests.t5x_bridge import tiny
 
 BYTES = seqio.ByteVocabulary()
 
@@ -28,7 +37,6 @@ def files(write):
 
 @pytest.fixture
 def task(files):
-  """Returns the name of a task over the files."""
   return tasks.translation_from_files("t", files, vocabulary=BYTES)
 
 
@@ -228,7 +236,169 @@ def test_t5_vocabulary():
   vocabulary = vocabularies.T5_VOCABULARY  # The bucket is not read.
   assert vocabulary.sentencepiece_model_file.startswith("gs://t5-data/vocabs/cc_all")
   assert vocabulary.extra_ids == 100
-  path = str(real_data.path("t5_spiece/spiece.model"))
-  vocabulary = vocabularies.sentencepiece_vocabulary(path, 100)
-  assert vocabulary.vocab_size == 32_100
-  assert vocabulary.encode("<extra_id_0>") == [32_099]
+
+
+# ---- Unusual input that is valid: docs/errors.md. ----
+
+LENGTHS = {"inputs": 8, "targets": 4}
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+  path = tiny.train_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+  return seqio.SentencePieceVocabulary(path, extra_ids=0)
+
+
+def test_blank_and_enormous_lines_are_valid_inputs(tmp_path, vocabulary):
+  source, target = tmp_path / "a.en", tmp_path / "a.de"
+  enormous = "the old dog " * (1_200_000 // 12)
+  source.write_text(f"a dog\n\n{enormous}\n \n")
+  target.write_text("a cat\n\n\nthe red house sees the old man\n")
+  name = tasks.translation_from_files(
+    f"fine_{tmp_path.name}", {"test": (str(source), str(target))}, vocabulary=vocabulary
+  )
+  rows = seqio.get_mixture_or_task(name).get_dataset(LENGTHS, "test", shuffle=False)
+  rows = list(rows.as_numpy_iterator())
+  assert len(rows) == 4
+  assert [len(row["inputs"]) for row in rows] == [8] * 4
+  assert [len(row["targets"]) for row in rows] == [4, 1, 1, 4]
+  assert all(row["inputs"][-1] == vocabulary.eos_id for row in rows)
+  assert len(rows[2]["inputs_pretokenized"]) > 1_000_000
+  assert np.array_equal(rows[1]["targets"], [vocabulary.eos_id])
+
+
+# ---- Spec-Bench's prompts: splits by group, and categories in the results. ----
+
+ROWS = [
+  {"question_id": 81, "category": "writing", "turns": ["a dog sees", "again"]},
+  {"question_id": 82, "category": "qa", "turns": ["the cat"], "reference": ["x"]},
+  {"question_id": 83, "category": "coding", "turns": ["red house\nold man"]},
+]
+
+
+def lines_of(rows):
+  return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_splits_are_groups_and_examples_have_categories(vocabulary, write):
+  file = write("question.jsonl", lines_of(ROWS))
+  name = spec_bench.from_file("spec_bench_rows", file, vocabulary)
+  assert spec_bench.from_file("spec_bench_rows", file, vocabulary) == name
+
+  def categories(split):
+    return [example[spec_bench.CATEGORY].decode() for example in examples(name, split)]
+
+  assert categories("test") == ["writing", "qa", "coding"]
+  assert categories("mt_bench") == ["writing", "coding"]
+  assert categories("qa") == ["qa"]
+  assert categories("test[1:]") == ["qa", "coding"]
+  first = examples(name, "test")[0]
+  assert first["inputs"].tolist() == [*vocabulary.encode("a dog sees"), 1]
+  assert first["targets"].tolist() == [1]
+
+
+def test_a_summary_has_every_category(tmp_path):
+  aux = dict.fromkeys(writer.COUNTS, 4)
+  lines = [
+    {"inputs": {spec_bench.CATEGORY: name}, "aux": {**aux, "tokens": tokens}}
+    for name, tokens in (("qa", 8), ("rag", 12), ("qa", 16))
+  ]
+  file = tmp_path / "out.jsonl"
+  file.write_text(lines_of(lines))
+  summary = writer.summarize([file], alpha_is_mass=True)
+  assert summary["tokens"] == 36
+  assert {name: x["tokens"] for name, x in summary["categories"].items()} == {
+    "qa": 24,
+    "rag": 12,
+  }
+  assert summary["categories"]["qa"]["tokens_per_target_call"]["value"] == 3
+  file.write_text(lines_of([{"aux": aux}]))
+  assert "categories" not in writer.summarize([file], alpha_is_mass=True)
+
+
+@pytest.mark.parametrize("rows", [[["a"]], [{"turns": ["a"]}], [{"category": "qa"}]])
+def test_files_without_turns_and_category_are_refused(rows, vocabulary, write):
+  file = write("question.jsonl", lines_of(rows))
+  with pytest.raises(ValueError, match="line 1: expected an object with 'category'"):
+    spec_bench.from_file("spec_bench_bad", file, vocabulary)
+  with pytest.raises(ValueError, match=r"no\.jsonl does not exist"):
+    spec_bench.from_file("spec_bench_none", "no.jsonl", vocabulary)
+
+
+def test_the_real_file_has_480_prompts_in_six_groups(vocabulary):
+  path = str(real_data.path("spec_bench", "question.jsonl"))
+  task = seqio.get_mixture_or_task(spec_bench.from_file("real", path, vocabulary))
+  assert {split: task.num_input_examples(split) for split in task.splits} == {
+    "test": 480,
+    **dict.fromkeys((*spec_bench.GROUPS, spec_bench.MT_BENCH), 80),
+  }
+
+
+# ---- The tasks of published datasets read folders of TFDS. ----
+
+
+def test_xsum(tfds_dir):
+  row = {"document": "long text", "summary": "short"}
+  tfds_folders.write("xsum", tfds_dir, test=[row])
+  name = tasks.xsum(BYTES)
+  (row,) = examples(name)
+  assert row["inputs_pretokenized"] == b"summarize: long text"
+  assert row["targets_pretokenized"] == b"short"
+  assert [f.__name__ for f in seqio.get_mixture_or_task(name).metric_fns] == ["rouge"]
+
+
+def test_lm1b(tfds_dir):
+  test = [{"text": text} for text in ("One two three .", "", "Short")]
+  train = [{"text": "Four five six"}]
+  tfds_folders.write("lm1b", tfds_dir, test=test, train=train)
+  name = language_modeling.lm1b(BYTES, prompt_words=1)
+  assert name.startswith("lm1b_p1_v")
+  (row,) = examples(name)
+  assert row["inputs_pretokenized"] == b"One"
+  assert row["targets_pretokenized"] == b" two three ."
+  (row,) = examples(name, split="train")
+  assert row["targets_pretokenized"] == b" five six"
+  assert language_modeling.lm1b() == "lm1b"
+
+
+def test_real_wmt14(tfds_dir):
+  lines = text_files.read_lines(
+    str(real_data.path("wmt14_500_multiref/wmt14-en-de.extra_refs.txt"))
+  )
+  english, german = (
+    [t for k, t in (x.split("\t", 1) for x in lines) if k.startswith(kind)]
+    for kind in ("S-", "T-")
+  )
+  rows = [{"en": x, "de": y} for x, y in zip(english, german, strict=True)]
+  tfds_folders.write("wmt14_translate/de-en", tfds_dir, test=rows)
+  vocabulary = SentencePieceVocabulary(
+    str(real_data.path("t5_spiece/spiece.model")), 100
+  )
+  name = tasks.wmt14_ende(vocabulary)
+  rows = examples(name)
+  size = seqio.get_mixture_or_task(name).num_input_examples("test")
+  assert size == len(rows) == 500
+  prefix = "translate English to German: "
+  for example, source, target in zip(rows, english, german, strict=True):
+    assert example["inputs_pretokenized"].decode() == prefix + source
+    assert example["inputs"].tolist() == [*vocabulary.encode(prefix + source), 1]
+    assert example["targets"].tolist() == [*vocabulary.encode(target), 1]
+
+
+def test_real_cnn_dailymail(tfds_dir):
+  path = str(real_data.path("cnndm_manuj/cnn_dailymail_validation.csv"))
+  records = text_files.read_fields(path, ("article", "highlights", "id"))
+  validation = [{"publisher": "", **record} for record in records]
+  tfds_folders.write("cnn_dailymail", tfds_dir, validation=validation)
+  vocabulary = SentencePieceVocabulary(
+    str(real_data.path("t5_spiece/spiece.model")), 100
+  )
+  lengths = {"inputs": 512, "targets": 128}
+  rows = examples(tasks.cnn_dailymail(vocabulary), "validation", lengths)
+  assert len(rows) == len(records) == 500
+  for example, record in zip(rows, records, strict=True):
+    assert example["targets_pretokenized"].decode() == record["highlights"]
+    inputs = example["inputs_pretokenized"].decode()
+    assert inputs == "summarize: " + record["article"]
+    assert example["inputs"][-1] == 1
+    assert len(example["inputs"]) <= 512

@@ -1,4 +1,7 @@
-"""The plain loop in blocks has the same outputs, and the bits of speculation."""
+"""The plain loop in blocks has the same outputs, and the bits of speculation.
+
+Blocks of the target are as wide as the drafts.
+"""
 
 import functools
 
@@ -10,10 +13,12 @@ import pytest
 from lab import differences
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.loop import narrowest
 from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.network.net import block_widths, extend_narrowly
 from specdec_t5x.network.transformer import Transformer
 from tests import hash_model, near_ties, networks
-from tests.hash_model import HashModel
+from tests.hash_model import HashModel, TokenCache
 from tests.t5x_bridge import tiny
 
 MODEL = HashModel(seed=1, vocab_size=6, eos_bias=-0.5)
@@ -41,18 +46,6 @@ def test_fillers_change_no_output(block, sampling):
   if not sampling.greedy:  # Some rows end early, and some rows fill their room.
     assert len(set(np.asarray(expected.statistics.emitted))) > 1
     assert expected.statistics.emitted.max() == LENGTH
-
-
-def test_every_call_has_the_shape_of_a_block():
-  shapes = set()
-
-  class Watched(HashModel):
-    def extend(self, cache, tokens):
-      shapes.add(tokens.shape)
-      return super().extend(cache, tokens)
-
-  decode(4, GREEDY, Watched(1, 6, eos_bias=-0.5))
-  assert shapes == {(8, 4)}
 
 
 def test_the_fillers_are_scored_in_the_compiled_program():
@@ -133,3 +126,33 @@ def test_a_block_needs_a_token(unchecked):
     Decoder(Transformer(tiny.TARGET), block=0)
   with pytest.raises(ValueError, match="gamma \\+ 1"):
     Decoder(Transformer(tiny.TARGET), block=1.5)
+
+
+# ---- Blocks as wide as the drafts. ----
+
+
+def test_the_narrowest_block_for_all_drafts_is_scored():
+  assert block_widths(1) == (1, 2)
+  assert block_widths(3) == (1, 2, 4)
+  assert block_widths(7) == (1, 2, 4, 8)
+  assert block_widths(9) == (1, 2, 4, 8, 10)
+
+  def extend(cache, tokens):
+    """Returns the block's width as logits, and the block's tokens as features."""
+    wide = jnp.full((*tokens.shape, 3), float(tokens.shape[1]))
+    return wide, tokens[..., None] * 1.0, cache
+
+  block = jnp.array([[7, 0, 1, 2, 3, 4], [7, 5, 6, 7, 8, 9]])
+  widths = block_widths(5)
+  cache = TokenCache(jnp.zeros(2, int), block)
+  score = jax.jit(
+    lambda sizes: extend_narrowly(
+      extend, cache, block, widths, narrowest(widths, sizes)
+    )
+  )
+  for sizes, width in [((0, 0), 1), ((1, 0), 2), ((2, 1), 4), ((1, 3), 4), ((4, 5), 6)]:
+    logits, features, _ = score(jnp.array(sizes))
+    assert logits.shape == (2, 6, 3)
+    np.testing.assert_array_equal(logits[:, :width], width)
+    np.testing.assert_array_equal(logits[:, width:], 0)
+    np.testing.assert_array_equal(features[:, :width, 0], block[:, :width])

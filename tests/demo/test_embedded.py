@@ -1,4 +1,6 @@
-"""The embedded pair: files, card and quality."""
+"""The embedded pair: files, card and quality; `python -m specdec_t5x.demo`."""
+
+import re
 
 import gin
 import pytest
@@ -6,15 +8,11 @@ import pytest
 import specdec_t5x
 from specdec_t5x.core import theory
 from specdec_t5x.data import metrics
+from specdec_t5x.demo import __main__ as demo
 from specdec_t5x.demo import embedded
 from tests.real_data import ROOT
 
 TEXTS = 60
-
-
-def test_the_package_s_pair_is_small():
-  size = sum(p.stat().st_size for p in embedded.FOLDER.rglob("*") if p.is_file())
-  assert size <= 25e6
 
 
 def test_the_expected_rate_gives_the_card_s_tokens_per_call():
@@ -62,3 +60,29 @@ def test_the_bare_jobs_decode_the_pair(kind):
   }.items():
     macro = gin.query_parameter(f"{name}/macro.value")
     assert macro.scoped_configurable_fn() == value
+
+
+# ---- python -m specdec_t5x.demo. ----
+
+
+def test_drafts_are_compared_with_plain_decoding(tmp_path, monkeypatch, capsys):
+  monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+  monkeypatch.setattr("sys.argv", ["demo", "--inputs=2"])
+  demo.main()
+  rows = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()]
+  rows = [row for row in rows if row[1:2] in (["0"], ["1"])]
+  names = ["no draft", "the draft", "target in 8 bits"]
+  assert [row[0] for row in rows] == 2 * names
+  assert [row[2] for row in rows if row[0] == "no draft"] == ["1.00", "1.00"]
+  plain, ours, rounded = rows[:3]
+  assert float(ours[2]) > 3
+  assert {row[4] for row in (plain, ours, rounded)} == {"2 of 2"}
+  assert plain[5] == ours[5]
+
+
+@pytest.mark.parametrize("count", [0, 501])
+def test_a_bad_number_of_inputs_is_refused(count, monkeypatch, capsys):
+  monkeypatch.setattr("sys.argv", ["demo", f"--inputs={count}"])
+  with pytest.raises(SystemExit):
+    demo.main()
+  assert f"--inputs must be 1 to 500, got {count}" in capsys.readouterr().err

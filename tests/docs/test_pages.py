@@ -1,11 +1,14 @@
-"""The code blocks of README and of the documentation run.
+"""The code blocks of README and of the documentation run, and the tutorial.
 
 A block that is not run has its reason in a comment above, `<!-- not run: reason -->`.
 `<!-- file: NAME -->` above a block writes the block to a file.
 """
 
+import ast
 import contextlib
 import itertools
+import json
+import sys
 import time
 
 import pytest
@@ -81,3 +84,37 @@ def test_the_example_s_drafter_gives_the_target_s_text_in_fewer_calls(capsys):
   plain, echoed = (line.split(" calls of the target: ") for line in lines)
   assert echoed[1] == plain[1]
   assert int(echoed[0]) < int(plain[0])
+
+
+# ---- docs/tutorial.ipynb. ----
+
+CODE = [
+  cell
+  for cell in json.loads((ROOT / "docs" / "tutorial.ipynb").read_text())["cells"]
+  if cell["cell_type"] == "code"
+]
+# Slow parts of cells, and the shorter replacements.
+SHORTER = {
+  "examples(8)": "examples(1)",
+  "max_length=80": "max_length=12",
+  "range(4)": "range(2)",
+  "[1, 3, 5, 7]": "[5]",
+}
+
+
+@pytest.mark.usefixtures("empty_registry", "unchecked")
+def test_the_tutorial_runs(folder, monkeypatch):
+  """The cells run in this process; a cell displays the values of its expressions."""
+  pytest.importorskip("IPython", reason="the extra `test` brings it")
+  source = "\n".join("".join(cell["source"]) for cell in CODE)
+  for long, short in SHORTER.items():
+    assert long in source
+    source = source.replace(long, short)
+  shown = []
+  variables = {"__name__": "tutorial"}
+  monkeypatch.setattr(sys, "displayhook", shown.append)
+  with contextlib.chdir(folder):
+    cells = ast.Interactive(ast.parse(source).body)
+    exec(compile(cells, "tutorial", "single"), variables)
+  assert {"SVG", "HTML"} <= {type(value).__name__ for value in shown}
+  assert len(variables["right"].lines) == 3

@@ -22,7 +22,6 @@ PLAN = {
 
 @pytest.fixture
 def copy(tmp_path):
-  """Returns a copy of the repository's pages and of the record JSON."""
   shutil.copytree(ROOT / "docs/results", tmp_path / "docs/results")
   shutil.copytree(ROOT / "docs/methods", tmp_path / "docs/methods")
   shutil.copy(ROOT / "README.md", tmp_path)

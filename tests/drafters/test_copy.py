@@ -56,18 +56,6 @@ def by_search(inputs, output, gamma, least):
   return draft if best >= least else []
 
 
-def test_proposals_by_hand():
-  inputs = [[5, 6, 7, 8, 5, 9, 1], [5, 6, 7, 1, 0, 0, 0]]
-  # The first of two matches of 5; the longer match; the end of the input.
-  assert propose(inputs, [[5], [6]])[0] == [[6, 7, 8], [7, 1]]
-  assert propose(inputs, [[8, 5], [7]])[0] == [[9, 1], [1]]
-  # Copies from the output so far, up to the output's end.
-  assert propose(inputs, [[3, 4, 3], [2, 2]])[0] == [[4, 3], [2]]
-  # Unknown tokens, an empty output, and too short a match give no proposal.
-  assert propose(inputs, [[4], []])[0] == [[], []]
-  assert propose(inputs, [[2, 5], [5, 6]], match=2)[0] == [[], [7, 1]]
-
-
 @pytest.mark.parametrize("match", [1, 2, 3])
 def test_proposals_equal_a_search_in_python(match):
   rng = np.random.default_rng(match)

@@ -1,6 +1,5 @@
 """Heads draft like in training, in as many calls as promised."""
 
-import dataclasses
 import functools
 import itertools
 
@@ -11,7 +10,7 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.core.tree import Tree, chain
+from specdec_t5x.core.tree import chain
 from specdec_t5x.decoding.contracts import decisions_of
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.loop import step
@@ -52,7 +51,6 @@ def noisy(network, seed):
 
 @functools.cache
 def pair(kind, target="t5"):
-  """Returns the target, the heads, and the parameters of both networks."""
   networks = network_for(TARGETS[target]), heads_of(kind, TARGETS[target])
   params = (noisy(network, seed) for seed, network in enumerate(networks))
   return *networks, dict(zip(("target", "draft"), params, strict=True))
@@ -61,28 +59,6 @@ def pair(kind, target="t5"):
 def decoder(kind, shape, target="t5"):
   network, heads, params = pair(kind, target)
   return Decoder(network, headed(heads, shape), RULES["traversal"]), params
-
-
-def test_a_decoder_only_target_keeps_greedy_outputs():
-  """tests/test_table.py has further targets."""
-  speculative, params = decoder("medusa", Tree((0, 0, 1, 1, 2, 3)), "gpt")
-  decoders = speculative, Decoder(speculative.target)
-  found, plain = (networks.run(x, params, INPUTS, ROOM) for x in decoders)
-  np.testing.assert_array_equal(found.tokens, plain.tokens)
-
-
-def test_a_target_in_16_bits_with_tied_logits_has_heads():
-  """The heads' parameters stay in float32."""
-  changes = {"dtype": "bfloat16", "logits_via_embedding": True}
-  network = network_for(dataclasses.replace(tiny.TARGET, **changes))
-  heads = heads_of("parallel", tiny.TARGET)
-  params = {"target": noisy(network, 0), "draft": noisy(heads, 1)}
-  params["target"] = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params["target"])
-  decoder = Decoder(network, headed(heads))
-  found = networks.run(decoder, params, INPUTS, ROOM)
-  plain = networks.run(Decoder(network, block=COUNT + 1), params, INPUTS, ROOM)
-  np.testing.assert_array_equal(found.tokens, plain.tokens)
-  assert found.statistics.drafted.sum() > 0
 
 
 @pytest.mark.parametrize(

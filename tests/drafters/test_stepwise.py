@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.contracts import Policy
-from specdec_t5x.decoding.loop import generate, step
+from specdec_t5x.decoding.loop import step
 from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -47,25 +46,6 @@ def prepare(keys, policy, gamma, length, sampling, draft=DRAFT, target=TARGET):
   drafter = DraftModel(draft, gamma)
   rule = RULES["token"]
   return speculation(target, drafter, rule, sampling, keys, length, policy=policy)
-
-
-# Drafts pay only after a success, so few rows often rest while many rows do not.
-SELDOM = by_row(1.0, 1.7, 2.1, 2.4, 2.8, 3.1)
-# At least one token, and up to five after successes.
-OFTEN = by_row(1.0, 1.01, 1.3, 1.5, 1.7, 1.9)
-
-
-@pytest.mark.parametrize("policy", [OFTEN, SELDOM], ids=["often", "seldom"])
-def test_a_row_does_not_depend_on_its_neighbours(policy):
-  """Three rows have equal outputs in a batch of 15 rows and in a batch of copies."""
-  decode = jax.jit(lambda keys: generate(*prepare(keys, policy, **SETTINGS)))
-  keys = row_keys(jax.random.key(5), 15)
-  many = decode(keys)
-  few = decode(jnp.tile(keys[:3], 5))
-  assert len(np.unique(many.tokens, axis=0)) > 3
-  np.testing.assert_array_equal(many.tokens[:3], few.tokens[:3])
-  first_rows = [jax.tree.map(lambda x: x[:3], each.statistics) for each in (many, few)]
-  chex.assert_trees_all_close(*first_rows, rtol=1e-5)
 
 
 # ---- The length. ----

@@ -8,7 +8,6 @@ from tests.t5x_bridge import tiny
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory):
-  """Returns the gin file of a tiny pair and the path of the draft's checkpoint."""
   root = tmp_path_factory.mktemp("e2e")
   gin_file = runs.tiny_pair(root, runs.EXAMPLES)
   return gin_file, tiny.save_orbax(root / "draft", tiny.DRAFT, seed=2)
@@ -16,8 +15,6 @@ def pair(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def infer(pair):
-  """Returns a function that runs the command and returns the printed text."""
-
   def infer(output, *gin_files, config="spec_ende", flags=(), **bindings):
     drafts = {"DRAFT_CHECKPOINT_PATH": pair[1], "GAMMA": 3}
     return runs.completed(
@@ -32,7 +29,6 @@ def infer(pair):
 
 @pytest.fixture(scope="session")
 def speculative(infer, tmp_path_factory):
-  """Returns the output folder of a finished speculative run."""
   output = tmp_path_factory.mktemp("speculative")
   infer(output)
   return output

@@ -52,7 +52,6 @@ def tiny_pair(root, examples):
 
 
 def infer(*gin_files, cwd=ROOT, **settings):
-  """Runs the command in the repository's root and returns the finished process."""
   return subprocess.run(
     command(*gin_files, **settings),
     cwd=cwd,
@@ -64,7 +63,6 @@ def infer(*gin_files, cwd=ROOT, **settings):
 
 
 def command(*gin_files, module="t5x.infer", flags=(), **bindings):
-  """Returns the command's arguments."""
   return [
     *(sys.executable, "-m", module, *flags),
     *(f"--gin_file={file}" for file in gin_files),

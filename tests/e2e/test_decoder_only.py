@@ -14,7 +14,6 @@ EXAMPLES = 20
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory):
-  """Returns the gin file of a tiny pair and the path of the draft's checkpoint."""
   root = tmp_path_factory.mktemp("decoder_only")
   text = root / "text.en"
   text.write_text("\n".join(tiny.sentences(EXAMPLES, seed=5)) + "\n")
@@ -34,29 +33,12 @@ def drawn(directory, config):
 
 @pytest.fixture(scope="session")
 def run(pair):
-  """Returns a function that runs the pair with a configuration."""
-
   def run(config, drafts=True, **settings):
     if drafts:
       settings |= {"DRAFT_CHECKPOINT_PATH": pair[1], "GAMMA": 3}
     runs.completed(f"configs/{config}.gin", pair[0], PROMPT_WORDS=1, **settings)
 
   return run
-
-
-def test_speculation_continues_the_first_word(run, tmp_path):
-  """Speculation gives the plain model's tokens: docs/how-to/decoder_only.md."""
-  run("spec_lm", INFER_OUTPUT_DIR=str(tmp_path))
-  tokens = runs.tokens(tmp_path)
-  assert len(tokens) == EXAMPLES
-  assert len({tuple(row) for row in tokens}) > 1
-  summary = runs.summary(tmp_path)
-  assert summary["guarantee"] == "EXACT"
-  assert summary["statistics"]["examples"] == EXAMPLES
-  assert summary["decoder"]["drafter"]["network"]["kind"] == "GptTransformer"
-  for record in runs.records(tmp_path):
-    assert record["aux"]["tokens"] == len(record["prediction_tokens"]) <= 12
-    assert len(record["inputs"]["inputs_pretokenized"].split()) == 1
 
 
 @pytest.mark.parametrize("config", ["eval_lm", "eval_baseline_lm"])

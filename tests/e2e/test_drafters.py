@@ -29,7 +29,6 @@ from tests.t5x_bridge import tiny
 
 @pytest.fixture(scope="session")
 def models():
-  """Returns the draft networks for the tiny pair's target by name."""
   return table.models(tiny.TARGET, tiny.DRAFT)
 
 

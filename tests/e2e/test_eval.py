@@ -12,7 +12,6 @@ from tests.e2e import runs
 
 @pytest.fixture(scope="module")
 def evaluate(pair, tmp_path_factory):
-  """Returns a function that evaluates the tiny pair's task into a folder."""
   gin_file, draft = pair
   root = tmp_path_factory.mktemp("eval")
   text = str(gin_file.parent / "text.en")

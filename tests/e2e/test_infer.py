@@ -188,13 +188,6 @@ def test_speculation_gives_the_rounded_target_s_outputs(decoded, plain):
   assert 0 < size["bytes"] < size["bytes_of_target"]
 
 
-@pytest.mark.slow
-def test_a_certified_head_changes_no_output(decoded, speculative):
-  output, _ = decoded("spec", HEAD="certified")
-  assert runs.tokens(output) == runs.tokens(speculative)
-  assert list(runs.summary(output)["derived"]) == ["head"]
-
-
 @runtime_only
 def test_main_runs_the_named_command():
   process = runs.infer(module="t5x.main", flags=["--run_mode=infer"])

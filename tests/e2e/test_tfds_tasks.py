@@ -30,7 +30,7 @@ def settings(tmp_path_factory):
   }
 
 
-TEXTS = tiny.sentences(COUNT)  # Real texts: tests/data/test_tfds.py.
+TEXTS = tiny.sentences(COUNT)  # Real texts: tests/data/test_tasks.py.
 WMT = [{"en": text, "de": text} for text in TEXTS]
 CNNDM = [
   {"article": text, "highlights": text, "id": str(number), "publisher": ""}

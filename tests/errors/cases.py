@@ -39,7 +39,6 @@ class Case:
 
   @property
   def run(self) -> Callable[..., None]:
-    """Returns the command or the script."""
     name = _READ["base"][self.base]["command"]
     return getattr(commands, name, None) or commands.script(name)
 

@@ -21,7 +21,6 @@ HEAD, NORM = "lm_head.weight", "decoder.final_layer_norm.weight"
 
 
 def write(folder: pathlib.Path, **how) -> pathlib.Path:
-  """Writes a valid folder."""
   hf_folder.write(str(folder), tiny.TARGET, tiny.drawn(tiny.TARGET), **how)
   return folder
 
@@ -136,7 +135,6 @@ def shards_mixed(folder):
 
 
 def set_map(folder, edit):
-  """Changes the index's map from arrays to files."""
   files = json.loads((folder / INDEX).read_text())["weight_map"]
   edit(files)
   set_json(folder / INDEX, {"weight_map": files})

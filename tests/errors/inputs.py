@@ -37,7 +37,6 @@ class Pair:
     )
 
   def gin_file(self, folder: pathlib.Path, name: str) -> pathlib.Path:
-    """Writes the pair's gin file; seqio needs a unique name per task."""
     path = folder / "pair.gin"
     path.write_text(runs.TINY_NETWORKS + self.settings(name))
     return path

@@ -6,20 +6,19 @@ import t5x
 
 from specdec_t5x import generate, tuning
 from specdec_t5x.hugging_face.generation import Generation
-from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.transformer import Transformer
+from specdec_t5x.network.functional import network_for
 from specdec_t5x.ways import Model
 from tests import commands, networks
 from tests.e2e import runs
 from tests.errors import inputs
+from tests.t5x_bridge import tiny
 
 FULL = (
   "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 68719476736 bytes.",
   "RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes\nand how it came about",
 )
 OTHER = "INTERNAL: the program ended"
-SIZES = {"vocab_size": 17, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 32}
-NETWORK = Transformer(T5Config(**SIZES, num_encoder_layers=1, num_decoder_layers=1))
+NETWORK = network_for(tiny.DRAFT)
 
 
 @pytest.fixture(scope="module")

@@ -262,16 +262,6 @@ def test_the_prompt_matters():
   assert difference(*(sequence_probs(x, Sampling(), 4) for x in models)) > 0.05
 
 
-def test_a_draft_s_distribution_is_renormalised_over_the_target_s_tokens():
-  for rows in (2, 9):
-    q = padded(rows)[1].distribution(Sampling())((1, 2))
-    assert q.size == TARGET.vocab_size
-    full = HashModel(2, rows, eos_bias=-0.5).distribution(Sampling())((1, 2))
-    size = min(rows, 4)
-    assert (q[size:] == 0).all()
-    np.testing.assert_allclose(q[:size], full[:size] / full[:size].sum())
-
-
 @pytest.mark.slow
 def test_the_pruned_tree_of_one_head_has_the_likeliest_tokens():
   one = HashHeads(4, 3, HeadsConfig("medusa", 1, 1))

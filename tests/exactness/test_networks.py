@@ -293,7 +293,6 @@ READERS = {
 
 @functools.cache
 def reader_params():
-  """Returns the parameters of `READERS`."""
   found = {name: params(READERS[name]) for name in ("target", "draft", "eagle")}
   head = hot.projection(found["draft"])
   return found | {"trimmed": hot.trimmed(LESS, found["draft"], HOT, head)[1]}

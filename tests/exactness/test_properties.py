@@ -7,6 +7,7 @@ import pytest
 
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
+from specdec_t5x.core.rules.lenient import Lenient, LenientGreedy
 from specdec_t5x.core.tree import chain
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.drafters.tree_draft import delayed
@@ -65,11 +66,15 @@ def drafted(tree):
   return jnp.asarray(p[at]), proposal, jnp.asarray(uniforms)
 
 
-@pytest.mark.parametrize("name", sorted(RULES))
-def test_verdicts_are_possible_and_depend_on_their_row_alone(name):
-  tree = delayed(0, 2, GAMMA) if RULES[name].takes_trees else chain(GAMMA)
+@pytest.mark.parametrize(
+  "rule",
+  [*RULES.values(), Lenient(1e-60), LenientGreedy(1e-60)],
+  ids=lambda rule: type(rule).__name__,
+)
+def test_verdicts_are_possible_and_depend_on_their_row_alone(rule):
+  tree = delayed(0, 2, GAMMA) if rule.takes_trees else chain(GAMMA)
   inputs = drafted(tree)
-  verify = jax.jit(RULES[name].verify)
+  verify = jax.jit(rule.verify)
   verdict = verify(*inputs)
   p, tokens, is_valid, last, next_token = map(
     np.asarray,

@@ -245,7 +245,8 @@ def test_rules_state_their_guarantee():
     assert rule_for("lenient", lenience).guarantee is Guarantee[guarantee]
     assert Lenient(lenience).alpha_is_mass == (guarantee == "EXACT")
   assert RULES["typical"].guarantee is Guarantee.LOSSY
-  assert rule_at(Lenient(0.5), GREEDY)[0].guarantee is Guarantee.BOUNDED
+  assert rule_at(Lenient(0.5), GREEDY) == (LenientGreedy(0.5), Sampling(1.0))
+  assert LenientGreedy(0.5).guarantee is Guarantee.BOUNDED
   assert rule_at(Lenient(), GREEDY) == (Greedy(), GREEDY)
   assert rule_at(Lenient(), Sampling(0.5)) == (Lenient(), Sampling(0.5))
   kept = {g for g in Guarantee if g.keeps_distribution}
@@ -266,11 +267,6 @@ def test_rules_state_their_guarantee():
 def test_incompatible_settings_are_refused(name, sampling, knobs, message):
   with pytest.raises(ValueError, match=message):
     rule_at(get_rule(name, **knobs), sampling)
-
-
-def test_greedy_lenience_compares_with_the_distribution_at_temperature_one():
-  assert rule_at(Lenient(0.5), GREEDY)[1] == Sampling(temperature=1.0)
-  assert rule_at(Lenient(0.5), Sampling(0.5))[1] == Sampling(0.5)
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -66,8 +66,10 @@ def test_end_tokens_come_from_the_folder(how, theirs):
   assert generation.read(theirs).eos_ids == expected
 
 
-@pytest.mark.parametrize("ends", [(30,), (21, 30, 53), (1, 57, 25)])
-@pytest.mark.parametrize("draft", [None, "quantized", "copy"])
+@pytest.mark.parametrize(
+  ("ends", "draft"),
+  [((30,), None), ((21, 30, 53), "quantized"), ((1, 57, 25), "copy")],
+)
 def test_outputs_end_at_the_folder_s_end_tokens(ends, draft, theirs):
   set_fields(theirs, eos_token_id=tiny.VOCAB_SIZE - 1)
   rows = decoded(theirs)
@@ -158,8 +160,6 @@ def test_settings_without_effect_are_not_named(theirs):
 
 
 WRONG = {
-  "no token": ({"eos_token_id": []}, "eos_token_id must be a token id, or a list"),
-  "a negative id": ({"eos_token_id": [1, -1]}, "eos_token_id must be a token id"),
   "a truth value": ({"decoder_start_token_id": True}, "must be a token id, got True"),
   "several starts": ({"decoder_start_token_id": [1, 2]}, "must be a token id, got"),
   "a start too large": ({"decoder_start_token_id": 99}, "must be below the network's"),
@@ -198,9 +198,9 @@ def test_texts_are_read_by_the_folder_s_own_vocabulary(theirs, tmp_path, monkeyp
   assert specdec_t5x.generate(texts, target, None, max_length=LENGTH)[0].text
 
 
-@pytest.mark.parametrize("ends", [(1, 6), (25,), (10, 11, 6)])
-def test_a_text_ends_before_the_folder_s_end_token(ends, theirs, tmp_path):
+def test_a_text_ends_before_the_folder_s_end_token(theirs, tmp_path):
   """The folder's end tokens count, not the EOS of a vocabulary from another place."""
+  ends = (10, 11, 6)
   pieces = tiny.train_vocabulary(tmp_path)
   target = specdec_t5x.load_model(str(theirs))
   target = dataclasses.replace(target, generation=generation.Generation(ends))

@@ -64,7 +64,6 @@ def parameters(tokenizer):
 
 
 def without_last_rows(params, rows):
-  """Returns the parameters cut to a vocabulary of fewer rows."""
   embedding = params["token_embedder"]["embedding"][:rows]
   head = params["decoder"]["logits_dense"]["kernel"][:, :rows]
   decoder = params["decoder"] | {"logits_dense": {"kernel": head}}

@@ -24,7 +24,6 @@ ran = functools.partial(bench.ran, main=main)
 
 @pytest.fixture(scope="session")
 def heads(tmp_path_factory):
-  """Returns the checkpoints of two kinds of heads."""
   medusa = HeadsConfig("medusa", 2, bench.TARGET.emb_dim)
   configs = {"medusa": medusa, "parallel": HeadsConfig.of(bench.TARGET, 2)}
   return {
@@ -55,7 +54,6 @@ def counted_clock():
 
 @pytest.fixture(scope="session")
 def domains(files, tmp_path_factory):
-  """Returns the flags of a pair that serves two domains."""
   root = tmp_path_factory.mktemp("domains")
   for name, seed in (("one", 1), ("two", 2)):
     (root / name).write_text("\n".join(tiny.sentences(6, seed)))

@@ -78,6 +78,7 @@ def compared(study, temperature):
   return comparison.rows(study, setting, comparison.costs_of(study), len)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("steady_parts")
 def test_greedy_outputs_equal_the_target_s_and_it_drafts_best(study):
   greedy = compared(study, 0.0)
@@ -98,6 +99,7 @@ def test_greedy_outputs_equal_the_target_s_and_it_drafts_best(study):
     assert row["theorem"] == pytest.approx(float(theorem))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("steady_parts")
 def test_sampled_rows_have_no_count_of_identical_outputs(study):
   (row,) = compared(dataclasses.replace(study, drafts=study.drafts[-2:-1]), 1.0)
@@ -194,10 +196,3 @@ def test_the_card_matches_the_files_and_the_recipe():
     assert card[name]["steps"] == part.steps == embedded.STEPS
     params = specdec_t5x.load_model(embedded.checkpoint(name)).params
     assert card[name]["parameters"] == sum(x.size for x in jax.tree.leaves(params))
-
-
-def test_a_changed_file_changes_the_digest(tmp_path):
-  (tmp_path / "a").write_text("1")
-  before = pack.digest(tmp_path)
-  (tmp_path / "a").write_text("2")
-  assert pack.digest(tmp_path) != before

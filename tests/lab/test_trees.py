@@ -11,7 +11,7 @@ import pytest
 from lab import trees
 from lab.trees import best_tree
 from specdec_t5x import api
-from specdec_t5x.core.tree import Tree, chain
+from specdec_t5x.core.tree import Tree
 from tests.benchmarks.conftest import named
 from tests.exactness.test_trees import canonical
 from tests.lab.conftest import ran
@@ -54,11 +54,6 @@ def test_depth_and_ranks_are_limited_to_the_measurements():
     best_tree(acceptance, 7)
   with pytest.raises(ValueError, match="at least 1, got 0"):
     best_tree(acceptance, 0)
-
-
-def test_a_sure_drafter_gets_a_chain():
-  acceptance = np.tile([[0.9, 0.05]], (4, 1))
-  assert best_tree(acceptance, 4) == chain(4)
 
 
 def test_acceptance_counts_only_tokens_that_a_tree_can_reach():

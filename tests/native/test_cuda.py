@@ -22,8 +22,13 @@ SEEDS = (None, 1, 2)
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
-  return on_cpu.compiled(tmp_path_factory.mktemp("kernels"))
+def folder(tmp_path_factory):
+  return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture(scope="module")
+def library(folder):
+  return on_cpu.compiled(folder)
 
 
 @pytest.fixture(params=SEEDS)
@@ -299,10 +304,9 @@ def test_every_planted_fault_is_found(name, tmp_path):
 
 
 @pytest.mark.parametrize("file", ["step.cuh", "few.cuh"])
-def test_kernels_without_faults_pass(file, tmp_path):
-  on_cpu.compiled(tmp_path)
-  ending = next(_endings(tmp_path / "kernels.so", file))
-  assert ending == 0
+@pytest.mark.usefixtures("library")
+def test_kernels_without_faults_pass(file, folder):
+  assert next(_endings(folder / "kernels.so", file)) == 0
 
 
 @pytest.mark.slow

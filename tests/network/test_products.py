@@ -163,7 +163,6 @@ def test_layer_norm_equals_float64(width):
 
 
 def attention(width, queries=4, seed=0):
-  """Returns queries, keys and values."""
   shapes = [(BATCH, queries, HEADS, width)] + [(BATCH, HEADS, SLOTS, width)] * 2
   return [normal(seed + i, *shape) for i, shape in enumerate(shapes)]
 

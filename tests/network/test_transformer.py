@@ -263,19 +263,6 @@ def test_a_size_has_its_published_number_of_parameters(size, millions):
     sizes.t5_1_1("huge")
 
 
-def test_random_parameters_have_the_network_s_shapes_and_dtype():
-  module = network_for(sizes.t5_1_1("tiny", "bfloat16"))
-  params = sizes.random_params(module, seed=0)
-  assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {"bfloat16"}
-  tokens = jnp.array([[5, 6]])
-  logits = jax.jit(lambda p: module.apply({"params": p}, *[tokens] * 3, **NO_DROPOUT))(
-    params
-  )
-  assert logits.shape == (1, 2, sizes.VOCAB_SIZE)
-  assert jnp.isfinite(logits).all()
-  assert logits.std() > 0.1
-
-
 @kinds.each(EACH)
 def test_blank_variables_have_initial_shapes_and_no_values(config):
   network = network_for(config)

@@ -1,4 +1,4 @@
-"""The T5X models of a pair: outputs, statistics and settings."""
+"""The T5X models of a pair: outputs, statistics, settings and restoring."""
 
 import functools
 
@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
-from t5x import decoding, models
+from t5x import decoding, models, utils
 
 from specdec_t5x import tuning
 from specdec_t5x.core.distributions import Sampling
+from specdec_t5x.data import language_modeling, tasks
 from specdec_t5x.decoding.policies import CostAware
+from specdec_t5x.native import library
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.t5x_bridge import pairing, writer
+from specdec_t5x.t5x_bridge import pairing, preflight, writer
 from specdec_t5x.t5x_bridge.examples import EXAMPLE
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -46,7 +48,6 @@ def predict(model, batch, params=None, **kwargs):
 
 @pytest.fixture(scope="module")
 def params(vocabulary):
-  """Returns the parameters of target and draft by kind."""
   models_by_kind = {name: kind.speculative(vocabulary) for name, kind in KINDS.items()}
   return {
     name: tiny.variables(model)["params"] for name, model in models_by_kind.items()
@@ -108,10 +109,14 @@ def test_a_batch_with_the_state_of_a_policy_returns_the_new_state(
   assert tiny.plain(vocabulary).decode_state(5) is None
 
 
-def test_a_model_uses_the_times_measured_for_its_batch(vocabulary, batch, monkeypatch):
+def test_a_model_uses_the_times_measured_for_its_batch(
+  vocabulary, batch, monkeypatch, tmp_path
+):
   """Only times for the batch's rows and lengths change the draft length."""
-  times = CostAware((1.0, 9.0), prepare=(0.5, 0.5))
-  monkeypatch.setattr(tuning, "_timed", lambda job, params: times)
+  library.problem()  # The kernels are looked up once per process, in another folder.
+  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
+  times = (1.0, 9.0), (0.5, 0.5)
+  monkeypatch.setattr(tuning, "measure", lambda job, params: times)
   count = models.DecoderParams(num_decodes=2)
   settings = {"gamma": 1, "policy": "auto", "default_decoder_params": count}
   model = tiny.speculative(vocabulary, **settings)
@@ -243,3 +248,95 @@ def test_a_batch_without_prompts_is_refused(vocabulary, params, batches):
   del (batch := dict(batches["gpt"]))["decoder_causal_attention"]
   with pytest.raises(ValueError, match="the mask of the prompts"):
     model.predict_batch_with_aux(params["gpt"], batch)
+
+
+# ---- Restoring pairs, and refusals before any model work. ----
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+  def saved(kind, format):
+    root = tmp_path_factory.mktemp("pair")
+    return {
+      "target": tiny.save_t5x(root / "target", kind.TARGET, seed=1, format=format),
+      "draft": tiny.save_t5x(root / "draft", kind.DRAFT, seed=2, format=format),
+    }
+
+  return {
+    "t5x": saved(tiny, "t5x"),
+    "orbax": saved(tiny, "orbax"),
+    "decoder-only": saved(tiny_gpt, "t5x"),
+  }
+
+
+@pytest.mark.parametrize("pair", ["t5x", "orbax", "decoder-only"])
+def test_target_and_draft_get_their_parameters(vocabulary, paths, pair):
+  kind = tiny_gpt if pair == "decoder-only" else tiny
+  received = []
+
+  def ready(params):
+    return received.append(params) or {}
+
+  model = kind.speculative(vocabulary)
+  restored = tiny.restored(model, paths[pair], ready=ready)
+  assert int(restored.step) == 7
+  for name, config, seed in (("target", kind.TARGET, 1), ("draft", kind.DRAFT, 2)):
+    saved = tiny.state(network_for(config), seed).params
+    chex.assert_trees_all_equal(restored.params[name], saved)
+  # `ready` runs with the restored parameters.
+  chex.assert_trees_all_equal(received, [restored.params])
+
+
+@pytest.fixture(scope="module")
+def dataset(vocabulary, tmp_path_factory):
+  text = tmp_path_factory.mktemp("text") / "in.txt"
+  text.write_text("a man\n")
+  # The name has the folder, because the fixture may run again with a new text.
+  name = tasks.translation_from_files(
+    f"preflight_{text.parent.name}", {"test": (str(text), None)}, vocabulary=vocabulary
+  )
+  return lambda task=name, **lengths: utils.DatasetConfig(
+    mixture_or_task_name=task,
+    task_feature_lengths={"inputs": 8, "targets": 8, **lengths},
+    split="test",
+    batch_size=1,
+    shuffle=False,
+    seed=0,
+  )
+
+
+def check(vocabulary, dataset_cfg, paths, tmp_path, **overrides):
+  settings = {
+    "output_dir": str(tmp_path / "out"),
+    "model": tiny.speculative(vocabulary),
+    **overrides,
+  }
+  preflight.check_run(dataset_cfg, paths=paths, **settings)
+
+
+def test_a_good_run_passes(vocabulary, dataset, paths, tmp_path):
+  check(vocabulary, dataset(), paths["t5x"], tmp_path)
+  check(vocabulary, dataset(), paths["orbax"], tmp_path)
+  check(vocabulary, dataset(), paths["t5x"], tmp_path, model=tiny.plain(vocabulary))
+  (tmp_path / "text").write_text("a man sees the dog\n")
+  task = language_modeling.language_modeling_from_files(
+    "decoder_only_task", {"test": str(tmp_path / "text")}, vocabulary, prompt_words=2
+  )
+  prompts = dataset(task, **tiny_gpt.LENGTHS)
+  model = tiny_gpt.speculative(vocabulary)
+  check(vocabulary, prompts, paths["decoder-only"], tmp_path, model=model)
+  assert not (tmp_path / "out").exists()
+
+
+def test_a_network_without_a_path_is_named(vocabulary, dataset, paths, tmp_path):
+  alone = {"target": paths["t5x"]["target"]}
+  with pytest.raises(ValueError, match="needs a path of the network 'draft'"):
+    check(vocabulary, dataset(), alone, tmp_path)
+
+
+def test_a_task_with_a_different_vocabulary_is_refused(
+  vocabulary_path, dataset, paths, tmp_path
+):
+  other = seqio.SentencePieceVocabulary(vocabulary_path, extra_ids=9)
+  with pytest.raises(ValueError, match="ocabular"):
+    check(other, dataset(), paths["t5x"], tmp_path)

@@ -113,24 +113,6 @@ def test_other_networks_in_orbax_s_layout_are_read(config, dtype, tmp_path):
   chex.assert_trees_all_equal(loaded.params, wide)
 
 
-@pytest.mark.parametrize(
-  ("tree", "found"),
-  [
-    ({"layer": {"kernel": np.ones((2, 2))}}, "of 'layer', but the 1 arrays are not"),
-    ({"params": {"a": np.ones(2)}, "step": 5}, "of 'params', 'step', but the 1 arr"),
-    ([np.ones(2), np.ones(3)], "of a list, but the 0 arrays are not"),
-    ({"opt_state": OPTIMIZER}, "of 'opt_state', but the 1 arrays are not"),
-  ],
-)
-@pytest.mark.parametrize("write", [standard, managed()])
-def test_an_orbax_checkpoint_without_a_network_is_named(tree, found, write, tmp_path):
-  path = str(write(tmp_path / "saved", tree))
-  message = rf"is an Orbax checkpoint {found}.*StandardCheckpointer\(\).save\(DIR, pa"
-  with pytest.raises(ValueError, match=message) as error:
-    specdec_t5x.load_model(path)
-  assert "damaged" not in str(error.value)
-
-
 @pytest.mark.parametrize("others", [{}, {"a": None}])
 def test_items_of_unusual_names_are_refused_unless_an_item_is_named(others, tmp_path):
   params = flax.core.unfreeze(tiny.drawn(tiny.TARGET))

@@ -146,21 +146,3 @@ def test_unstacked_layers_are_read(config, heads, format, tmp_path):
   loaded = specdec_t5x.load_model(write(tmp_path, apart, format))
   assert loaded.network.config == config
   chex.assert_trees_all_equal(loaded.params, params)
-
-
-@pytest.mark.parametrize(
-  ("name", "shape"),
-  [
-    ("decoder/decoder/mlp/wi_0/kernel", (16, 3, 32)),
-    ("decoder/decoder/mlp/wo/kernel", (5, 32, 2, 16)),
-    ("encoder/encoder/pre_mlp_layer_norm/scale", (3, 17)),
-    ("encoder/encoder/attention/query/kernel", (17, 3, 2, 8)),
-  ],
-)
-@pytest.mark.parametrize("format", ["t5x", "orbax"])
-def test_inconsistent_stacks_are_refused(name, shape, format, tmp_path):
-  flat = stack(tiny.drawn(UMT5), 1, scan, 2) | {name: np.ones(shape, np.float32)}
-  path = write(tmp_path, flat, format)
-  message = r"checkpoint_7: .* looks like a parameter of stacked layers.*0 ways"
-  with pytest.raises(ValueError, match=message):
-    specdec_t5x.load_model(path)

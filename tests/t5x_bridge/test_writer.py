@@ -26,7 +26,6 @@ WHOLE = "task-predict_with_aux.jsonl-00000-of-00001"
 
 
 def aux(accepted, tried):
-  """Returns a record with the statistics."""
   counts = {
     "scores": -1.0,
     "tokens": accepted + 2,

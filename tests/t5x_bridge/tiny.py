@@ -26,7 +26,6 @@ VOCAB_SIZE = 64
 
 
 def sizes(width, vocab_size):
-  """Returns the settings that networks of a width share."""
   return {
     "vocab_size": vocab_size,
     "emb_dim": width,
@@ -184,7 +183,6 @@ def t5x_model(module, vocabulary, decode_fn=None):
 
 
 def pair():
-  """Returns a random target and a random draft."""
   networks = network_for(TARGET), network_for(DRAFT)
   return [Model(x, state(x, seed).params) for seed, x in enumerate(networks, 1)]
 
@@ -197,7 +195,6 @@ def drawn(config):
 
 
 def save(directory, config, params, format="t5x", step=7) -> str:
-  """Writes a checkpoint and returns the path."""
   directory.mkdir(parents=True, exist_ok=True)
   T5XParameters(network_for(config), str(directory), format).save(step, params)
   return str(directory / f"checkpoint_{step}")

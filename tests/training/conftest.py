@@ -26,12 +26,10 @@ NETWORK = dataclasses.replace(tiny.config(1, 32, vocab_size=32), head_dim=16)
 
 
 def lines(directory):
-  """Returns a run's measurements."""
   return [json.loads(x) for x in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
 def logged(directory, name):
-  """Returns a run's measured values with a name."""
   return [line[name] for line in lines(directory) if name in line]
 
 
@@ -42,7 +40,6 @@ def assert_same(one, other):
 
 
 def shapes_of(network):
-  """Returns the shapes of a network's variables."""
   return jax.eval_shape(lambda key: initial_variables(network, key), jax.random.key(0))
 
 
@@ -62,7 +59,6 @@ def params_of(network, seed=0, factor=1.0):
 
 
 def saved(network, directory, params=None):
-  """Saves parameters, by default initial ones, and returns the checkpoint's path."""
   params = params or state.initial_params(network, 0)
   T5XParameters(network, str(directory)).save(1, params)
   return str(directory / "checkpoint_1")

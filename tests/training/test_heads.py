@@ -36,7 +36,6 @@ def heads(kind="medusa", **knobs):
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
-  """Returns the path of a target's checkpoint."""
   return saved(TARGET, tmp_path_factory.mktemp("target"), params_of(TARGET))
 
 

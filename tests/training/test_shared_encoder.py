@@ -24,7 +24,6 @@ DEEP, TARGET = (
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
-  """Returns the path of a target's checkpoint."""
   return saved(TARGET, tmp_path_factory.mktemp("target"), params_of(TARGET))
 
 

@@ -50,7 +50,6 @@ def learned(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def checkpoint(learned):
-  """Returns the checkpoint of the run of the copy task."""
   return str(learned / f"checkpoint_{STEPS}")
 
 
@@ -104,21 +103,6 @@ def test_a_killed_run_resumes_bit_for_bit_from_the_last_complete_step(data, tmp_
       child.unlink()
   (tmp_path / "optimizer_6").rename(tmp_path / "elsewhere")
   assert_same(straight.params, train().params)
-
-
-def test_token_distillation_approaches_the_target(data, checkpoint, tmp_path):
-  run(
-    data,
-    tmp_path,
-    8,
-    network=dataclasses.replace(NETWORK, dropout_rate=0.0),
-    loop={"log_period": 1, "checkpoint_period": 0},
-    mode="distill_tokens",
-    distill_loss="total_variation",
-    target_checkpoint=checkpoint,
-  )
-  losses = logged(tmp_path, "loss")
-  assert 0 < losses[-1] < 0.9 * losses[0]
 
 
 def test_sequence_distillation_data_are_the_target_s_outputs(

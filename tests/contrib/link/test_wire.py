@@ -25,7 +25,6 @@ SETUPS = [setup_of(), setup_of(kept=0), setup_of(at=GREEDY), setup_of(1, 0, 30, 
 
 
 def drafts_of(setup, rng):
-  """Returns random drafts."""
   shape = (setup.rows, setup.gamma)
 
   def choose():
@@ -54,12 +53,10 @@ def ask_of(setup, rng):
 
 
 def read_ask(data, setup):
-  """Returns the request in a message."""
   return Ask.unpacked(wire.parts_of(data), setup)
 
 
 def read_drafts(data, setup):
-  """Returns the drafts of all rows in a message."""
   return Drafts.unpacked(wire.parts_of(data), setup, np.ones(setup.rows, bool))
 
 
@@ -190,6 +187,6 @@ def test_a_reply_has_the_documented_length(kept, vocab_size, bits):
   ],
 )
 def test_too_large_a_session_is_refused(sizes, says):
-  """test_processes.py tests the command's refusals."""
+  """test_link.py tests the command's refusals."""
   with pytest.raises(ValueError, match=says):
     setup_of(**sizes)

@@ -7,12 +7,10 @@ from specdec_t5x.network.layers import bucket
 
 
 def rounded(values):
-  """Returns values rounded to bfloat16, as doubles."""
   return np.asarray(values, ml_dtypes.bfloat16).astype(np.float64)
 
 
 def gelu(x):
-  """Returns the tanh approximation of GELU."""
   return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
