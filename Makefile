@@ -57,7 +57,7 @@ gpu:
 
 # The checks alone, one line each.
 test-gpu:
-	$(HERE) -m benchmarks.device $(ARGS)
+	$(HERE) -m tests.native.device $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 20 $(MARKED_$(SUITE))

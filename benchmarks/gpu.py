@@ -171,7 +171,7 @@ def _checked() -> dict[str, list[dict[str, str]]]:
 
   A failing kernel may disable a process's device, so another process checks kernels.
   """
-  command = [sys.executable, "-m", "benchmarks.device"]
+  command = [sys.executable, "-m", "tests.native.device"]
   how = {"cwd": ROOT, "timeout": _CHECK_SECONDS, "stdout": subprocess.PIPE}
   how["env"] = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
   try:

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import device as checks
 from benchmarks.sizes import t5_1_1
 from specdec_t5x.native.cuda import few
 from specdec_t5x.network.transformer import Transformer
+from tests.native import device as checks
 
 pytestmark = pytest.mark.slow
 

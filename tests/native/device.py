@@ -1,6 +1,6 @@
 """Checks the outputs of this device, and our kernels for GPUs against XLA.
 
-  python -m benchmarks.device
+  python -m tests.native.device
 
 Prints one line per check. The exit status is 1 if a check fails. Needs JAX, Flax,
 jaxtyping, and NumPy.
@@ -317,7 +317,7 @@ def _tried(name: str, check: CheckFn) -> Check:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Prints the checks and returns the exit status: 1 if one failed."""
-  parser = argparse.ArgumentParser(prog="python -m benchmarks.device")
+  parser = argparse.ArgumentParser(prog="python -m tests.native.device")
   parser.add_argument("--size", default="small", choices=SIZES)
   failed = False
   for check in checks(parser.parse_args(argv).size):
