@@ -5,7 +5,7 @@ names. T5X then calls the manager's `restore` with the configuration's `path`, t
 of the target's checkpoint.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -15,16 +15,17 @@ from t5x.train_state import InferenceState
 
 from specdec_t5x import console, prepared, tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
-from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.network import rounded
 from specdec_t5x.t5x_bridge.macros import macro_names
+from specdec_t5x.t5x_bridge.model import Decodes
 from specdec_t5x.t5x_bridge.restore import abstract_state, restore
 
 
 class CheckpointManager:
   """Restores {network's name: parameters}, each network from a folder of any name.
 
-  Each checkpoint may have T5X's or Orbax's format.
+  Each checkpoint may have T5X's or Orbax's format. The restored state includes the
+  derived parameters, and the model is tuned for them (`tune`).
   """
 
   def __init__(
@@ -35,31 +36,33 @@ class CheckpointManager:
     restore_dtype: str | None = None,
     *,
     paths: Mapping[str, str | None],
-    decoder: Decoder | None = None,
-    ready: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda params: {},
+    model: Decodes,
+    examples: int,
+    lengths: Mapping[str, int],
     **kwargs,
   ):
-    """Creates the manager.
+    """Creates the manager, with T5X's arguments and those that gin binds.
 
     Args:
-      directory: unused; `paths` holds full paths.
+      directory: unused, as T5X's arguments about saving in `kwargs`.
       train_state: shapes of the parameters.
       partitioner: the layout of parameters on the devices.
       restore_dtype: dtype of the restored parameters; None keeps the checkpoint's.
       paths: paths of the networks' checkpoints by the networks' names; `restore` takes
         the target's path from T5X, and both paths must be the same.
-      decoder: DECODER, if one of the decoder's networks has rounded weights.
-      ready: a function of the parameters on the devices, called before compilation;
-        returns the derived parameters by name (`tune`).
-      **kwargs: T5X's other arguments, about saving; unused.
+      model: MODEL.
+      examples: number of inputs per call.
+      lengths: TASK_FEATURE_LENGTHS.
+      **kwargs: unused.
     """
     del directory, kwargs
     self._train_state = train_state
     self._partitioner = partitioner
     self._restore_dtype = restore_dtype
     self._paths = paths
-    self._networks = decoder.networks if decoder else {}
-    self._ready = ready
+    self._model = model
+    self._examples = examples
+    self._lengths = lengths
 
   @macro_names()
   def restore(
@@ -68,12 +71,7 @@ class CheckpointManager:
     fallback_state: Mapping[str, Any] | None = None,
     state_transformation_fns: Sequence[Any] = (),
   ) -> InferenceState:
-    """Returns the restored state.
-
-    Args:
-      path: path of the target's checkpoint.
-      fallback_state: must be None.
-      state_transformation_fns: must be empty.
+    """Returns the restored state, with the target from the checkpoint at `path`.
 
     Raises:
       ValueError: if a checkpoint can't be restored, or an argument is not supported.
@@ -92,16 +90,28 @@ class CheckpointManager:
       states = pool.map(lambda name: self._restore_network(name, paths[name]), names)
       restored = dict(zip(names, states, strict=True))
     params = flax.core.freeze({name: restored[name].params for name in names})
-    params = params.copy(self._laid_out(self._ready(params)))
-    return state.replace_params(params).replace_step(restored["target"].step)
+    derived = tune(params, self._model, self._examples, self._lengths)
+    mesh = self._partitioner.mesh
+    axes = self._partitioner.get_mesh_axes(state).params
+
+    def place(x, spec):
+      return jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))
+
+    derived = {
+      name: jax.tree.map(place, flax.core.freeze(tree), axes[name])
+      for name, tree in derived.items()
+    }
+    return state.replace_params(params.copy(derived)).replace_step(
+      restored["target"].step
+    )
 
   def _restore_network(self, name: str, path: str) -> InferenceState:
     """Returns the state of one network, restored from the checkpoint at `path`."""
-    network = self._networks.get(name)
-    if network and rounded.of_weights(network.config):
+    network = self._model.decoder.networks[name]
+    state = self._train_state
+    if rounded.of_weights(network.config):
       stored = abstract_state(network)
     else:
-      state = self._train_state
       stored = state.replace(
         params=state.params[name], params_axes=state.params_axes[name]
       )
@@ -109,22 +119,9 @@ class CheckpointManager:
       Checkpoint.open(path), stored, self._partitioner, self._restore_dtype
     )
 
-  def _laid_out(self, derived: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns derived parameters, sharded by the partitioner."""
-    if not derived:
-      return derived
-    mesh = self._partitioner.mesh
-    axes = self._partitioner.get_mesh_axes(self._train_state).params
-
-    def place(x, spec):
-      return jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))
-
-    derived = flax.core.freeze(derived)
-    return {name: jax.tree.map(place, derived[name], axes[name]) for name in derived}
-
 
 def tune(
-  params: Mapping[str, Any], model: Any, examples: int, lengths: Mapping[str, int]
+  params: Mapping[str, Any], model: Decodes, examples: int, lengths: Mapping[str, int]
 ) -> Mapping[str, Any]:
   """Derives parameters from restored parameters, and measures the cost of drafts.
 
@@ -141,17 +138,18 @@ def tune(
   Returns:
     The derived parameters by name.
   """
-  decoder = model.decoder
-  derived = {
-    name: prepared.made(name, make, params[network], network)
-    for network in decoder.networks
-    for name, make in decoder.derive(model.sampling, network).items()
-  }
-  for name, network in decoder.networks.items():
+  derived = {}
+  for name, network in model.decoder.networks.items():
+    for array, make in model.decoder.derive(model.sampling, name).items():
+      derived[array] = prepared.made(array, make, params[name], name)
+      model.derived_bytes[array] = {
+        "bytes": rounded.size(derived[array]),
+        f"bytes_of_{name}": rounded.size(params[name]),
+      }
     if rounded.of_weights(network.config):
       derived[name] = prepared.in_weights(network, params[name])
   job = tuning.Job(
-    decoder,
+    model.decoder,
     rows=examples * model.num_decodes,
     input_length=lengths["inputs"],
     sampling=model.sampling,
@@ -159,12 +157,4 @@ def tune(
   )
   tuned = tuning.tuned(job, {**params, **derived})
   model.tuned[job.rows, job.max_length] = job, tuned
-  model.derived_bytes = {
-    name: {
-      "bytes": rounded.size(derived[name]),
-      f"bytes_of_{network}": rounded.size(params[network]),
-    }
-    for network in decoder.networks
-    for name in decoder.derive(model.sampling, network)
-  }
   return derived

@@ -18,11 +18,9 @@ from specdec_t5x.network.functional import Network, blank_variables
 
 def abstract_state(network: Network) -> InferenceState:
   """Returns a state that holds shapes and logical axes, without allocating arrays."""
-
-  def make_state():
-    return InferenceState.create(flax.core.freeze(blank_variables(network)))
-
-  return jax.eval_shape(make_state)
+  return jax.eval_shape(
+    lambda: InferenceState.create(flax.core.freeze(blank_variables(network)))
+  )
 
 
 def one_device() -> partitioning.PjitPartitioner:
@@ -60,11 +58,9 @@ def restore(
       ).restore(path=path)
     elif reader == "orbax":
       # The manager opens the folder of a run; `path` names one checkpoint of the run.
+      directory = str(epath.Path(path).parent)
       restored = checkpoints.OrbaxCheckpointManagerInterface(
-        directory=str(epath.Path(path).parent),
-        train_state=state,
-        partitioner=partitioner,
-        restore_dtype=dtype,
+        directory, state, partitioner, restore_dtype=dtype
       ).restore(path=path)
     else:
       restored = _by_array(checkpoint, state, partitioner, dtype)
@@ -80,10 +76,9 @@ def _by_array(
   axes = flax.traverse_util.flatten_dict(axes, sep="/")
   shapes = flat_shapes(state.params)
   # Large arrays need the largest copies, so they are read first, into empty memory.
-  largest_first = sorted(shapes, key=lambda name: -math.prod(shapes[name]))
+  names = sorted(shapes, key=lambda name: -math.prod(shapes[name]))
   flat = {}
-  expected = {name: shapes[name] for name in largest_first}
-  for name, array in checkpoint.read(expected, dtype):
+  for name, array in checkpoint.read({name: shapes[name] for name in names}, dtype):
     layout = jax.sharding.NamedSharding(partitioner.mesh, axes[name])
     flat[name] = jax.make_array_from_callback(shapes[name], layout, array.__getitem__)
   params = flax.core.freeze(flax.traverse_util.unflatten_dict(flat, sep="/"))
@@ -113,11 +108,9 @@ class T5XParameters:
   Args:
     network: network of the parameters.
     directory: folder of the run.
-    format: format of the checkpoints, 't5x' or 'orbax'. T5X reads both formats.
   """
 
-  def __init__(self, network: Network, directory: str, format: str = "t5x"):
-    self._format = format
+  def __init__(self, network: Network, directory: str):
     self._directory = os.path.abspath(directory)
     self._network = network
     self._state = abstract_state(network)
@@ -128,15 +121,9 @@ class T5XParameters:
       {"target": params, "state": {"step": jnp.asarray(step, jnp.int32)}}
     )
     # With another `save_dtype`, upstream T5X converts a table's token ids to floats.
-    if self._format == "orbax":
-      writer = checkpoints.OrbaxCheckpointManagerInterface(
-        self._directory, state, one_device(), save_dtype=None
-      )
-    else:
-      writer = checkpoints.Checkpointer(
-        state, one_device(), self._directory, save_dtype=None
-      )
-    writer.save(state)
+    checkpoints.Checkpointer(
+      state, one_device(), self._directory, save_dtype=None
+    ).save(state)
 
   def restore(self, step: int) -> Any:
     """Returns the parameters that were written at a step."""

@@ -181,19 +181,10 @@ def test_bfloat16_parameters_decode_like_equal_float32_parameters(vocabulary, ba
     chex.assert_trees_all_equal(wide, drawn)
 
 
-@pytest.mark.parametrize(
-  ("kind", "bad", "message"),
-  [
-    ("t5", {"draft": None}, "'draft_model' needs a draft network, got None"),
-    ("gpt", {"inputs_bidirectional_attention": True}, "causal in the prompt"),
-    ("gpt", {"task_feature_lengths": {"targets": 8}}, "must give 'inputs'"),
-  ],
-)
-def test_bad_settings_are_refused(vocabulary, unchecked, kind, bad, message):
+def test_a_missing_draft_is_refused(vocabulary, unchecked):
   """tests/errors/cases.toml has further refusals, with the messages of the commands."""
-  with pytest.raises(ValueError, match=message) as error:
-    KINDS[kind].speculative(vocabulary, **bad)
-  assert "\n" not in str(error.value)
+  with pytest.raises(ValueError, match="'draft_model' needs a draft network, got None"):
+    tiny.speculative(vocabulary, draft=None)
 
 
 def test_keys_can_be_passed_in_decoder_params(vocabulary, batch):
@@ -223,7 +214,6 @@ def test_keys_can_be_passed_in_decoder_params(vocabulary, batch):
       "Expected one key",
     ),
     ({"decoder_params": {"temperature": 0.5}}, "decoder_params may hold"),
-    ({"prompt_with_targets": True}, "must be False"),
   ],
 )
 def test_unsupported_requests_are_refused(vocabulary, batch, bad, message):

@@ -47,6 +47,7 @@ class Model:
     self.sampling = sampling
     self.tuned = {}
     self.derived_bytes = {}
+    self.clock = None
 
 
 def merge(directory, shard, rows, name=NAME, model=Model(tiny.decoder())):  # noqa: B008
@@ -209,8 +210,10 @@ def write_decoded(mode, predictions, **aux):
     written.append(args)
 
   results = (predictions, aux)
-  writer.write_decoded(PATH, results, TASK_DS, mode, BYTES, write_fn=write_fn)
-  assert written == [(PATH, results, TASK_DS, mode, BYTES)]
+  model = Model(tiny.decoder())
+  args = (PATH, results, TASK_DS, mode, BYTES)
+  writer.write_decoded(*args, write_fn=write_fn, model=model)
+  assert written == [args]
 
 
 def test_results_without_nan_are_written():
@@ -271,6 +274,7 @@ def test_cut_inputs_are_marked(frame, texts, cut_to):
     "predict_with_aux",
     BYTES,
     write_fn=lambda *args: written.append(args),
+    model=Model(tiny.decoder()),
   )
   ((_, (_, written_aux), *_),) = written
   assert written_aux.get(writer.CUT) == cut_to
