@@ -33,8 +33,7 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import DTYPES, T5Config
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
-from specdec_t5x.t5x_bridge.pairing import CheckpointManager
-from specdec_t5x.t5x_bridge.restore import abstract_state
+from specdec_t5x.t5x_bridge.restore import CheckpointManager, abstract_state
 from tests import memory
 from tests.contract import conftest
 from tests.processes import on_devices

@@ -56,11 +56,5 @@ class DecoderOnlyModel(Decodes, models.DecoderOnlyModel):
     decoder_causal_attention [B, L] marks the start token and the prompt in
     decoder_input_tokens [B, L].
     """
-    if "decoder_causal_attention" not in batch:
-      raise ValueError(
-        "Expected the feature decoder_causal_attention, the mask of the prompts, got "
-        f"{sorted(batch)}. Set TASK_FEATURE_LENGTHS of 'inputs' and 'targets', and the "
-        "converter to seqio.DecoderFeatureConverter."
-      )
     prompts = batch["decoder_input_tokens"] * batch["decoder_causal_attention"]
     return prompts[:, 1 : self._lengths["inputs"] + 1], self._lengths["targets"]

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
+import numpy as np
 import seqio
 from absl import logging
 from etils import epath
@@ -101,9 +101,11 @@ class Evaluator(seqio.Evaluator):
   def acceptance(self, targets, predictions, aux_values) -> Mapping[str, float]:
     """Returns a task's rates, as seqio's metric; a rate without trials is omitted."""
     del targets, predictions
-    column = {name: jnp.asarray(values) for name, values in aux_values.items()}
-    check_decoded(column["scores"], column["acceptance_mass"], "Example {}".format)
-    statistics = rates(aux_values, self._alpha_is_mass)
+    scores, mass = (np.array(aux_values[x]) for x in ("scores", "acceptance_mass"))
+    check_decoded(scores, mass, "Example {}".format)
+    rows = zip(*aux_values.values(), strict=True)
+    rows = [dict(zip(aux_values, row, strict=True)) for row in rows]
+    statistics = rates(rows, self._alpha_is_mass)
     values = {name: statistics[name] and statistics[name]["value"] for name in _RATES}
     return {name: value for name, value in values.items() if value is not None}
 

@@ -78,7 +78,10 @@ def inputs_of_call(batch_size: int, read_ahead: int) -> int:
 
 
 class NumberedConverter:
-  """Makes a converter of seqio that also numbers the examples; imports seqio on use.
+  """Makes a converter of seqio that adds each example's number as a feature.
+
+  seqio is imported on first use. The task and the shard of the examples are those of
+  the command, unless `of_shard` names others.
 
   Args:
     name: name of the converter in seqio.
@@ -88,7 +91,27 @@ class NumberedConverter:
     self._name = name
 
   def __call__(self, **settings: Any) -> seqio.FeatureConverter:
-    return numbered(getattr(seqio, self._name))(**settings)
+    class Numbered(getattr(seqio, self._name)):
+      """Adds the feature `EXAMPLE`."""
+
+      source = None
+
+      def of_shard(self, task: str, shard: Any) -> seqio.FeatureConverter:
+        """Returns the converter of a task's shard, with `index` and `num_shards`."""
+        converter = copy.copy(self)
+        converter.source = task, shard
+        return converter
+
+      def __call__(self, ds, task_feature_lengths):
+        task, shard = self.source or (task_of_command(), shard_of_command())
+
+        def number(i, features):
+          place = shard.index + shard.num_shards * tf.cast(i, tf.int32)
+          return {**features, EXAMPLE: tf.stack([number_of(task), place])}
+
+        return super().__call__(ds, task_feature_lengths).enumerate().map(number)
+
+    return Numbered(**settings)
 
 
 class PlainNumberedConverter(NumberedConverter):
@@ -101,42 +124,6 @@ class PlainNumberedConverter(NumberedConverter):
     plain = models.EncoderDecoderModel.FEATURE_CONVERTER_CLS.plain_features
     number = np.array([number_of(task), place], np.int32)
     return {**plain(example, lengths, task, place), EXAMPLE: number}
-
-
-def numbered(
-  converter: type[seqio.FeatureConverter], task: str | None = None, shard: Any = None
-) -> type[seqio.FeatureConverter]:
-  """Returns a converter that adds the number of each example as a feature.
-
-  Args:
-    converter: the class that makes the model's features.
-    task: the task's name; None means the task and the shard of the command.
-    shard: the shard of the task, with `index` and `num_shards`.
-  """
-
-  class Numbered(converter):
-    """Adds the feature `EXAMPLE`."""
-
-    source = task, shard
-
-    def of_shard(self, task: str, shard: Any) -> seqio.FeatureConverter:
-      """Returns the converter of a task's shard; upstream T5X does not call this."""
-      converter = copy.copy(self)
-      converter.source = task, shard
-      return converter
-
-    def __call__(self, ds, task_feature_lengths):
-      task, shard = self.source
-      if task is None:
-        task, shard = task_of_command(), shard_of_command()
-
-      def number(i, features):
-        place = shard.index + shard.num_shards * tf.cast(i, tf.int32)
-        return {**features, EXAMPLE: tf.stack([number_of(task), place])}
-
-      return super().__call__(ds, task_feature_lengths).enumerate().map(number)
-
-  return Numbered
 
 
 def is_first(examples: Int[Array, "B 2"]) -> Bool[Array, "B"]:

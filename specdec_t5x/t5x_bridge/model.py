@@ -167,7 +167,7 @@ class Decodes:
       raise ValueError(
         f"GAMMA_POLICY='auto' needs times of {rows} rows of {max_length} tokens, but "
         f"times are known for {sorted(self.tuned)}. Restore the model with "
-        "pairing.CheckpointManager, or set GAMMA_POLICY to 'fixed'."
+        "restore.CheckpointManager, or set GAMMA_POLICY to 'fixed'."
       )
     return self.decoder
 
@@ -184,21 +184,20 @@ class Decodes:
   def get_initial_variables(self, rng, input_shapes, input_types=None):
     """Returns params and params_axes of all networks, by the networks' names.
 
-    All parameters are zeros: every network has a checkpoint. The parameters have the
-    networks' `weights`. The result includes the arrays derived from parameters
+    All parameters are NaN, because every network has a checkpoint. The parameters have
+    the networks' `weights`. The result includes the arrays derived from parameters
     (`Decoder.derive`).
     """
-    del rng, input_shapes, input_types  # No parameter depends on the inputs' shapes.
-    networks = self.decoder.networks
-    variables = {name: blank_variables(network) for name, network in networks.items()}
-    made = dict(variables)
-    for name, network in networks.items():
+    del rng, input_shapes, input_types
+    made = {}
+    for name, network in self.decoder.networks.items():
+      made[name] = variables = blank_variables(network)
       for derived, make in self.decoder.derive(self.sampling, name).items():
-        made[derived] = _made(make, variables[name])
+        made[derived] = _made(make, variables)
       if rounding := rounded.of_weights(network.config):
         made[name] = {
-          kind: rounded.within(variables[name][kind], tree)
-          for kind, tree in _made(rounding, variables[name]).items()
+          kind: rounded.within(variables[kind], tree)
+          for kind, tree in _made(rounding, variables).items()
         }
     kinds = ("params", "params_axes")
     return flax.core.freeze(

@@ -175,8 +175,7 @@ def check_split(task: Any, split: str) -> None:
     ) from error
   if split in splits:
     return
-  fix = "Set SPLIT to an existing split"
-  cause = None
+  fix, cause = "Set SPLIT to an existing split", None
   source = getattr(task, "source", None)  # `t5x_runtime`'s tasks of texts have none.
   has_parts = source is None or getattr(source, "has_parts", False)
   if has_parts or isinstance(source, seqio.TfdsDataSource):
@@ -204,15 +203,12 @@ def check_same_run(output_dir: str) -> None:
   if not summary.exists():
     return
   try:
-    contents = json.loads(summary.read_text())
-  except (ValueError, RecursionError):
-    contents = None
-  old = contents.get("configuration") if isinstance(contents, dict) else None
-  if not isinstance(old, dict):
+    old = dict(json.loads(summary.read_text())["configuration"])
+  except (ValueError, TypeError, KeyError, RecursionError) as error:
     raise ValueError(
       f"{summary} is damaged: expected the configuration of a finished run. Choose "
       "another INFER_OUTPUT_DIR, or remove the directory to run again."
-    )
+    ) from error
   new = configuration()
   names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
   if names:

@@ -29,11 +29,8 @@ def begin(
   """Checks a run, then prepares the model and describes the run.
 
   T5X calls this function through `infer.verify_matching_vocabs_fn`, before T5X uses the
-  model. The arguments are those of `preflight.check_run`, and `quiet`: whether the run
-  prints only errors and results.
-
-  Raises:
-    ValueError: if a check fails.
+  model. The arguments are those of `preflight.check_run`, which may raise a ValueError,
+  and `quiet`: whether the run prints only errors and results.
   """
   console.set_quiet(quiet)
   preflight.check_run(dataset_cfg, model, output_dir, paths, partitioner, output_macro)

@@ -141,8 +141,13 @@ def merge_and_summarize(
       "files": [file.name for file in files],
       **environment.of_run(),
     }
-    path = epath.Path(output_dir) / SUMMARY
-    write_atomically(path, json.dumps(summary, indent=2), output_fname)
+    # The file is either complete or absent, also if several jobs write at once.
+    partial = epath.Path(output_dir) / f"{SUMMARY}.{output_fname}.tmp"
+    try:
+      partial.write_text(json.dumps(summary, indent=2) + "\n")
+      partial.replace(epath.Path(output_dir) / SUMMARY)
+    finally:
+      partial.unlink(missing_ok=True)  # After an error, such as a full disk.
     new_files = result_files(output_dir, mode)
   for line in closing(summary, model):
     console.say(line)
@@ -289,21 +294,19 @@ def summarize(
   if not rows or any(set(COUNTS) - set(row) for row in rows):
     return None
   categories.pop(None, None)
-
-  def rates_of(rows):
-    return rates({name: [row[name] for row in rows] for name in COUNTS}, alpha_is_mass)
-
-  summary = rates_of(rows)
+  summary = rates(rows, alpha_is_mass)
   if lengths := [row[CUT] for row in rows if row.get(CUT)]:
     summary["inputs_cut"] = {"examples": len(lengths), "tokens": max(lengths)}
   if categories:
-    summary["categories"] = {name: rates_of(x) for name, x in categories.items()}
+    summary["categories"] = {
+      name: rates(x, alpha_is_mass) for name, x in categories.items()
+    }
   return summary
 
 
-def rates(aux: Mapping[str, Sequence[float]], alpha_is_mass: bool) -> dict[str, Any]:
+def rates(rows: Sequence[Mapping[str, float]], alpha_is_mass: bool) -> dict[str, Any]:
   """Returns totals and rates of examples' auxiliary values, as in `summarize`."""
-  column = {name: np.array(aux[name]) for name in COUNTS}
+  column = {name: np.array([row[name] for row in rows]) for name in COUNTS}
   tried = column["acceptance_positions"]
   estimates = {
     "alpha_by_counts": rate(column["accepted"], tried),
@@ -323,19 +326,3 @@ def configuration() -> dict[str, str]:
   pairs = (line.split(" = ", maxsplit=1) for line in lines if not line.startswith("#"))
   bindings = dict(pair for pair in pairs if len(pair) == 2)
   return {name: text for name, text in bindings.items() if not name.endswith(_FREE)}
-
-
-def write_atomically(path: epath.Path, text: str, writer: str) -> None:
-  """Writes a file that is either complete or absent.
-
-  Args:
-    path: path of the file.
-    text: content of the file.
-    writer: the writer's name, unique among concurrent writers.
-  """
-  partial = path.with_name(f"{path.name}.{writer}.tmp")
-  try:
-    partial.write_text(text + "\n")
-    partial.replace(path)
-  finally:
-    partial.unlink(missing_ok=True)  # After an error, such as a full disk.

@@ -15,7 +15,7 @@ from specdec_t5x import tuning
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.t5x_bridge import pairing, writer
+from specdec_t5x.t5x_bridge import restore, writer
 from specdec_t5x.t5x_bridge.examples import EXAMPLE
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -122,10 +122,10 @@ def test_a_model_uses_the_times_measured_for_its_batch(vocabulary, batch, monkey
 
   with pytest.raises(ValueError, match=r"needs times of 10 rows .* known for \[\]"):
     drafted()
-  pairing.tune(params, model, examples=4, lengths={"inputs": 9, "targets": LENGTH})
+  restore.tune(params, model, examples=4, lengths={"inputs": 9, "targets": LENGTH})
   with pytest.raises(ValueError, match=f"known for .*8, {LENGTH}"):
     drafted()
-  pairing.tune(params, model, examples=5, lengths={"inputs": 9, "targets": LENGTH})
+  restore.tune(params, model, examples=5, lengths={"inputs": 9, "targets": LENGTH})
   assert drafted() == 0
   assert model.decode_state(5) is None
   assert list(model.tuned) == [(8, LENGTH), (10, LENGTH)]
@@ -226,10 +226,3 @@ def test_an_optimizer_is_refused(vocabulary):
   """T5X's trainer and interactive model ask for the optimizer."""
   with pytest.raises(ValueError, match=r"specdec_t5x.train\. .*specdec_t5x.generate"):
     _ = tiny.speculative(vocabulary).optimizer_def
-
-
-def test_a_batch_without_prompts_is_refused(vocabulary, params, batches):
-  model = tiny_gpt.speculative(vocabulary)
-  del (batch := dict(batches["gpt"]))["decoder_causal_attention"]
-  with pytest.raises(ValueError, match="the mask of the prompts"):
-    model.predict_batch_with_aux(params["gpt"], batch)

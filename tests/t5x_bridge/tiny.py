@@ -21,8 +21,12 @@ from specdec_t5x.network.functional import (
 )
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
-from specdec_t5x.t5x_bridge.pairing import CheckpointManager
-from specdec_t5x.t5x_bridge.restore import T5XParameters, abstract_state, one_device
+from specdec_t5x.t5x_bridge.restore import (
+  CheckpointManager,
+  T5XParameters,
+  abstract_state,
+  one_device,
+)
 from specdec_t5x.ways import Model
 
 TEXT = "the a old young man woman dog cat sees red house"

@@ -26,7 +26,7 @@ from specdec_t5x.contrib.online.rejections import (
   KeepRejections,
   Rejections,
 )
-from specdec_t5x.t5x_bridge import examples, learned, pairing, writer
+from specdec_t5x.t5x_bridge import examples, learned, restore, writer
 from specdec_t5x.t5x_bridge.macros import macro_names
 from specdec_t5x.t5x_bridge.model import Decodes
 
@@ -200,7 +200,7 @@ def check_run(
   course.check(examples.provider_of(dataset_cfg.mixture_or_task_name))
 
 
-class CheckpointManager(pairing.CheckpointManager):
+class CheckpointManager(restore.CheckpointManager):
   """Restores each network's checkpoint, and the learned draft."""
 
   def __init__(
