@@ -94,9 +94,9 @@ class CheckpointManager:
   """Restores {network's name: parameters}, each network from a folder of any name.
 
   T5X builds the manager that `utils.RestoreCheckpointConfig.checkpoint_manager_cls`
-  names, and then calls `restore` with the path of the target's checkpoint.
-  Each checkpoint may have T5X's or Orbax's format. The restored state includes the
-  derived parameters, and the model is tuned for them (`tune`).
+  names, and then calls `restore` with the path of the target's checkpoint. Each
+  checkpoint may have T5X's or Orbax's format. The restored state includes the derived
+  parameters, and the model is tuned for them.
   """
 
   def __init__(
@@ -165,7 +165,7 @@ class CheckpointManager:
     with futures.ThreadPoolExecutor(len(states)) as pool:
       restored = dict(zip(states, pool.map(restore_network, states), strict=True))
     params = flax.core.freeze({name: x.params for name, x in restored.items()})
-    derived = tune(params, self._model, self._examples, self._lengths)
+    derived = self._tuned(params)
     state = self._train_state
     axes = self._partitioner.get_mesh_axes(state).params
 
@@ -178,45 +178,34 @@ class CheckpointManager:
       params = params.copy({name: tree})
     return state.replace_params(params).replace_step(restored["target"].step)
 
+  def _tuned(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the derived parameters, and measures the cost of drafts.
 
-def tune(
-  params: Mapping[str, Any], model: Any, examples: int, lengths: Mapping[str, int]
-) -> Mapping[str, Any]:
-  """Derives parameters from restored parameters, and measures the cost of drafts.
-
-  The derived parameters are those of rounded networks and the arrays of
-  `Decoder.derive`, from the parameters before rounding. The cost of drafts is measured
-  for batches of T5X's size, and the model decodes such batches by the tuned decoder.
-
-  Args:
-    params: restored parameters of the decoder's networks.
-    model: MODEL.
-    examples: number of inputs per call.
-    lengths: TASK_FEATURE_LENGTHS.
-
-  Returns:
-    The derived parameters by name.
-  """
-  derived = {}
-  for name, network in model.decoder.networks.items():
-    for array, make in model.decoder.derive(model.sampling, name).items():
-      derived[array] = prepared.made(array, make, params[name], name)
-      model.derived_bytes[array] = {
-        "bytes": rounded.size(derived[array]),
-        f"bytes_of_{name}": rounded.size(params[name]),
-      }
-    if rounded.of_weights(network.config):
-      derived[name] = prepared.in_weights(network, params[name])
-  job = tuning.Job(
-    model.decoder,
-    rows=examples * model.num_decodes,
-    input_length=lengths["inputs"],
-    sampling=model.sampling,
-    max_length=lengths["targets"],
-  )
-  tuned = tuning.tuned(job, {**params, **derived})
-  model.tuned[job.rows, job.max_length] = job, tuned
-  return derived
+    The derived parameters are those of rounded networks and the arrays of
+    `Decoder.derive`, from the parameters before rounding. The cost of drafts is
+    measured for batches of T5X's size, and the model decodes such batches by the tuned
+    decoder.
+    """
+    model, derived = self._model, {}
+    for name, network in model.decoder.networks.items():
+      for array, make in model.decoder.derive(model.sampling, name).items():
+        derived[array] = prepared.made(array, make, params[name], name)
+        model.derived_bytes[array] = {
+          "bytes": rounded.size(derived[array]),
+          f"bytes_of_{name}": rounded.size(params[name]),
+        }
+      if rounded.of_weights(network.config):
+        derived[name] = prepared.in_weights(network, params[name])
+    job = tuning.Job(
+      model.decoder,
+      rows=self._examples * model.num_decodes,
+      input_length=self._lengths["inputs"],
+      sampling=model.sampling,
+      max_length=self._lengths["targets"],
+    )
+    tuned = tuning.tuned(job, {**params, **derived})
+    model.tuned[job.rows, job.max_length] = job, tuned
+    return derived
 
 
 def check_writable(directory: str, macro: str) -> None:

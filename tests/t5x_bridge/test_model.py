@@ -15,7 +15,7 @@ from specdec_t5x import tuning
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.t5x_bridge import restore, writer
+from specdec_t5x.t5x_bridge import writer
 from specdec_t5x.t5x_bridge.examples import EXAMPLE
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -108,24 +108,26 @@ def test_a_batch_with_the_state_of_a_policy_returns_the_new_state(
   assert tiny.plain(vocabulary).decode_state(5) is None
 
 
-def test_a_model_uses_the_times_measured_for_its_batch(vocabulary, batch, monkeypatch):
+def test_a_model_uses_the_times_measured_for_its_batch(
+  vocabulary, batch, monkeypatch, tmp_path
+):
   """Only times for the batch's rows and lengths change the draft length."""
   times = CostAware((1.0, 9.0), prepare=(0.5, 0.5))
   monkeypatch.setattr(tuning, "_timed", lambda job, params: times)
   count = models.DecoderParams(num_decodes=2)
   settings = {"gamma": 1, "policy": "auto", "default_decoder_params": count}
   model = tiny.speculative(vocabulary, **settings)
-  params = tiny.variables(model)["params"]
+  paths = tiny.save_pair(tmp_path)
 
   def drafted():
     return predict(model, batch)[1]["drafted"].sum()
 
   with pytest.raises(ValueError, match=r"needs times of 10 rows .* known for \[\]"):
     drafted()
-  restore.tune(params, model, examples=4, lengths={"inputs": 9, "targets": LENGTH})
+  tiny.restored(model, paths, examples=4)
   with pytest.raises(ValueError, match=f"known for .*8, {LENGTH}"):
     drafted()
-  restore.tune(params, model, examples=5, lengths={"inputs": 9, "targets": LENGTH})
+  tiny.restored(model, paths, examples=5)
   assert drafted() == 0
   assert model.decode_state(5) is None
   assert list(model.tuned) == [(8, LENGTH), (10, LENGTH)]
