@@ -13,7 +13,6 @@ from etils import epath
 from benchmarks.environment import environment
 from benchmarks.timed import Spread
 from specdec_t5x.core.theory import Estimate
-from specdec_t5x.tables import padded
 
 NOT_MEASURED = "not measured"
 
@@ -80,7 +79,8 @@ def grid(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
   columns = [c for c in columns if c.missing == NOT_MEASURED or c.key in present]
   cells = [[column.header for column in columns]]
   cells += [[c.show(row.get(c.key)) for c in columns] for row in shown]
-  head, *body = padded(cells)
+  widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+  head, *body = (list(map(str.ljust, row, widths)) for row in cells)
   rule = ["-" * len(cell) for cell in head]
   return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *body)) + "\n"
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from specdec_t5x import arguments, environment, prepared, programs, tuning
+from specdec_t5x import arguments, console, environment, prepared, programs, tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.types import EndTokens, Guarantee, Rule
@@ -32,7 +32,6 @@ from specdec_t5x.network.functional import (
 )
 from specdec_t5x.platforms import check_platform
 from specdec_t5x.prepared import Model
-from specdec_t5x.promotion import usual_promotion
 from specdec_t5x.vocabularies import frames
 from specdec_t5x.ways import assembled
 
@@ -45,10 +44,19 @@ SHOWN_AFTER = 3.0
 
 
 @contextlib.contextmanager
-def _from_python() -> Iterator[None]:
-  """Runs an entry point of Python; also a decorator."""
+def from_python() -> Iterator[None]:
+  """Runs an entry point of Python; also a decorator.
+
+  Our programs rely on JAX's default promotion of ranks and dtypes, so the user's
+  settings of promotion do not apply.
+  """
   programs.keep()
-  with environment.check_full(), usual_promotion():
+  check_platform()
+  with (
+    environment.check_full(),
+    jax.numpy_rank_promotion("allow"),
+    jax.numpy_dtype_promotion("standard"),
+  ):
     yield
 
 
@@ -76,7 +84,7 @@ class Generation:
   tried: int
 
 
-@_from_python()
+@from_python()
 def load_model(
   checkpoint: str | os.PathLike,
   dtype: str = "float32",
@@ -99,7 +107,6 @@ def load_model(
     ValueError: if there is no checkpoint, or the checkpoint is damaged, does not fit
       `config`, or can't have such weights.
   """
-  check_platform()
   source = Checkpoint.open(checkpoint)
   if note := source.generation.note():
     warnings.warn(note, stacklevel=3)
@@ -122,7 +129,7 @@ def load_model(
   return Model(network, params, restore, source.generation, source.vocabulary_folder)
 
 
-@_from_python()
+@from_python()
 def generate(
   inputs: Sequence[str] | Sequence[Sequence[int]],
   target: Model,
@@ -183,7 +190,6 @@ def generate(
     ValueError: if a setting is bad, target and draft differ in vocabulary, or the
       logits of an input are NaN.
   """
-  check_platform()
   seed = arguments.seed_of(seed)
   max_length = arguments.count(max_length, "max_length")
   batch_size = arguments.count(batch_size, "batch_size")
@@ -352,18 +358,14 @@ def _collected(
   # Here alone: only decoding needs tqdm.
   from tqdm import tqdm
 
-  from specdec_t5x import console
-
   outputs = {}
-  # The bar appears only if decoding takes longer than this.
-  bar = tqdm(
+  with tqdm(
     total=count,
     unit="input",
     delay=SHOWN_AFTER,
     file=console.STDERR,
     dynamic_ncols=True,
-  )
-  with bar as progress:
+  ) as progress:
     for numbers, decoded in decodes:
       outputs |= zip(numbers, generations(decoded, vocabulary, eos_id), strict=True)
       progress.update(len(numbers))

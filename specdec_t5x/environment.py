@@ -28,8 +28,6 @@ ALL_PACKAGES = (*RUN_PACKAGES, "numpy", "gin-config", "tensorflow", "sentencepie
 _BROKEN = ImportError, OSError, AttributeError, RuntimeError, TypeError, ValueError
 # The caches of texts of up to `_USUAL` tokens are assumed to fit: tracing takes time.
 _USUAL = 4096
-# The bytes of each job's state, kept because finding the size takes a trace.
-_bytes: dict[Job, int] = {}
 
 
 def versions(packages: Sequence[str]) -> dict[str, str | None]:
@@ -119,23 +117,20 @@ def check_full() -> Iterator[None]:
 
 def of_caches(job: Job, params: Mapping[str, Any]) -> int:
   """Returns the bytes of a decode's state; the caches have room for all tokens."""
-  # The networks of a job determine the shapes of the parameters.
-  if job not in _bytes:
-    rows = job.rows_at_once
-    inputs = jax.ShapeDtypeStruct((rows, job.input_length), jnp.int32)
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
+  rows = job.rows_at_once
+  inputs = jax.ShapeDtypeStruct((rows, job.input_length), jnp.int32)
+  keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
 
-    def start(params, inputs, keys):
-      settings = {"sampling": job.sampling, "max_length": job.max_length}
-      # Shapes don't depend on the end token.
-      ctx = job.decoder.context(params, rows, **settings, eos_id=1)
-      return job.decoder.encode(ctx, inputs, keys)
+  def start(params, inputs, keys):
+    settings = {"sampling": job.sampling, "max_length": job.max_length}
+    # Shapes don't depend on the end token.
+    ctx = job.decoder.context(params, rows, **settings, eos_id=1)
+    return job.decoder.encode(ctx, inputs, keys)
 
-    shapes = jax.tree.leaves(jax.eval_shape(start, params, inputs, keys))
-    arrays = [x for x in shapes if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
-    # The sum is of Python's integers, as sizes may exceed 64 bits.
-    _bytes[job] = sum(x.size * x.dtype.itemsize for x in arrays)
-  return _bytes[job]
+  shapes = jax.tree.leaves(jax.eval_shape(start, params, inputs, keys))
+  arrays = [x for x in shapes if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+  # The sum is of Python's integers, as sizes may exceed 64 bits.
+  return sum(x.size * x.dtype.itemsize for x in arrays)
 
 
 def of_device() -> int | None:

@@ -16,7 +16,12 @@ def check_platform() -> None:
   try:
     jax.devices()
   except (RuntimeError, AssertionError) as error:
-    present = _present(requested)
+    jax.config.update("jax_platforms", None)
+    try:
+      present = jax.default_backend()  # The platform that JAX takes by default.
+    finally:
+      jax.config.update("jax_platforms", requested)
+      clear_backends()
     reason = f" ({error})" if str(error) else ""
     # `from None` drops JAX's traceback, which is long and shows internals.
     raise ValueError(
@@ -24,13 +29,3 @@ def check_platform() -> None:
       f"{present!r}{reason}. Set JAX_PLATFORMS={present}, or install JAX for "
       f"{requested!r}."
     ) from None
-
-
-def _present(requested: str) -> str:
-  """Returns the platform that JAX takes by default, and restores JAX's setting."""
-  jax.config.update("jax_platforms", None)
-  try:
-    return jax.default_backend()
-  finally:
-    jax.config.update("jax_platforms", requested)
-    clear_backends()

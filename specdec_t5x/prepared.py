@@ -72,11 +72,11 @@ def made(
     network: its name.
   """
   arrays = jax.block_until_ready(make(params))
-  array_bytes, network_bytes = rounded.size(arrays), rounded.size(params)
-  megabytes = (
-    f"{array_bytes / 1e6:.1f} MB beside the {network}'s {network_bytes / 1e6:.1f} MB"
+  size, network_size = (rounded.size(tree) / 1e6 for tree in (arrays, params))
+  console.say(
+    f"{name.capitalize().replace('_', ' ')}: {size:.1f} MB beside the {network}'s "
+    f"{network_size:.1f} MB."
   )
-  console.say(f"{name.capitalize().replace('_', ' ')}: {megabytes}.")
   return arrays
 
 
@@ -89,12 +89,10 @@ def in_weights(network: Any, params: Any) -> Any:
   """
   rounding = rounded.of_weights(network.config)
   rounded_params = jax.block_until_ready(rounded.within(params, rounding(params)))
-  rounded_megabytes, megabytes = (
-    rounded.size(tree) / 1e6 for tree in (rounded_params, params)
-  )
+  size, full_size = (rounded.size(tree) / 1e6 for tree in (rounded_params, params))
   console.say(
     f"The weights are rounded to {network.config.weights}: another model than the "
-    f"checkpoint's, with {rounded_megabytes:.1f} MB instead of {megabytes:.1f} MB."
+    f"checkpoint's, with {size:.1f} MB instead of {full_size:.1f} MB."
   )
   return rounded_params
 
@@ -138,18 +136,16 @@ def choose_kernels(
 
 def device() -> tuple[str, ...]:
   """Returns everything beside the program that times depend on."""
-  first = jax.devices()[0]
-  flags = os.environ.get("XLA_FLAGS", "")
   kernels = library.problem() or library.code().decode()
   if of_gpu.problem() is None:
     kernels = of_gpu.code().decode()
   return (
-    first.device_kind,
+    jax.devices()[0].device_kind,
     processor(),
     str(library.cpus()),
     *(os.environ.get(name, "") for name in ("PJRT_NPROC", "NPROC")),
     jax.__version__,
-    flags,
+    os.environ.get("XLA_FLAGS", ""),
     kernels,
   )
 

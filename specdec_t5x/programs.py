@@ -33,27 +33,20 @@ def keep() -> None:
   jax.config.update(_FOLDER, str(path))
 
 
-def folder() -> pathlib.Path:
-  """Returns the folder of programs, another folder for each kind of processor.
+@functools.cache
+def _made() -> pathlib.Path | None:
+  """Returns the folder after making it; None, with a warning, if that fails.
 
-  Raises:
-    OSError: if the folder is in a home folder, and there is no home folder.
+  Programs for CPUs depend on the kind of processor, and machines may share a home.
   """
-  # Programs for CPUs depend on the kind of processor, and machines may share a home.
   try:
     lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
   except OSError:
     lines = [platform.processor()]
   fields = ("model name", "flags", "Features")
   kind = "\n".join(sorted({line for line in lines if line.startswith(fields)}))
-  return library.folder() / f"programs-{library.digest(kind.encode())}"
-
-
-@functools.cache
-def _made() -> pathlib.Path | None:
-  """Returns the folder after making it; None, with a warning, if that fails."""
   try:
-    path = folder()
+    path = library.folder() / f"programs-{library.digest(kind.encode())}"
     path.mkdir(parents=True, exist_ok=True)
     if os.access(path, os.W_OK):
       return path

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import re
 import sys
+import types
 
 import jax
 import pytest
@@ -43,22 +44,23 @@ def _speaking():
 
 
 @pytest.fixture
-def clock(monkeypatch, tmp_path):
-  """Returns a clock that tests set, with an empty folder of times."""
-  monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
+def now(monkeypatch):
+  """Returns the time, which tests set."""
   now = [0.0]
   monkeypatch.setattr(pace.time, "perf_counter", lambda: now[0])
   return now
 
 
-def decode(clock, seconds=2.0, tokens=1000):
-  pace.start(10)
-  pace.tracing()
-  clock[0] += 30.0
-  pace.traced()
-  jax.jit(lambda x: x + clock[0])(1.0)  # Every call compiles a new program.
-  clock[0] += seconds
-  pace.decoded(tokens)
+def decode(now, seconds=2.0, tokens=1000):
+  """Simulates a run of 10 examples, compiled before the clock counts."""
+  clock = pace.Clock(10)
+  clock.tracing()
+  now[0] += 30.0
+  clock.traced()
+  jax.jit(lambda x: x + now[0])(1.0)  # Every call compiles a new program.
+  now[0] += seconds
+  clock.decoded(tokens)
+  return clock
 
 
 def test_a_stage_has_seconds_and_quiet_silences_messages(capsys):
@@ -75,14 +77,13 @@ def test_a_stage_has_seconds_and_quiet_silences_messages(capsys):
   [("new", True), ("new/folder", True), ("file", False), ("file/folder", False)],
 )
 def test_a_cache_that_can_t_be_written_is_not_promised(
-  clock, capsys, tmp_path, place, is_kept
+  capsys, tmp_path, place, is_kept
 ):
   (tmp_path / "file").write_text("")
   before = jax.config.jax_compilation_cache_dir
-  pace.start(10)
   jax.config.update("jax_compilation_cache_dir", str(tmp_path / place))
   try:
-    pace.tracing()
+    pace.Clock(10).tracing()
   finally:
     jax.config.update("jax_compilation_cache_dir", before)
   assert ("and kept in" in capsys.readouterr().err) == is_kept
@@ -98,9 +99,8 @@ def test_messages_that_nobody_can_read_raise_no_error(monkeypatch, stream):
     assert list(bar) == [0, 1, 2]
 
 
-def test_tokens_are_timed_after_compilation(clock, capsys):
-  decode(clock)
-  assert pace.seconds_per_token() == pytest.approx(0.002)
+def test_tokens_are_timed_after_compilation(now, capsys):
+  assert decode(now).seconds_per_token() == pytest.approx(0.002)
   stages = [line.split("] ")[1] for line in capsys.readouterr().err.splitlines()]
   assert stages[0].startswith("Compiling the decode: once for these settings")
   assert stages[1:] == ["Decoding 10 examples."]
@@ -110,19 +110,25 @@ def timed(is_kept=False):
   """Returns a decode with measured times: outputs of 2.5 tokens take .1 s to start."""
   job = tuning.Job(dataclasses.replace(DRAFTED, policy=CostAware()), 4, 8, GREEDY, 10)
   policy = CostAware((0.010, 0.015, 0.020), prepare=(0.04, 0.08), is_kept=is_kept)
-  return [(job, dataclasses.replace(DRAFTED, policy=policy))]
+  return {(4, 10): (job, dataclasses.replace(DRAFTED, policy=policy))}
 
 
-def test_the_speedup_follows_from_iterations_of_this_run(clock):
-  decode(clock)
+def closing(statistics, decoder=DRAFTED, tuned=()):
+  """Returns the last lines of a run with 2 ms per token."""
+  model = types.SimpleNamespace(decoder=decoder, tuned=dict(tuned))
+  summary = {"statistics": statistics, "seconds_per_token": 0.002}
+  return writer.closing(summary, model)
+
+
+def test_the_speedup_follows_from_iterations_of_this_run():
   # 250 calls with 3.2 drafted tokens: the longest drafts, 20 ms; 10 encoder calls.
   expected = (1000 * 0.010 + 1.0) / (250 * 0.020 + 2.0)
-  ((job, decoder),) = timed()
+  ((job, decoder),) = timed().values()
   found = speed.speedup_of_run(
     decoder.policy, lengths_of(job.decoder.drafter), STATISTICS, job.output_length
   )
   assert found == pytest.approx(expected)
-  assert writer.closing(STATISTICS, True, timed()) == [
+  assert closing(STATISTICS, tuned=timed()) == [
     "4.00 tokens per target call (10 examples, 1000 tokens).",
     "75% of the drafted tokens were accepted, and 0.930 of the tested tokens (alpha).",
     "2.00 ms per token; plain decoding takes about 3.14 ms on this machine, as "
@@ -131,29 +137,27 @@ def test_the_speedup_follows_from_iterations_of_this_run(clock):
 
 
 @pytest.mark.parametrize("is_measured", [False, True])
-def test_a_speedup_that_this_run_did_not_measure_is_not_printed(clock, is_measured):
-  tuned = timed(is_kept=True) if is_measured else []  # By an earlier process.
-  decode(clock)
-  assert writer.closing(STATISTICS, True, tuned)[-1] == (
+def test_a_speedup_that_this_run_did_not_measure_is_not_printed(is_measured):
+  tuned = timed(is_kept=True) if is_measured else {}  # By an earlier process.
+  assert closing(STATISTICS, tuned=tuned)[-1] == (
     "2.00 ms per token. A baseline_*.gin run measures plain decoding's time."
   )
 
 
-def test_the_last_lines_have_the_reason_for_no_drafts(clock):
-  decode(clock)
+def test_the_last_lines_have_the_reason_for_no_drafts():
   nothing = {**STATISTICS, "drafted": 0, "accepted": 0}
-  tuned = timed()
-  assert writer.closing(nothing, True, tuned) == [
+  ((_, decoder),) = timed().values()
+  assert closing(nothing, tuned=timed()) == [
     "Nothing was drafted.",
-    speed.outlook(tuned[0][1].policy, (0, 1, 2)),
+    speed.outlook(decoder.policy, (0, 1, 2)),
     "10 examples, 1000 tokens, 2.00 ms per token.",
     "--gin.GAMMA=5 --gin.GAMMA_POLICY=\"'fixed'\" drafts 5 tokens per target call in "
     "every case.",
   ]
   # A copying drafter has found no match.
-  assert writer.closing(nothing, True)[0] == "Nothing was drafted."
-  assert writer.closing(nothing, False)[0].startswith("10 examples")
-  assert writer.closing(None, True) == []
+  assert closing(nothing)[0] == "Nothing was drafted."
+  assert closing(nothing, Decoder(TARGET))[0].startswith("10 examples")
+  assert closing(None) == []
 
 
 # ---- The output of an import is held back, and shown if the import fails. ----

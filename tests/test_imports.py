@@ -5,7 +5,7 @@ import ast
 from tests.real_data import ROOT
 
 FLOORS = """t5x
-core lazy platforms quiet tables console promotion
+core lazy platforms quiet console
 native network hugging_face programs
 decoding
 drafters vocabularies prepared speed

@@ -28,16 +28,16 @@ from benchmarks.sizes import t5_1_1
 from lab.stress import memory
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.checkpoints.checks import flat_shapes
-from specdec_t5x.core.distributions import GREEDY
+from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import DTYPES, T5Config
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
-from specdec_t5x.t5x_bridge.pairing import CheckpointManager
-from specdec_t5x.t5x_bridge.restore import T5XParameters, abstract_state
+from specdec_t5x.t5x_bridge.restore import CheckpointManager, abstract_state
 from tests.contract import conftest
 from tests.processes import on_devices
+from tests.t5x_bridge import tiny
 
 
 def values(name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -56,9 +56,8 @@ def make_pair(
       network = Transformer(config)
       shapes = flat_shapes(abstract_state(network).params)
       flat = {path: jnp.asarray(values(path, shape)) for path, shape in shapes.items()}
-      writer = T5XParameters(network, str(folder / layout / name), layout)
-      writer.save(1, traverse_util.unflatten_dict(flat, sep="/"))
-      pair[name] = str(folder / layout / name / "checkpoint_1")
+      params = traverse_util.unflatten_dict(flat, sep="/")
+      pair[name] = tiny.save(folder / layout / name, config, params, layout, step=1)
   return pairs
 
 
@@ -66,7 +65,16 @@ def restoring(model, pair: Mapping[str, str], partitioner, dtype=None):
   """Returns a pair's checkpoint manager, and the axes of the state on the mesh."""
   initializer = conftest.initializer(model, partitioner)
   shapes = initializer.global_train_state_shape
-  manager = CheckpointManager("", shapes, partitioner, dtype, paths=dict(pair))
+  manager = CheckpointManager(
+    "",
+    shapes,
+    partitioner,
+    dtype,
+    paths=dict(pair),
+    model=model,
+    examples=1,
+    lengths=tiny.LENGTHS,
+  )
   return manager, initializer.train_state_axes
 
 
@@ -83,7 +91,8 @@ def measure(target: str, draft: str, devices: int = 1, dtype: str = "float32") -
   small = Transformer(dataclasses.replace(theirs, sharding="no_heads"))
   decoder = Decoder(Transformer(ours), DraftModel(small))
   vocabulary = seqio.PassThroughVocabulary(size=ours.vocab_size)
-  model = EncoderDecoderModel(decoder, vocabulary, vocabulary, GREEDY)
+  # Greedy decoding may derive arrays, which no checkpoint has.
+  model = EncoderDecoderModel(decoder, vocabulary, vocabulary, Sampling(1.0))
   pair = {"target": target, "draft": draft}
   manager, axes = restoring(model, pair, partitioner, dtype)
   specs = traverse_util.flatten_dict(unfreeze(axes.params), sep="/")

@@ -38,49 +38,17 @@ class DecoderOnlyModel(Decodes, models.DecoderOnlyModel):
     task_feature_lengths: Mapping[str, int],
     seed: int = 0,
     default_decoder_params: models.DecoderParams | None = None,
-    feature_converter_cls: type[seqio.FeatureConverter] | None = None,
-    *,
-    inputs_bidirectional_attention: bool = False,
   ):
-    """Creates the model.
+    """Creates the model; the further arguments are those of `Decodes`, and T5X's.
 
     Args:
-      decoder: the decoding loop, with decoder-only networks.
-      vocabulary: vocabulary of prompts and outputs; the end tokens end a sequence.
-      sampling: temperature, top-k, top-p.
       task_feature_lengths: maximal numbers of tokens of a prompt and of an output, as
         for the dataset.
-      seed: seed of the sampling.
-      default_decoder_params: as for `EncoderDecoderModel`.
-      feature_converter_cls: a converter instead of `seqio.DecoderFeatureConverter`.
-      inputs_bidirectional_attention: must be False.
-
-    Raises:
-      ValueError: if attention in prompts is to be bidirectional, num_decodes is below
-        1, a length is missing, or the vocabulary is larger than the network's.
     """
-    if inputs_bidirectional_attention:
-      raise ValueError(
-        "inputs_bidirectional_attention must be False, got True: the networks' "
-        "attention is causal in the prompt, too. Decode a prefix language model with "
-        "T5X's own DecoderOnlyModel."
-      )
-    missing = {"inputs", "targets"} - set(task_feature_lengths)
-    if missing:
-      raise ValueError(
-        "TASK_FEATURE_LENGTHS must give 'inputs' (the prompts) and 'targets' a length, "
-        f"got {dict(task_feature_lengths)}. Prompts may be empty at any length."
-      )
     super().__init__(
-      decoder,
-      sampling,
-      seed,
-      default_decoder_params,
-      vocabulary=vocabulary,
-      feature_converter_cls=feature_converter_cls,
+      decoder, sampling, seed, default_decoder_params, vocabulary=vocabulary
     )
-    self._prompt_length = task_feature_lengths["inputs"]
-    self._max_length = task_feature_lengths["targets"]
+    self._lengths = task_feature_lengths
 
   def read(self, batch):
     """Returns the prompts [B, P], without the start token, and the targets' length.
@@ -88,11 +56,5 @@ class DecoderOnlyModel(Decodes, models.DecoderOnlyModel):
     decoder_causal_attention [B, L] marks the start token and the prompt in
     decoder_input_tokens [B, L].
     """
-    if "decoder_causal_attention" not in batch:
-      raise ValueError(
-        "Expected the feature decoder_causal_attention, the mask of the prompts, got "
-        f"{sorted(batch)}. Set TASK_FEATURE_LENGTHS of 'inputs' and 'targets', and the "
-        "converter to seqio.DecoderFeatureConverter."
-      )
     prompts = batch["decoder_input_tokens"] * batch["decoder_causal_attention"]
-    return prompts[:, 1 : self._prompt_length + 1], self._max_length
+    return prompts[:, 1 : self._lengths["inputs"] + 1], self._lengths["targets"]

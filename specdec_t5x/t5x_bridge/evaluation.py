@@ -5,20 +5,19 @@ restores a checkpoint. T5X then passes the model's steps to the evaluator once p
 checkpoint.
 """
 
-import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
+import numpy as np
 import seqio
 from absl import logging
 from etils import epath
 from t5x import checkpoints, utils
 
 from specdec_t5x.decoding.checked import check_decoded
-from specdec_t5x.t5x_bridge.examples import ALONE, provider_of
+from specdec_t5x.t5x_bridge.examples import Shard, provider_of
 from specdec_t5x.t5x_bridge.writer import rates
 
 # Statistics that are reported beside a task's metrics.
@@ -69,17 +68,21 @@ class Evaluator(seqio.Evaluator):
         "outputs. Set NUM_DECODES=1, or use t5x.infer."
       )
     name = provider_of(mixture_or_task_name).name
-    converter = feature_converter.of_shard(name, ALONE)
-    with _without_advice_on_lengths():
+    converter = feature_converter.of_shard(name, Shard())
+    logger = logging.get_absl_logger()
+    logger.addFilter(_is_no_advice_on_lengths)
+    try:
       super().__init__(mixture_or_task_name, converter, **of_seqio)
+    finally:
+      logger.removeFilter(_is_no_advice_on_lengths)
     self._log_dir = of_seqio.get("log_dir")
-    self._acceptance = acceptance_of(model.decoder.rule.alpha_is_mass)
+    self._alpha_is_mass = model.decoder.rule.alpha_is_mass
 
   @functools.cached_property
   def eval_tasks(self) -> Sequence[seqio.Task]:
     """The tasks, each with the statistics of speculation as one more metric."""
     return [
-      task.replace(metric_fns=[*task.metric_fns, self._acceptance])
+      task.replace(metric_fns=[*task.metric_fns, self.acceptance])
       for task in super().eval_tasks
     ]
 
@@ -95,53 +98,28 @@ class Evaluator(seqio.Evaluator):
       **kwargs,
     )
 
+  def acceptance(self, targets, predictions, aux_values) -> Mapping[str, float]:
+    """Returns a task's rates, as seqio's metric; a rate without trials is omitted."""
+    del targets, predictions
+    scores, mass = (np.array(aux_values[x]) for x in ("scores", "acceptance_mass"))
+    check_decoded(scores, mass, "Example {}".format)
+    rows = zip(*aux_values.values(), strict=True)
+    rows = [dict(zip(aux_values, row, strict=True)) for row in rows]
+    statistics = rates(rows, self._alpha_is_mass)
+    values = {name: statistics[name] and statistics[name]["value"] for name in _RATES}
+    return {name: value for name, value in values.items() if value is not None}
 
-@contextlib.contextmanager
-def _without_advice_on_lengths() -> Iterator[None]:
-  """Suppresses seqio's warning about lengths that exceed every example.
+
+def _is_no_advice_on_lengths(record: Any) -> bool:
+  """Returns False for seqio's warning about lengths that exceed every example.
 
   The lengths are the gin file's on purpose: `t5x.infer` and `t5x.eval` then share one
   compiled program.
   """
-
-  def is_other_message(record):
-    return "wasted computation" not in record.getMessage()
-
-  logger = logging.get_absl_logger()
-  logger.addFilter(is_other_message)
-  try:
-    yield
-  finally:
-    logger.removeFilter(is_other_message)
-
-
-def acceptance_of(alpha_is_mass: bool) -> Callable[..., Mapping[str, float]]:
-  """Returns a seqio metric of speculation; rates with a zero denominator are omitted.
-
-  Args:
-    alpha_is_mass: whether the mean of sum min(p, q) estimates alpha.
-  """
-
-  def acceptance(targets, predictions, aux_values) -> Mapping[str, float]:
-    del targets, predictions
-    column = {name: jnp.asarray(values) for name, values in aux_values.items()}
-    check_decoded(column["scores"], column["acceptance_mass"], "Example {}".format)
-    statistics = rates(aux_values, alpha_is_mass)
-    values = {name: statistics[name] and statistics[name]["value"] for name in _RATES}
-    return {name: value for name, value in values.items() if value is not None}
-
-  return acceptance
+  return "wasted computation" not in record.getMessage()
 
 
 def _target(cfg: utils.RestoreCheckpointConfig) -> str:
   """Returns the path of the target's checkpoint: in mode 'all', of the latest one."""
-  if cfg.mode != "all":
-    return cfg.path
-  steps = checkpoints.all_steps(cfg.path)
-  if not steps:
-    raise ValueError(
-      "RestoreCheckpointConfig.mode='all' needs a folder with checkpoints, got "
-      f"TARGET_CHECKPOINT_PATH={cfg.path} without checkpoints. Give the parent folder "
-      "of checkpoint_<step>."
-    )
-  return os.path.join(cfg.path, f"checkpoint_{max(steps)}")
+  steps = checkpoints.all_steps(cfg.path) if cfg.mode == "all" else ()
+  return os.path.join(cfg.path, f"checkpoint_{max(steps)}") if steps else cfg.path

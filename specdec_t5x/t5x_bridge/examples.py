@@ -23,7 +23,8 @@ from jaxtyping import Array, Bool, Int
 from t5x import models
 
 from specdec_t5x import console
-from specdec_t5x.core.knobs import is_whole
+from specdec_t5x.core.knobs import invalid, is_whole
+from specdec_t5x.t5x_bridge.macros import macro_names
 
 try:
   from t5x import plain_tasks
@@ -34,6 +35,7 @@ with epy.lazy_imports():
   import seqio
   import tensorflow as tf
 
+_TASK = "utils.DatasetConfig.mixture_or_task_name"
 EXAMPLE = "example"  # The feature: [task, place in the task's dataset], int32 [2].
 
 
@@ -44,9 +46,7 @@ class Shard(NamedTuple):
   num_shards: int = 1
 
 
-ALONE = Shard()
-
-
+@macro_names()
 def rows_at_once(batch_size: int, read_ahead: int) -> int:
   """Returns the number of rows that decode at once; 0 means all rows of a call.
 
@@ -56,13 +56,11 @@ def rows_at_once(batch_size: int, read_ahead: int) -> int:
     ValueError: if an argument is not a whole number, or is too small.
   """
   for name, count, least in (
-    ("BATCH_SIZE", batch_size, 1),
-    ("READ_AHEAD", read_ahead, 0),
+    ("batch_size", batch_size, 1),
+    ("read_ahead", read_ahead, 0),
   ):
     if not is_whole(count, least):
-      raise ValueError(
-        f"{name} must be a whole number of at least {least}, got {count!r}."
-      )
+      raise invalid(name, f"a whole number of at least {least}", count)
   return batch_size if read_ahead else 0
 
 
@@ -80,9 +78,10 @@ def inputs_of_call(batch_size: int, read_ahead: int) -> int:
 
 
 class NumberedConverter:
-  """Makes a feature converter of seqio that also numbers the examples.
+  """Makes a converter of seqio that adds each example's number as a feature.
 
-  seqio is imported on first use.
+  seqio is imported on first use. The task and the shard of the examples are those of
+  the command, unless `of_shard` names others.
 
   Args:
     name: name of the converter in seqio.
@@ -92,14 +91,31 @@ class NumberedConverter:
     self._name = name
 
   def __call__(self, **settings: Any) -> seqio.FeatureConverter:
-    return numbered(getattr(seqio, self._name))(**settings)
+    class Numbered(getattr(seqio, self._name)):
+      """Adds the feature `EXAMPLE`."""
+
+      source = None
+
+      def of_shard(self, task: str, shard: Any) -> seqio.FeatureConverter:
+        """Returns the converter of a task's shard, with `index` and `num_shards`."""
+        converter = copy.copy(self)
+        converter.source = task, shard
+        return converter
+
+      def __call__(self, ds, task_feature_lengths):
+        task, shard = self.source or (task_of_command(), shard_of_command())
+
+        def number(i, features):
+          place = shard.index + shard.num_shards * tf.cast(i, tf.int32)
+          return {**features, EXAMPLE: tf.stack([number_of(task), place])}
+
+        return super().__call__(ds, task_feature_lengths).enumerate().map(number)
+
+    return Numbered(**settings)
 
 
 class PlainNumberedConverter(NumberedConverter):
   """The converter of encoder-decoder models, also without seqio for `t5x_runtime`."""
-
-  def __init__(self):
-    super().__init__("EncDecFeatureConverter")
 
   def plain_features(
     self, example: Mapping[str, Any], lengths: Mapping[str, int], task: str, place: int
@@ -108,44 +124,6 @@ class PlainNumberedConverter(NumberedConverter):
     plain = models.EncoderDecoderModel.FEATURE_CONVERTER_CLS.plain_features
     number = np.array([number_of(task), place], np.int32)
     return {**plain(example, lengths, task, place), EXAMPLE: number}
-
-
-def numbered(
-  converter: type[seqio.FeatureConverter],
-  task: str | None = None,
-  shard: Shard = ALONE,
-) -> type[seqio.FeatureConverter]:
-  """Returns a converter that adds the number of each example as a feature.
-
-  Args:
-    converter: the class that makes the model's features.
-    task: the task's name; None means the task and the shard of the command.
-    shard: the shard of the task that the converter converts.
-  """
-
-  class Numbered(converter):
-    """Adds the feature `EXAMPLE`."""
-
-    source = task, shard
-
-    def of_shard(self, task: str, shard: Shard) -> seqio.FeatureConverter:
-      """Returns the converter of this shard; only `t5x_runtime` calls this method."""
-      converter = copy.copy(self)
-      converter.source = task, shard
-      return converter
-
-    def __call__(self, ds, task_feature_lengths):
-      task, shard = self.source
-      if task is None:
-        task, shard = task_of_command(), shard_of_command()
-
-      def number(i, features):
-        place = shard.index + shard.num_shards * tf.cast(i, tf.int32)
-        return {**features, EXAMPLE: tf.stack([number_of(task), place])}
-
-      return super().__call__(ds, task_feature_lengths).enumerate().map(number)
-
-  return Numbered
 
 
 def is_first(examples: Int[Array, "B 2"]) -> Bool[Array, "B"]:
@@ -177,14 +155,14 @@ def drawn_names(provider: Any) -> list[str]:
 
   Under upstream T5X, all tasks of a mixture have the mixture's name.
   """
-  is_own_runtime = hasattr(t5x, "PROVIDER")
-  return [task.name if is_own_runtime else provider.name for task in tasks_of(provider)]
+  is_upstream = not hasattr(t5x, "PROVIDER")
+  return [provider.name if is_upstream else task.name for task in tasks_of(provider)]
 
 
 def shard_of_command() -> Shard:
   """Returns the shard that `python -m t5x.infer` runs, from flags and bindings."""
   if "shard_id" not in flags.FLAGS or not flags.FLAGS.is_parsed():
-    return ALONE
+    return Shard()
   index = flags.FLAGS.shard_id
   return Shard(
     index=_bound("infer.shard_id") if index is None else index,
@@ -198,16 +176,13 @@ def task_of_command() -> str:
   Samples of a run without gin do not depend on the task's name.
   """
   try:
-    name = gin.query_parameter("utils.DatasetConfig.mixture_or_task_name")
+    gin.query_parameter(_TASK)
   except ValueError:  # gin has no public test of a binding.
     return ""
-  return provider_of(_evaluated(name)).name
+  return provider_of(_bound(_TASK)).name
 
 
 def _bound(name: str) -> Any:
-  return _evaluated(gin.query_parameter(name))
-
-
-def _evaluated(value: Any) -> Any:
+  value = gin.query_parameter(name)
   is_reference = isinstance(value, gin.config.ConfigurableReference)
   return value.scoped_configurable_fn() if is_reference else value

@@ -37,46 +37,27 @@ class Chunk:
   name: str
   results: str
 
-  @property
-  def draws(self) -> "Draws":
-    """The random numbers of the chunk's samples."""
-    first, last, step = self.places
-    return Draws(self.seed, (self.task,), range(first, last + 1, step))
 
+def repeated(chunks: Iterable[Chunk], model, provider) -> list[Chunk]:
+  """Returns the chunks that share random numbers with the command's run.
 
-@dataclasses.dataclass(frozen=True)
-class Draws:
-  """The random numbers of the samples of a set of examples.
-
-  Attributes:
-    seed: SEED; None for greedy decoding, without random numbers.
-    tasks: numbers of the tasks in `examples.EXAMPLE`.
-    places: places of the examples in each task.
+  Args:
+    chunks: chunks that a draft has learned from.
+    model: the run's model.
+    provider: the run's task or mixture, of any length.
   """
+  if model.sampling.greedy:
+    return []
+  tasks = set(map(examples.number_of, examples.drawn_names(provider)))
+  shard = examples.shard_of_command()
+  run_places = range(shard.index, sys.maxsize, shard.num_shards)
 
-  seed: int | None
-  tasks: tuple[int, ...]
-  places: range
+  def is_repeated(chunk):
+    first, last, step = chunk.places
+    is_same = chunk.seed == model.seed and chunk.task in tasks
+    return is_same and any(x in run_places for x in range(first, last + 1, step))
 
-  @classmethod
-  def of_run(cls, model, provider) -> "Draws":
-    """Returns the draws of the command's model on a task or mixture of any length."""
-    shard = examples.shard_of_command()
-    return cls(
-      seed=None if model.sampling.greedy else model.seed,
-      tasks=tuple(map(examples.number_of, examples.drawn_names(provider))),
-      places=range(shard.index, sys.maxsize, shard.num_shards),
-    )
-
-  def among(self, chunks: Iterable[Chunk]) -> list[Chunk]:
-    """Returns the chunks that share random numbers with these draws."""
-    return [
-      chunk
-      for chunk in chunks
-      if self.seed is not None
-      and (chunk.seed == self.seed and chunk.task in self.tasks)
-      and any(place in self.places for place in chunk.draws.places)
-    ]
+  return list(filter(is_repeated, chunks))
 
 
 def read(checkpoint: epath.PathLike | None) -> tuple[Chunk, ...] | None:

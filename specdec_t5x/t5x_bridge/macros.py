@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from specdec_t5x.core.knobs import KnobError
 
@@ -23,3 +23,13 @@ def made(constructor: Callable[[], Any]) -> Any:
   """
   with macro_names():
     return constructor()
+
+
+def missing_pair(config: str, example: str) -> NoReturn:
+  """Raises an error that explains how to add a pair, as in `example`, to `config`."""
+  raise ValueError(
+    f"{config} needs a target and a draft: add --gin_file={example} or another file of "
+    "configs/pairs/ with --gin.TARGET_CHECKPOINT_PATH and --gin.DRAFT_CHECKPOINT_PATH, "
+    "or a gin file of your own with the two paths, VOCABULARY_PATH and the sizes of "
+    "the networks."
+  )

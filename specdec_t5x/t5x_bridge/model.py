@@ -16,24 +16,17 @@ from t5x import models
 from specdec_t5x import console, tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.knobs import is_whole
+from specdec_t5x.core.knobs import invalid, is_whole
 from specdec_t5x.decoding.contracts import Batch
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import Decoded, num_slots, row_keys
 from specdec_t5x.network import rounded
-from specdec_t5x.network.functional import (
-  blank_variables,
-  initial_variables,
-  is_decoder_only,
-)
-from specdec_t5x.t5x_bridge import pace, sharding
-from specdec_t5x.t5x_bridge.examples import (
-  EXAMPLE,
-  PlainNumberedConverter,
-  is_first,
-  numbered,
-)
+from specdec_t5x.network.functional import blank_variables, is_decoder_only
+from specdec_t5x.t5x_bridge import sharding
+from specdec_t5x.t5x_bridge.examples import EXAMPLE, PlainNumberedConverter, is_first
 from specdec_t5x.t5x_bridge.macros import macro_names
+from specdec_t5x.t5x_bridge.pace import Clock
+from specdec_t5x.t5x_bridge.writer import COUNTS
 from specdec_t5x.vocabularies.frames import end_ids_of
 
 with epy.lazy_imports():
@@ -52,8 +45,8 @@ class Decodes:
   parameters are {network's name: parameters} for the decoder's networks.
   """
 
-  # Whether the run has checkpoints, so that initial values are never used.
-  is_restored = False
+  # The time of the command's run; None outside of a run.
+  clock: Clock | None = None
 
   def __init__(
     self,
@@ -61,26 +54,31 @@ class Decodes:
     sampling: Sampling,
     seed: int,
     default_decoder_params: models.DecoderParams | None,
-    feature_converter_cls: type[seqio.FeatureConverter] | None = None,
-    **of_t5x: Any,
+    **vocabularies: seqio.Vocabulary,
   ):
-    """Creates T5X's model, then checks and stores the settings of decoding."""
+    """Creates T5X's model, then checks and stores the settings of decoding.
+
+    Args:
+      decoder: the decoding loop; mode `score` scores with the decoder's target.
+      sampling: temperature, top-k, top-p.
+      seed: seed of the sampling.
+      default_decoder_params: the number of decodes per input, and whether to return all
+        decodes if the decodes are not sampled.
+      **vocabularies: T5X's arguments; the end tokens end a sequence.
+
+    Raises:
+      ValueError: if a setting is out of range, or the vocabulary is larger than the
+        network's.
+    """
     super().__init__(
-      module=decoder.target,
-      optimizer_def=None,
-      decode_fn=None,
-      feature_converter_cls=feature_converter_cls and numbered(feature_converter_cls),
-      **of_t5x,
+      module=decoder.target, optimizer_def=None, decode_fn=None, **vocabularies
     )
     self._default_decoder_params = default_decoder_params or models.DecoderParams()
     if not is_whole(self.num_decodes, 1):
-      raise ValueError(
-        f"NUM_DECODES must be a whole number of at least 1, got {self.num_decodes!r}."
-      )
+      raise invalid("num_decodes", "a whole number of at least 1", self.num_decodes)
     if not is_whole(seed, 0) or seed >= 2**32:
-      raise ValueError(f"SEED must be a whole number from 0 to 2^32 - 1, got {seed!r}.")
-    vocabularies = (self.input_vocabulary, self.output_vocabulary)
-    largest = max(vocabulary.vocab_size for vocabulary in vocabularies)
+      raise invalid("seed", "a whole number from 0 to 2^32 - 1", seed)
+    largest = max(vocabulary.vocab_size for vocabulary in vocabularies.values())
     if largest > decoder.target.config.vocab_size:
       raise ValueError(
         f"The vocabulary has {largest} tokens, but the network's vocab_size is "
@@ -93,15 +91,11 @@ class Decodes:
     # The decodes of this device, by rows of a call and maximal length of an output.
     self.tuned: dict[tuple[int, int], tuple[tuning.Job, Decoder]] = {}
     self.derived_bytes: dict[str, dict[str, int]] = {}
-    self._end_ids = None
+    self._end_ids: tuple[int, ...] = ()
 
   @property
   def optimizer_def(self) -> Any:
-    """The optimizer that T5X's trainer and interactive model need.
-
-    Raises:
-      ValueError: always.
-    """
+    """Raises an error if T5X's trainer or interactive model needs an optimizer."""
     raise ValueError(
       f"{type(self).__name__} decodes, and does not learn. To train a draft use python "
       "-m specdec_t5x.train. T5X's interactive model restores one checkpoint, but the "
@@ -125,8 +119,7 @@ class Decodes:
       shards: number of shards of the slots.
     """
     self.decoder.check(self.sampling, lengths["targets"], self.num_decodes)
-    drafter = self.decoder.drafter
-    if drafter is None:
+    if (drafter := self.decoder.drafter) is None:
       return
     rows = examples * self.num_decodes
     if 0 < self.decoder.slots < rows:
@@ -148,7 +141,6 @@ class Decodes:
     Raises:
       ValueError: if neither the folder nor the vocabulary has an end token.
     """
-    self.is_restored = True
     self._end_ids = target.generation.eos_ids or end_ids_of(self.output_vocabulary)
     if note := target.generation.note():
       console.announce(note)
@@ -157,11 +149,6 @@ class Decodes:
   def num_decodes(self) -> int:
     """The number of decodes per input."""
     return self._default_decoder_params.num_decodes
-
-  @property
-  def end_ids(self) -> tuple[int, ...]:
-    """The end tokens of the target's folder, or else of the vocabulary."""
-    return self._end_ids or end_ids_of(self.output_vocabulary)
 
   def returns_all(self, num_decodes: int) -> bool:
     """Returns whether a call returns all decodes of an input by default."""
@@ -181,7 +168,7 @@ class Decodes:
       raise ValueError(
         f"GAMMA_POLICY='auto' needs times of {rows} rows of {max_length} tokens, but "
         f"times are known for {sorted(self.tuned)}. Restore the model with "
-        "pairing.CheckpointManager and pairing.tune, or set GAMMA_POLICY to 'fixed'."
+        "restore.CheckpointManager, or set GAMMA_POLICY to 'fixed'."
       )
     return self.decoder
 
@@ -198,54 +185,30 @@ class Decodes:
   def get_initial_variables(self, rng, input_shapes, input_types=None):
     """Returns params and params_axes of all networks, by the networks' names.
 
-    The parameters have the networks' `weights`. The result includes the arrays derived
-    from parameters (`Decoder.derive`).
+    All parameters are NaN, because every network has a checkpoint. The parameters have
+    the networks' `weights`. The result includes the arrays derived from parameters
+    (`Decoder.derive`).
     """
-    del input_shapes, input_types  # No parameter depends on the inputs' shapes.
-    if self.is_restored:
-      return self._blank_variables()
-    # Typed keys, as in the rest of the package: each network is then traced once.
-    networks = self.decoder.networks
-    keys = jax.random.split(_typed_key(rng), len(networks))
-    return self._with_derived(
-      {
-        name: initial_variables(network, key)
-        for (name, network), key in zip(networks.items(), keys, strict=True)
-      }
+    del rng, input_shapes, input_types
+    made = {}
+    for name, network in self.decoder.networks.items():
+      made[name] = variables = blank_variables(network)
+      for derived, make in self.decoder.derive(self.sampling, name).items():
+        made[derived] = _made(make, variables)
+      if rounding := rounded.of_weights(network.config):
+        made[name] = {
+          kind: rounded.within(variables[kind], tree)
+          for kind, tree in _made(rounding, variables).items()
+        }
+    kinds = ("params", "params_axes")
+    return flax.core.freeze(
+      {kind: {name: x[kind] for name, x in made.items()} for kind in kinds}
     )
 
   @functools.cached_property
   def abstract_variables(self) -> Mapping[str, Any]:
     """The result of `get_initial_variables`, with abstract arrays."""
-    return jax.eval_shape(self._blank_variables)
-
-  def _blank_variables(self) -> Mapping[str, Any]:
-    networks = self.decoder.networks
-    return self._with_derived(
-      {name: blank_variables(x) for name, x in networks.items()}
-    )
-
-  def _with_derived(self, initialised: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns variables of all networks, with derived arrays and rounded weights."""
-    initialised = dict(initialised)
-    networks = self.decoder.networks
-    for network in networks:
-      for name, make in self.decoder.derive(self.sampling, network).items():
-        initialised[name] = _made(make, initialised[network])
-    for name, network in networks.items():
-      if rounding := rounded.of_weights(network.config):
-        variables = initialised[name]
-        rounded_variables = _made(rounding, variables)
-        initialised[name] = {
-          kind: rounded.within(variables[kind], rounded_variables[kind])
-          for kind in rounded_variables
-        }
-    return flax.core.freeze(
-      {
-        kind: {name: variables[kind] for name, variables in initialised.items()}
-        for kind in ("params", "params_axes")
-      }
-    )
+    return jax.eval_shape(lambda: self.get_initial_variables(None, None))
 
   def _compute_logits(self, params, *args, **kwargs):
     return super()._compute_logits(params["target"], *args, **kwargs)
@@ -259,7 +222,6 @@ class Decodes:
     decoder_params: Mapping[str, Any] | None = None,
     return_all_decodes: bool | None = None,
     num_decodes: int | None = None,
-    prompt_with_targets: bool = False,
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Decodes a batch, with T5X's signature and result.
 
@@ -271,17 +233,13 @@ class Decodes:
         feature `example`, and a batch with the feature does not use `rng`.
       decoder_params: may hold decode_rng, as key data: one key [2] in place of `rng`,
         or one key per example [B, 2], which alone fixes the example's samples. May hold
-        decode_state, the policy's state after the batch before. The constructor fixes
-        the rest of decoder_params.
+        decode_state, the policy's state after the batch before.
       return_all_decodes: whether to return all decodes of an input, or only the best;
-        None returns all if the decodes are sampled, and otherwise follows
-        `default_decoder_params`.
+        None means `returns_all`.
       num_decodes: overrides the model's number of decodes per input.
-      prompt_with_targets: not supported.
 
     Returns:
-      Tokens [B, T] and, per input, scores, tokens, target_calls, drafted, accepted,
-      acceptance_mass and acceptance_positions (counts are sums over an input's
+      Tokens [B, T] and, per input, scores and `writer.COUNTS` (sums over an input's
       decodes); with `return_all_decodes` tokens [B, N, T] and scores [B, N], by
       increasing score; with decode_state the new state.
 
@@ -289,10 +247,6 @@ class Decodes:
       ValueError: if these loops do not support an argument, or the batch lacks a
         feature.
     """
-    if prompt_with_targets:
-      raise ValueError(
-        "prompt_with_targets must be False: decoding starts at the start token."
-      )
     settings = dict(decoder_params or {})
     decode_rng = settings.pop(DECODE_RNG, None)
     state = settings.pop(DECODE_STATE, None)
@@ -307,12 +261,12 @@ class Decodes:
         f"Expected one key, got rng and {DECODE_RNG!r} of decoder_params. Leave one "
         "out."
       )
-    pace.tracing()
+    if self.clock:
+      self.clock.tracing()
     inputs, max_length = self.read(batch)
     count = self.num_decodes if num_decodes is None else num_decodes
     rows = len(inputs) * count
-    key = decode_rng if rng is None else rng
-    keys = self._keys(batch, key, len(inputs))
+    keys = self._keys(batch, decode_rng if rng is None else rng, len(inputs))
     decoded = sharding.decode(
       self.decoder_for(rows, max_length),
       params,
@@ -322,50 +276,48 @@ class Decodes:
       policy_state=state,
       sampling=self.sampling,
       max_length=max_length,
-      eos_id=self.end_ids,
+      eos_id=self._end_ids or end_ids_of(self.output_vocabulary),
     )
     if return_all_decodes is None:
       return_all_decodes = self.returns_all(count)
     predictions, aux = _package(decoded, len(inputs), count, return_all_decodes)
-    pace.traced()
+    if self.clock:
+      self.clock.traced()
     if state is not None:
       aux[DECODE_STATE] = decoded.policy_state
     if decoded.observed is None:
       return predictions, aux
     # There is one decode per input: `decoder.check` raises an error otherwise.
-    features = {"encoder_inputs": inputs}
-    if EXAMPLE in batch:
-      features[EXAMPLE] = batch[EXAMPLE]
-    return predictions, aux | self.decoder.observer.auxiliary(
-      decoded.observed, features
-    )
+    features = {name: batch[name] for name in (EXAMPLE,) if name in batch}
+    features["encoder_inputs"] = inputs
+    observed = self.decoder.observer.auxiliary(decoded.observed, features)
+    return predictions, aux | observed
 
   def _keys(self, batch, key: jax.Array | None, rows: int) -> jax.Array:
     """Returns one key per example, from the example's place in the task.
 
     The key does not depend on the example's place in the batch.
     """
-    if key is not None:
-      key = _typed_key(jnp.asarray(key))
-    if key is not None and key.ndim:
+    key = jax.random.key(0) if key is None else jnp.asarray(key)
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+      key = jax.random.wrap_key_data(key)  # T5X passes raw keys, uint32 [2].
+    if key.ndim:
       return key
     if EXAMPLE not in batch:
       # The batch is not from T5X's `infer`, so keys depend on places in the batch.
-      key = jax.random.key(0) if key is None else key
       return row_keys(jax.random.fold_in(key, self.seed), rows)
     key = jax.random.fold_in(jax.random.key(0), self.seed)
 
     def example_key(task, place):
       return jax.random.fold_in(jax.random.fold_in(key, task), place)
 
-    tasks, places = batch[EXAMPLE].T
-    return jax.vmap(example_key)(tasks, places)
+    return jax.vmap(example_key)(*batch[EXAMPLE].T)
 
 
 class EncoderDecoderModel(Decodes, models.EncoderDecoderModel):
   """An encoder-decoder model with one of this project's decoding loops."""
 
-  FEATURE_CONVERTER_CLS = PlainNumberedConverter()
+  FEATURE_CONVERTER_CLS = PlainNumberedConverter("EncDecFeatureConverter")
 
   def __init__(
     self,
@@ -375,23 +327,8 @@ class EncoderDecoderModel(Decodes, models.EncoderDecoderModel):
     sampling: Sampling,
     seed: int = 0,
     default_decoder_params: models.DecoderParams | None = None,
-    feature_converter_cls: type[seqio.FeatureConverter] | None = None,
   ):
-    """Creates the model.
-
-    Args:
-      decoder: the decoding loop; mode `score` scores with the decoder's target.
-      input_vocabulary: vocabulary of the inputs.
-      output_vocabulary: vocabulary of the outputs; the end tokens end a sequence.
-      sampling: temperature, top-k, top-p.
-      seed: seed of the sampling.
-      default_decoder_params: the number of decodes per input, and whether to return all
-        decodes if the decodes are not sampled.
-      feature_converter_cls: a converter instead of `seqio.EncDecFeatureConverter`.
-
-    Raises:
-      ValueError: if a setting is out of range, or settings are incompatible.
-    """
+    """Creates the model; the arguments are those of `Decodes`, and T5X's."""
     super().__init__(
       decoder,
       sampling,
@@ -399,7 +336,6 @@ class EncoderDecoderModel(Decodes, models.EncoderDecoderModel):
       default_decoder_params,
       input_vocabulary=input_vocabulary,
       output_vocabulary=output_vocabulary,
-      feature_converter_cls=feature_converter_cls,
     )
 
   def read(self, batch):
@@ -414,12 +350,6 @@ def _made(make, variables) -> dict[str, Any]:
   return {"params": made, "params_axes": axes}
 
 
-def _typed_key(rng: jax.Array) -> jax.Array:
-  # T5X passes raw keys, uint32 [2].
-  is_typed = jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
-  return rng if is_typed else jax.random.wrap_key_data(rng)
-
-
 def _package(decoded: Decoded, batch: int, num_decodes: int, return_all: bool):
   """Returns T5X's (predictions, aux), with decodes sorted by increasing score.
 
@@ -431,15 +361,8 @@ def _package(decoded: Decoded, batch: int, num_decodes: int, return_all: bool):
   tokens = jnp.take_along_axis(tokens, order[..., None], axis=1)
   scores = jnp.take_along_axis(scores, order, axis=1)
   info = decoded.statistics
-  by_name = {
-    "tokens": info.emitted,
-    "target_calls": info.target_calls,
-    "drafted": info.drafted,
-    "accepted": info.accepted,
-    "acceptance_mass": info.acceptance_mass,
-    "acceptance_positions": info.acceptance_positions,
-  }
-  counts = {name: x.reshape(batch, -1).sum(axis=1) for name, x in by_name.items()}
+  columns = {x: info.emitted if x == "tokens" else getattr(info, x) for x in COUNTS}
+  counts = {name: x.reshape(batch, -1).sum(axis=1) for name, x in columns.items()}
   if return_all:
     return tokens, {"scores": scores, **counts}
   return tokens[:, -1], {"scores": scores[:, -1], **counts}

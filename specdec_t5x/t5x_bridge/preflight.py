@@ -23,7 +23,7 @@ import specdec_t5x
 from specdec_t5x.checkpoints.checkpoint import Checkpoint, HuggingFace
 from specdec_t5x.checkpoints.checks import flat_shapes
 from specdec_t5x.core.knobs import is_whole
-from specdec_t5x.network.functional import Network
+from specdec_t5x.network.config import NetworkConfig
 from specdec_t5x.network.gemma import UNTOLD
 from specdec_t5x.t5x_bridge import learned
 from specdec_t5x.t5x_bridge.examples import provider_of, tasks_of
@@ -64,11 +64,16 @@ def check_run(
   Raises:
     ValueError: if a check fails.
   """
-  check_macros()
   if "gin_file" in flags.FLAGS and flags.FLAGS.is_parsed():
+    check_macros()
     check_one_job(flags.FLAGS.gin_file or ())
   lengths = dataset_cfg.task_feature_lengths
-  check_lengths(lengths)
+  is_mapping = isinstance(lengths, Mapping) and set(lengths) >= {"inputs", "targets"}
+  if not is_mapping or not all(is_whole(length, 1) for length in lengths.values()):
+    raise ValueError(
+      "TASK_FEATURE_LENGTHS must give 'inputs' and 'targets' a length of at least 1, "
+      f"got {lengths!r}."
+    )
   provider = provider_of(dataset_cfg.mixture_or_task_name)
   for task in tasks_of(provider):
     check_split(task, dataset_cfg.split)
@@ -80,7 +85,6 @@ def check_run(
   if partitioner is not None:
     rows = model.decoder.slots or dataset_cfg.batch_size
     check_layout(model.abstract_variables, partitioner, rows)
-  draws = learned.Draws.of_run(model, provider)
   for name, network in model.decoder.networks.items():
     macro = f"{name.upper()}_CHECKPOINT_PATH"
     if name not in paths:
@@ -90,13 +94,15 @@ def check_run(
       )
     shapes = flat_shapes(abstract_state(network).params)
     checkpoint = Checkpoint.of_network(paths[name], macro, shapes)
-    check_activations(macro, checkpoint, network)
+    if isinstance(checkpoint, HuggingFace):
+      check_settings(macro, checkpoint, network.config)
     if name == "target":
       checkpoint.generation.check()
-    if chunks := draws.among(learned.read(paths[name]) or ()):
+    chunks = learned.read(paths[name]) or ()
+    if chunks := learned.repeated(chunks, model, provider):
       raise ValueError(
         f"{macro}={paths[name]} has learned from {chunks[0].name}, drawn with "
-        f"SEED={draws.seed}. With equal random numbers, outputs would not have the "
+        f"SEED={model.seed}. With equal random numbers, outputs would not have the "
         "target's distribution. Set another SEED."
       )
 
@@ -108,9 +114,7 @@ def check_macros() -> None:
   bindings serve several runs. `t5x_runtime` checks macros in the gin parser. Upstream
   T5X accepts every name.
   """
-  if hasattr(t5x, "PROVIDER") or "gin_bindings" not in flags.FLAGS:
-    return
-  if not flags.FLAGS.is_parsed():
+  if hasattr(t5x, "PROVIDER"):
     return
   names = [text.partition("=")[0].strip() for text in flags.FLAGS.gin_bindings or ()]
   macros = set(re.findall(r"%([\w/]+)", gin.config_str()))
@@ -124,33 +128,17 @@ def check_macros() -> None:
     )
 
 
-def check_lengths(lengths: Any) -> None:
-  """Raises a ValueError unless inputs and targets have a length."""
-  if not (
-    isinstance(lengths, Mapping)
-    and set(lengths) >= {"inputs", "targets"}
-    and all(is_whole(length, 1) for length in lengths.values())
-  ):
-    raise ValueError(
-      "TASK_FEATURE_LENGTHS must give 'inputs' and 'targets' a length of at least 1, "
-      f"got {lengths!r}."
-    )
-
-
 def macros_of_files(gin_files: Sequence[str]) -> set[str]:
   """Returns the macros that gin files and included files set."""
-  macros = set()
-  seen = set()
+  texts = {}
   names = list(gin_files)
   while names:
     name = names.pop()
-    if name in seen:
-      continue
-    seen.add(name)
-    text = _gin_text(name)
-    macros.update(re.findall(r"^([\w/]+)\s*=", text, re.MULTILINE))
-    names += re.findall(r"^include\s+['\"](.+?)['\"]", text, re.MULTILINE)
-  return macros
+    if name not in texts:
+      texts[name] = _gin_text(name)
+      names += re.findall(r"^include\s+['\"](.+?)['\"]", texts[name], re.MULTILINE)
+  setting = re.compile(r"^([\w/]+)\s*=", re.MULTILINE)
+  return {macro for text in texts.values() for macro in setting.findall(text)}
 
 
 def _gin_text(name: str) -> str:
@@ -167,9 +155,7 @@ def check_one_job(gin_files: Sequence[str]) -> None:
   Without this check, the last file would silently win. A file that describes a run
   includes configs/runs/speculative.gin or baseline.gin.
   """
-  jobs = [
-    name for name in dict.fromkeys(gin_files) if _WHOLE_RUN.search(_gin_text(name))
-  ]
+  jobs = [x for x in dict.fromkeys(gin_files) if _WHOLE_RUN.search(_gin_text(x))]
   if len(jobs) > 1:
     raise ValueError(
       f"Expected one gin file that describes a run, got {' and '.join(jobs)}: the last "
@@ -189,8 +175,7 @@ def check_split(task: Any, split: str) -> None:
     ) from error
   if split in splits:
     return
-  fix = "Set SPLIT to an existing split"
-  cause = None
+  fix, cause = "Set SPLIT to an existing split", None
   source = getattr(task, "source", None)  # `t5x_runtime`'s tasks of texts have none.
   has_parts = source is None or getattr(source, "has_parts", False)
   if has_parts or isinstance(source, seqio.TfdsDataSource):
@@ -218,15 +203,12 @@ def check_same_run(output_dir: str) -> None:
   if not summary.exists():
     return
   try:
-    contents = json.loads(summary.read_text())
-  except (ValueError, RecursionError):
-    contents = None
-  old = contents.get("configuration") if isinstance(contents, dict) else None
-  if not isinstance(old, dict):
+    old = dict(json.loads(summary.read_text())["configuration"])
+  except (ValueError, TypeError, KeyError, RecursionError) as error:
     raise ValueError(
       f"{summary} is damaged: expected the configuration of a finished run. Choose "
       "another INFER_OUTPUT_DIR, or remove the directory to run again."
-    )
+    ) from error
   new = configuration()
   names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
   if names:
@@ -237,36 +219,23 @@ def check_same_run(output_dir: str) -> None:
     )
 
 
-def check_activations(macro: str, checkpoint: Checkpoint, network: Network) -> None:
-  """Raises a ValueError if a Hugging Face folder has another feed-forward layer.
+def check_settings(macro: str, checkpoint: HuggingFace, config: NetworkConfig) -> None:
+  """Raises a ValueError if a folder has settings that differ from a network's.
 
-  Also checks the other settings that the shapes of parameters do not show. Checkpoints
-  in T5X's or Orbax's format do not record these settings: GELU and SiLU have parameters
-  of the same shape.
+  The settings are those that the shapes of parameters do not show: GELU and SiLU have
+  parameters of the same shape. T5X's and Orbax's formats do not record these settings.
   """
-  if not isinstance(checkpoint, HuggingFace):
-    return
   folder = checkpoint.settings()
-  config = network.config
-  for side in ("", "encoder_side.") if folder.is_gemma and config.is_gemma else ():
-    for name in UNTOLD:
-      setting = operator.attrgetter(side + name)
-      if setting(folder) != setting(config):
-        raise ValueError(
-          f"{macro}={checkpoint.path} has {side}{name}={setting(folder)!r}, but the "
-          f"gin file has {setting(config)!r}. Set {side}{name} to the folder's value."
-        )
-  if folder.mlp_activations != config.mlp_activations:
-    raise ValueError(
-      f"{macro}={checkpoint.path} has the feed-forward layer {folder.mlp_activations}, "
-      f"but the gin file has {config.mlp_activations}. Set mlp_activations to the "
-      "folder's value."
-    )
-  if folder.start_token != config.start_token:
-    raise ValueError(
-      f"{macro}={checkpoint.path} starts decoding from token {folder.start_token}, but "
-      f"the gin file has {config.start_token}. Set start_token to the folder's value."
-    )
+  names = ["mlp_activations", "start_token"]
+  if folder.is_gemma and config.is_gemma:
+    names += [side + name for side in ("", "encoder_side.") for name in UNTOLD]
+  for name in names:
+    setting = operator.attrgetter(name)
+    if setting(folder) != setting(config):
+      raise ValueError(
+        f"{macro}={checkpoint.path} has {name}={setting(folder)!r}, but the gin file "
+        f"has {setting(config)!r}. Set {name} to the folder's value."
+      )
 
 
 def check_layout(variables, partitioner, rows: int) -> None:

@@ -2,6 +2,8 @@
 
 import math
 import os
+from collections.abc import Mapping, Sequence
+from concurrent import futures
 from typing import Any
 
 import flax
@@ -11,18 +13,19 @@ from etils import epath
 from t5x import checkpoints, partitioning
 from t5x.train_state import InferenceState
 
+from specdec_t5x import console, prepared, tuning
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.checkpoints.checks import check_finite, flat_shapes, is_float
+from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network, blank_variables
+from specdec_t5x.t5x_bridge.macros import macro_names
 
 
 def abstract_state(network: Network) -> InferenceState:
   """Returns a state that holds shapes and logical axes, without allocating arrays."""
-
-  def make_state():
-    return InferenceState.create(flax.core.freeze(blank_variables(network)))
-
-  return jax.eval_shape(make_state)
+  return jax.eval_shape(
+    lambda: InferenceState.create(flax.core.freeze(blank_variables(network)))
+  )
 
 
 def one_device() -> partitioning.PjitPartitioner:
@@ -54,17 +57,14 @@ def restore(
     reader = checkpoint.t5x_reader
     if reader == "t5x":
       checkpoint.check_files()
-      restore_dtype = jnp.dtype(dtype) if dtype else None
       restored = checkpoints.Checkpointer(
-        state, partitioner, "", restore_dtype=restore_dtype
+        state, partitioner, "", restore_dtype=jnp.dtype(dtype) if dtype else None
       ).restore(path=path)
     elif reader == "orbax":
       # The manager opens the folder of a run; `path` names one checkpoint of the run.
+      directory = str(epath.Path(path).parent)
       restored = checkpoints.OrbaxCheckpointManagerInterface(
-        directory=str(epath.Path(path).parent),
-        train_state=state,
-        partitioner=partitioner,
-        restore_dtype=dtype,
+        directory, state, partitioner, restore_dtype=dtype
       ).restore(path=path)
     else:
       restored = _by_array(checkpoint, state, partitioner, dtype)
@@ -80,15 +80,132 @@ def _by_array(
   axes = flax.traverse_util.flatten_dict(axes, sep="/")
   shapes = flat_shapes(state.params)
   # Large arrays need the largest copies, so they are read first, into empty memory.
-  largest_first = sorted(shapes, key=lambda name: -math.prod(shapes[name]))
+  names = sorted(shapes, key=lambda name: -math.prod(shapes[name]))
   flat = {}
-  expected = {name: shapes[name] for name in largest_first}
-  for name, array in checkpoint.read(expected, dtype):
+  for name, array in checkpoint.read({name: shapes[name] for name in names}, dtype):
     layout = jax.sharding.NamedSharding(partitioner.mesh, axes[name])
     flat[name] = jax.make_array_from_callback(shapes[name], layout, array.__getitem__)
   params = flax.core.freeze(flax.traverse_util.unflatten_dict(flat, sep="/"))
   step = jnp.asarray(checkpoint.step, jnp.int32)
   return state.replace_params(params).replace_step(step)
+
+
+class CheckpointManager:
+  """Restores {network's name: parameters}, each network from a folder of any name.
+
+  T5X builds the manager that `utils.RestoreCheckpointConfig.checkpoint_manager_cls`
+  names, and then calls `restore` with the path of the target's checkpoint. Each
+  checkpoint may have T5X's or Orbax's format. The restored state includes the derived
+  parameters, and the model is tuned for them.
+  """
+
+  def __init__(
+    self,
+    directory: str,
+    train_state: InferenceState,
+    partitioner: Any,
+    restore_dtype: str | None = None,
+    *,
+    paths: Mapping[str, str | None],
+    model: Any,
+    examples: int,
+    lengths: Mapping[str, int],
+    **kwargs,
+  ):
+    """Creates the manager, with T5X's arguments and those that gin binds.
+
+    Args:
+      directory: unused, as T5X's arguments about saving in `kwargs`.
+      train_state: shapes of the parameters.
+      partitioner: the layout of parameters on the devices.
+      restore_dtype: dtype of the restored parameters; None keeps the checkpoint's.
+      paths: paths of the networks' checkpoints by the networks' names; `restore` takes
+        the target's path from T5X, and both paths must be the same.
+      model: MODEL.
+      examples: number of inputs per call.
+      lengths: TASK_FEATURE_LENGTHS.
+      **kwargs: unused.
+    """
+    del directory, kwargs
+    self._train_state = train_state
+    self._partitioner = partitioner
+    self._restore_dtype = restore_dtype
+    self._paths = paths
+    self._model = model
+    self._examples = examples
+    self._lengths = lengths
+
+  @macro_names()
+  def restore(
+    self,
+    path: str,
+    fallback_state: Mapping[str, Any] | None = None,
+    state_transformation_fns: Sequence[Any] = (),
+  ) -> InferenceState:
+    """Returns the restored state, with the target from the checkpoint at `path`.
+
+    Raises:
+      ValueError: if a checkpoint can't be restored, or an argument is not supported.
+    """
+    if fallback_state is not None or state_transformation_fns:
+      raise ValueError(
+        "fallback_to_scratch and assignment_map are not supported, because a missing "
+        "parameter would change the target. Leave fallback_to_scratch and "
+        "assignment_map out."
+      )
+    paths = {**self._paths, "target": path}
+    console.stage(f"Restoring {' and '.join(str(x) for x in paths.values() if x)}.")
+    networks = self._model.decoder.networks.items()
+    states = {name: abstract_state(network) for name, network in networks}
+
+    def restore_network(name):
+      checkpoint = Checkpoint.open(paths[name])
+      return restore(checkpoint, states[name], self._partitioner, self._restore_dtype)
+
+    with futures.ThreadPoolExecutor(len(states)) as pool:
+      restored = dict(zip(states, pool.map(restore_network, states), strict=True))
+    params = flax.core.freeze({name: x.params for name, x in restored.items()})
+    derived = self._tuned(params)
+    state = self._train_state
+    axes = self._partitioner.get_mesh_axes(state).params
+
+    def place(x, spec):
+      layout = jax.sharding.NamedSharding(self._partitioner.mesh, spec)
+      return jax.device_put(x, layout)
+
+    for name, tree in derived.items():
+      tree = jax.tree.map(place, flax.core.freeze(tree), axes[name])
+      params = params.copy({name: tree})
+    return state.replace_params(params).replace_step(restored["target"].step)
+
+  def _tuned(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the derived parameters, and measures the cost of drafts.
+
+    The derived parameters are those of rounded networks and the arrays of
+    `Decoder.derive`, from the parameters before rounding. The cost of drafts is
+    measured for batches of T5X's size, and the model decodes such batches by the tuned
+    decoder.
+    """
+    model, derived = self._model, {}
+    for name, network in model.decoder.networks.items():
+      for array, make in model.decoder.derive(model.sampling, name).items():
+        derived[array] = prepared.made(array, make, params[name], name)
+        model.derived_bytes[array] = {
+          "bytes": rounded.size(derived[array]),
+          f"bytes_of_{name}": rounded.size(params[name]),
+        }
+      if rounded.of_weights(network.config):
+        derived[name] = prepared.in_weights(network, params[name])
+    job = tuning.Job(
+      model.decoder,
+      rows=self._examples * model.num_decodes,
+      input_length=self._lengths["inputs"],
+      sampling=model.sampling,
+      max_length=self._lengths["targets"],
+    )
+    tuned = tuning.tuned(job, {**params, **derived})
+    model.tuned[job.rows, job.max_length] = job, tuned
+    return derived
 
 
 def check_writable(directory: str, macro: str) -> None:
@@ -113,11 +230,9 @@ class T5XParameters:
   Args:
     network: network of the parameters.
     directory: folder of the run.
-    format: format of the checkpoints, 't5x' or 'orbax'. T5X reads both formats.
   """
 
-  def __init__(self, network: Network, directory: str, format: str = "t5x"):
-    self._format = format
+  def __init__(self, network: Network, directory: str):
     self._directory = os.path.abspath(directory)
     self._network = network
     self._state = abstract_state(network)
@@ -128,15 +243,9 @@ class T5XParameters:
       {"target": params, "state": {"step": jnp.asarray(step, jnp.int32)}}
     )
     # With another `save_dtype`, upstream T5X converts a table's token ids to floats.
-    if self._format == "orbax":
-      writer = checkpoints.OrbaxCheckpointManagerInterface(
-        self._directory, state, one_device(), save_dtype=None
-      )
-    else:
-      writer = checkpoints.Checkpointer(
-        state, one_device(), self._directory, save_dtype=None
-      )
-    writer.save(state)
+    checkpoints.Checkpointer(
+      state, one_device(), self._directory, save_dtype=None
+    ).save(state)
 
   def restore(self, step: int) -> Any:
     """Returns the parameters that were written at a step."""

@@ -10,8 +10,9 @@ from t5x import utils
 from specdec_t5x import console
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.network import rounded
-from specdec_t5x.t5x_bridge import pace, preflight
+from specdec_t5x.t5x_bridge import preflight
 from specdec_t5x.t5x_bridge.examples import provider_of, tasks_of
+from specdec_t5x.t5x_bridge.pace import Clock
 from specdec_t5x.t5x_bridge.writer import what_decodes
 
 
@@ -28,11 +29,8 @@ def begin(
   """Checks a run, then prepares the model and describes the run.
 
   T5X calls this function through `infer.verify_matching_vocabs_fn`, before T5X uses the
-  model. The arguments are those of `preflight.check_run`, and `quiet`: whether the run
-  prints only errors and results.
-
-  Raises:
-    ValueError: if a check fails.
+  model. The arguments are those of `preflight.check_run`, which may raise a ValueError,
+  and `quiet`: whether the run prints only errors and results.
   """
   console.set_quiet(quiet)
   preflight.check_run(dataset_cfg, model, output_dir, paths, partitioner, output_macro)
@@ -42,8 +40,12 @@ def begin(
     console.announce(f"{guarantee.name}: this run keeps {guarantee.value}.")
   if rounded.of_weights(model.decoder.target.config):
     console.announce(f"The target is {what_decodes(model.decoder.target)}.")
-  provider = provider_of(dataset_cfg.mixture_or_task_name)
-  pace.start(count_examples(provider, dataset_cfg.split))
+  tasks = tasks_of(provider_of(dataset_cfg.mixture_or_task_name))
+  try:
+    counts = [task.num_input_examples(dataset_cfg.split) for task in tasks]
+  except (KeyError, ValueError, NotImplementedError):
+    counts = [None]
+  model.clock = Clock(None if None in counts else sum(counts))
   console.stage(describe_run(dataset_cfg, model))
 
 
@@ -57,23 +59,21 @@ def describe_run(dataset_cfg: utils.DatasetConfig, model) -> str:
   decoder = model.decoder
   params = model.abstract_variables["params"]
   sizes = {
-    name: sum(leaf.size for leaf in jax.tree.leaves(params[name])) / 1e6
+    name: f"{sum(x.size for x in jax.tree.leaves(params[name])) / 1e6:.1f}M"
     for name in decoder.networks
   }
-  target = decoder.target.config
   words = [
     f"{dataset_cfg.mixture_or_task_name} ({dataset_cfg.split})",
-    f"a target of {sizes['target']:.1f}M parameters",
+    f"a target of {sizes.pop('target')} parameters",
   ]
   if drafter := decoder.drafter:
-    drafts = [f"{size:.1f}M" for name, size in sizes.items() if name != "target"]
-    size = f" of {' and '.join(drafts)} parameters" if drafts else ""
+    size = f" of {' and '.join(sizes.values())} parameters" if sizes else ""
     words.append(f"{_spaced(type(drafter).__name__)}{size}")
     words.append(f"rule '{_spaced(type(decoder.rule).__name__)}'")
   words += [
     f"temperature {model.sampling.temperature:g}",
     f"batch size {decoder.slots or dataset_cfg.batch_size}",
-    f"{jax.numpy.dtype(target.dtype).name} on {jax.devices()[0].platform}",
+    f"{jax.numpy.dtype(decoder.target.config.dtype)} on {jax.devices()[0].platform}",
   ]
   kind = "Speculative" if drafter else "Plain"
   return f"{kind} decoding: {', '.join(words)}."
@@ -86,12 +86,3 @@ def _spaced(name: str) -> str:
   'draft model'
   """
   return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
-
-
-def count_examples(provider, split: str) -> int | None:
-  """Returns the number of examples in a task's split; None if the number is unknown."""
-  try:
-    counts = [task.num_input_examples(split) for task in tasks_of(provider)]
-  except (KeyError, ValueError, NotImplementedError):
-    return None
-  return None if None in counts else sum(counts)

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -20,13 +20,12 @@ from specdec_t5x.data.spec_bench import CATEGORY
 from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.contracts import lengths_of
 from specdec_t5x.decoding.decoder import FIXED_WIDTH, Decoder
+from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.native import library
 from specdec_t5x.network import rounded
 from specdec_t5x.network.functional import Network
-from specdec_t5x.t5x_bridge import pace
 
 SUMMARY = "speculation.json"
-WHOLE = "-00000-of-00001"
 # The auxiliary value with the number of tokens that is left of a cut input.
 CUT = "inputs_cut_to"
 COUNTS = (
@@ -53,21 +52,14 @@ def write_decoded(
   vocabulary: Any,
   *args,
   write_fn: Callable[..., None],
+  model: Any,
 ) -> None:
   """Writes a chunk by `write_fn` if the decode has no NaNs.
 
-  T5X calls this function as `infer.write_fn`. Mode predict has no auxiliary values, so
-  NaNs and cut inputs are not reported in this mode. In other modes, a chunk with cut
-  inputs has the auxiliary value `CUT`.
-
-  Args:
-    path: path of the chunk.
-    inferences: predictions and auxiliary values, with one entry per example.
-    task_ds: the examples.
-    mode: the run's mode.
-    vocabulary: vocabulary of inputs and outputs.
-    *args: further arguments of `write_fn`.
-    write_fn: T5X's function that writes a chunk.
+  T5X calls this function as `infer.write_fn`, with the examples in `task_ds`, and the
+  predictions and auxiliary values of each example in `inferences`. Mode predict has no
+  auxiliary values, so NaNs and cut inputs are not reported in this mode. In other
+  modes, a chunk with cut inputs has the auxiliary value `CUT`.
 
   Raises:
     ValueError: if a score or acceptance mass is NaN; the message names the first such
@@ -84,7 +76,8 @@ def write_decoded(
       return f"Example {row} of {path.rsplit('-', 1)[1]}, {texts}"
 
     check_decoded(scores, mass, described)
-    pace.decoded(int(np.sum(aux.get("tokens", 0))))
+    if model.clock:
+      model.clock.decoded(int(np.sum(aux.get("tokens", 0))))
     if any(cut := _cut_lengths(task_ds, vocabulary)):
       inferences = (predictions, {**aux, CUT: cut})
   write_fn(path, inferences, task_ds, mode, vocabulary, *args)
@@ -107,30 +100,20 @@ def _cut_lengths(task_ds, vocabulary: Any) -> list[int]:
 
 
 def merge_and_summarize(
-  output_dir: str,
-  output_fname: str,
-  tmp_dir: str,
-  step: int | None,
-  model: Any,
+  output_dir: str, output_fname: str, tmp_dir: str, step: int | None, model: Any
 ) -> None:
   """Merges the chunks like T5X, then writes the summary of the run.
 
-  T5X calls this function through `infer.merge_fn` at the end of a task. The summary
-  covers every finished file of the mode in the directory, so the last of several shards
-  or tasks writes the complete summary, even if two end at the same time.
-
-  Args:
-    output_dir: INFER_OUTPUT_DIR.
-    output_fname: name of the merged file, `task-mode.jsonl-shard-of-shards`.
-    tmp_dir: directory of the chunks.
-    step: step of the target's checkpoint.
-    model: the T5X model of this project that decoded.
+  T5X calls this function through `infer.merge_fn` at the end of a task. `output_fname`
+  is `task-mode.jsonl-shard-of-shards`, and `step` is of the target's checkpoint. The
+  summary covers every finished file of the mode in the directory, so the last of
+  several shards or tasks writes the complete summary, even if two end at the same time.
   """
   infer.merge_chunks_to_file(output_dir, output_fname, tmp_dir, step)
   mode = output_fname.split(".jsonl")[0].rsplit("-", 1)[1]
-  guarantee = model.decoder.rule.guarantee
+  decoder, guarantee = model.decoder, model.decoder.rule.guarantee
   # The drafter's counts from outside of programs, in this process.
-  remote = getattr(model.decoder.drafter, "remote", None)
+  remote = getattr(decoder.drafter, "remote", None)
   files = None
   new_files = result_files(output_dir, mode)
   # Files are never removed, so the last writer's summary covers all earlier files.
@@ -139,22 +122,18 @@ def merge_and_summarize(
     summary = {
       "guarantee": guarantee.name,
       "guarantee_means": guarantee.value,
-      "guarantee_condition": condition(model.decoder),
-      "target": what_decodes(model.decoder.target),
-      "statistics": summarize(files, model.decoder.rule.alpha_is_mass),
-      "decoder": describe(model.decoder),
+      "guarantee_condition": condition(decoder),
+      "target": what_decodes(decoder.target),
+      "statistics": summarize(files, decoder.rule.alpha_is_mass),
+      "decoder": describe(decoder),
       **({"counted": dict(remote.counts())} if remote else {}),
       "sampling": describe(model.sampling),
-      "seconds_per_token": pace.seconds_per_token(),
+      "seconds_per_token": model.clock and model.clock.seconds_per_token(),
       "iteration_seconds": [
-        {
-          "rows": job.rows_at_once,
-          "drafted": list(lengths_of(job.decoder.drafter)),
-          "seconds": list(decoder.policy.seconds),
-        }
-        for job, decoder in _timed(model.tuned.values())
+        {"rows": job.rows_at_once, "drafted": lengths, "seconds": policy.seconds}
+        for job, policy, lengths in _timed(model)
       ],
-      "same_bits_as_plain": same_bits_as_plain(model.decoder),
+      "same_bits_as_plain": same_bits_as_plain(decoder),
       "derived": model.derived_bytes,
       "configuration": configuration(),
       "mode": mode,
@@ -162,24 +141,23 @@ def merge_and_summarize(
       "files": [file.name for file in files],
       **environment.of_run(),
     }
-    path = epath.Path(output_dir) / SUMMARY
-    write_atomically(path, json.dumps(summary, indent=2), output_fname)
+    # The file is either complete or absent, also if several jobs write at once.
+    partial = epath.Path(output_dir) / f"{SUMMARY}.{output_fname}.tmp"
+    try:
+      partial.write_text(json.dumps(summary, indent=2) + "\n")
+      partial.replace(epath.Path(output_dir) / SUMMARY)
+    finally:
+      partial.unlink(missing_ok=True)  # After an error, such as a full disk.
     new_files = result_files(output_dir, mode)
-  has_drafter = model.decoder.drafter is not None
-  for line in closing(summary["statistics"], has_drafter, model.tuned.values()):
+  for line in closing(summary, model):
     console.say(line)
-  is_drafted = summary["statistics"] and summary["statistics"]["drafted"]
-  # In float32 no line of 1,000 differed (docs/results/correctness.md).
-  is_coarse = jnp.dtype(model.decoder.target.config.dtype) != jnp.float32
-  if is_drafted and is_coarse and (text := summary["guarantee_condition"]):
-    console.say(f"{guarantee.name}: {guarantee.value}. {text}")
 
 
 def same_bits_as_plain(decoder: Decoder) -> str:
   """Returns whether the logits have plain decoding's bits, as far as settings tell."""
   if decoder.drafter is None:
     return "Yes: decoding is plain."
-  if decoder.same_bits or (decoder.slots and decoder.is_fixed(decoder.slots)):
+  if decoder.is_fixed(decoder.slots):
     return (
       f"Yes: every call of the target scores {FIXED_WIDTH} tokens, with and without "
       "drafts."
@@ -216,104 +194,77 @@ def what_decodes(target: Network) -> str:
   return "the checkpoint's network"
 
 
-def closing(
-  statistics: Mapping[str, Any] | None,
-  has_drafter: bool,
-  tuned: Collection[tuple[tuning.Job, Decoder]] = (),
-) -> list[str]:
-  """Returns the run's last lines: tokens per call, accepted share, time per token.
-
-  Args:
-    statistics: result of `summarize`.
-    has_drafter: whether the run's decoder may draft.
-    tuned: the decodes of the run, and the decoders for this device.
-  """
+def closing(summary: Mapping[str, Any], model: Any) -> list[str]:
+  """Returns the run's last lines: tokens per call, accepted share, time per token."""
+  statistics = summary["statistics"]
   if statistics is None or statistics["tokens_per_target_call"]["value"] is None:
     return []
-  lines = _of_speed(statistics, has_drafter, tuned)
-  if cut := statistics.get("inputs_cut"):
-    was = "was" if cut["examples"] == 1 else "were"
-    lines.append(
-      f"{cut['examples']} of {statistics['examples']} inputs {was} cut to "
-      f"{cut['tokens']} tokens. Raise TASK_FEATURE_LENGTHS['inputs'] to decode whole "
-      f"inputs; {CUT!r} in the results marks the cut inputs."
-    )
-  return lines
-
-
-def _of_speed(statistics, has_drafter, tuned) -> list[str]:
-  timed = _timed(tuned)
-  outlooks = dict.fromkeys(
-    speed.outlook(decoder.policy, lengths_of(job.decoder.drafter))
-    for job, decoder in timed
-  )
-  examples = statistics["examples"]
-  tokens = statistics["tokens"]
-  seconds = pace.seconds_per_token()
-  time = "" if seconds is None else f"{1e3 * seconds:.2f} ms per token"
-  if not statistics["drafted"]:
-    lines = [f"{examples} examples, {tokens} tokens{time and ', ' + time}."]
-    if has_drafter:
-      lines = ["Nothing was drafted.", *outlooks, *lines]
+  examples, tokens = statistics["examples"], statistics["tokens"]
+  seconds, timed = summary["seconds_per_token"], _timed(model)
+  time = f"{1e3 * seconds:.2f} ms per token" if seconds else ""
+  lines = []
+  if statistics["drafted"]:
+    rate = statistics["tokens_per_target_call"]["value"]
+    share = statistics["accepted"] / statistics["drafted"]
+    lines += [
+      f"{rate:.2f} tokens per target call ({examples} examples, {tokens} tokens).",
+      f"{share:.0%} of the drafted tokens were accepted.",
+    ]
+    if (alpha := statistics["alpha_by_counts"]["value"]) is not None:
+      lines[-1] = f"{lines[-1][:-1]}, and {alpha:.3f} of the tested tokens (alpha)."
+    speedup = None
+    if len(timed) == 1:  # Calls of one size.
+      ((job, policy, lengths),) = timed
+      speedup = speed.speedup_of_run(policy, lengths, statistics, job.output_length)
+    if speedup and seconds:
+      lines.append(
+        f"{time}; plain decoding takes about {1e3 * seconds * speedup:.2f} ms on this "
+        f"machine, as estimated from its iterations: {speedup:.2f} times as fast."
+      )
+    elif time:
+      lines.append(f"{time}. A baseline_*.gin run measures plain decoding's time.")
+  else:
+    outlooks = dict.fromkeys(speed.outlook(x, lengths) for _, x, lengths in timed)
+    if model.decoder.drafter is not None:
+      lines += ["Nothing was drafted.", *outlooks]
+    lines.append(f"{examples} examples, {tokens} tokens{time and ', ' + time}.")
     if outlooks and tokens > examples:
       lines.append(
         "--gin.GAMMA=5 --gin.GAMMA_POLICY=\"'fixed'\" drafts 5 tokens per target call "
         "in every case."
       )
-    return lines
-  rate = statistics["tokens_per_target_call"]["value"]
-  share = statistics["accepted"] / statistics["drafted"]
-  lines = [
-    f"{rate:.2f} tokens per target call ({examples} examples, {tokens} tokens).",
-    f"{share:.0%} of the drafted tokens were accepted.",
-  ]
-  if (alpha := statistics["alpha_by_counts"]["value"]) is not None:
-    lines[-1] = f"{lines[-1][:-1]}, and {alpha:.3f} of the tested tokens (alpha)."
-  speedup = None
-  if len(timed) == 1:  # Calls of one size.
-    ((job, decoder),) = timed
-    lengths = lengths_of(job.decoder.drafter)
-    speedup = speed.speedup_of_run(
-      decoder.policy, lengths, statistics, job.output_length
-    )
-  if speedup and seconds:
-    plain_seconds = seconds * speedup
+  if cut := statistics.get("inputs_cut"):
+    was = "was" if cut["examples"] == 1 else "were"
     lines.append(
-      f"{time}; plain decoding takes about {1e3 * plain_seconds:.2f} ms on this "
-      f"machine, as estimated from its iterations: {speedup:.2f} times as fast."
+      f"{cut['examples']} of {examples} inputs {was} cut to {cut['tokens']} tokens. "
+      "Raise TASK_FEATURE_LENGTHS['inputs'] to decode whole inputs; "
+      f"{CUT!r} in the results marks the cut inputs."
     )
-  elif time:
-    lines.append(f"{time}. A baseline_*.gin run measures plain decoding's time.")
+  # In float32 no line of 1,000 differed (docs/results/correctness.md).
+  is_coarse = jnp.dtype(model.decoder.target.config.dtype) != jnp.float32
+  if statistics["drafted"] and is_coarse and (text := summary["guarantee_condition"]):
+    lines.append(f"{summary['guarantee']}: {summary['guarantee_means']}. {text}")
   return lines
 
 
-def _timed(tuned) -> list[tuple[tuning.Job, Decoder]]:
-  """Returns the decodes with measured times for their policies."""
+def _timed(model: Any) -> list[tuple[tuning.Job, CostAware, tuple[int, ...]]]:
+  """Returns the decodes with measured times: jobs, policies and draft lengths."""
   return [
-    (job, decoder)
-    for job, decoder in tuned
+    (job, decoder.policy, lengths_of(job.decoder.drafter))
+    for job, decoder in model.tuned.values()
     if tuning.needs_times(job.decoder) and decoder.policy.seconds
   ]
 
 
 def result_files(output_dir: str, mode: str) -> list[epath.Path]:
-  """Returns the finished files of a mode, with each example once.
-
-  Args:
-    output_dir: INFER_OUTPUT_DIR.
-    mode: the run's mode.
-  """
+  """Returns the finished files of a mode, with each example once."""
   # `glob` would take brackets in the folder's name for a pattern.
-  pattern = re.compile(rf".*-{mode}\.jsonl-\d{{5,}}-of-\d{{5,}}")
-  files = epath.Path(output_dir).iterdir()
-  files = sorted(file for file in files if pattern.fullmatch(file.name))
-  sharded = {_stem(file) for file in files if not file.name.endswith(WHOLE)}
+  pattern = re.compile(rf"(.*-{mode}\.jsonl)-\d{{5,}}-of-(\d{{5,}})")
+  files = sorted(epath.Path(output_dir).iterdir())
+  matches = {x: match for x in files if (match := pattern.fullmatch(x.name))}
+  sharded = {match[1] for match in matches.values() if int(match[2]) > 1}
   # The folder may have the shards of a run and also their joined file.
-  return [f for f in files if not (f.name.endswith(WHOLE) and _stem(f) in sharded)]
-
-
-def _stem(file: epath.Path) -> str:
-  return file.name.rsplit("-", 3)[0]
+  return [x for x, m in matches.items() if int(m[2]) > 1 or m[1] not in sharded]
 
 
 def summarize(
@@ -343,23 +294,19 @@ def summarize(
   if not rows or any(set(COUNTS) - set(row) for row in rows):
     return None
   categories.pop(None, None)
-
-  def rates_of(rows):
-    return rates({name: [row[name] for row in rows] for name in COUNTS}, alpha_is_mass)
-
-  summary = rates_of(rows)
+  summary = rates(rows, alpha_is_mass)
   if lengths := [row[CUT] for row in rows if row.get(CUT)]:
     summary["inputs_cut"] = {"examples": len(lengths), "tokens": max(lengths)}
   if categories:
     summary["categories"] = {
-      name: rates_of(rows_of_category) for name, rows_of_category in categories.items()
+      name: rates(x, alpha_is_mass) for name, x in categories.items()
     }
   return summary
 
 
-def rates(aux: Mapping[str, Sequence[float]], alpha_is_mass: bool) -> dict[str, Any]:
+def rates(rows: Sequence[Mapping[str, float]], alpha_is_mass: bool) -> dict[str, Any]:
   """Returns totals and rates of examples' auxiliary values, as in `summarize`."""
-  column = {name: np.array(aux[name]) for name in COUNTS}
+  column = {name: np.array([row[name] for row in rows]) for name in COUNTS}
   tried = column["acceptance_positions"]
   estimates = {
     "alpha_by_counts": rate(column["accepted"], tried),
@@ -379,19 +326,3 @@ def configuration() -> dict[str, str]:
   pairs = (line.split(" = ", maxsplit=1) for line in lines if not line.startswith("#"))
   bindings = dict(pair for pair in pairs if len(pair) == 2)
   return {name: text for name, text in bindings.items() if not name.endswith(_FREE)}
-
-
-def write_atomically(path: epath.Path, text: str, writer: str) -> None:
-  """Writes a file that is either complete or absent.
-
-  Args:
-    path: path of the file.
-    text: content of the file.
-    writer: the writer's name, unique among concurrent writers.
-  """
-  partial = path.with_name(f"{path.name}.{writer}.tmp")
-  try:
-    partial.write_text(text + "\n")
-    partial.replace(path)
-  finally:
-    partial.unlink(missing_ok=True)  # After an error, such as a full disk.

@@ -20,7 +20,7 @@ from benchmarks import sizes
 from lab.link import process
 from specdec_t5x.core.describe import describe
 from specdec_t5x.network.config import T5Config
-from specdec_t5x.t5x_bridge import required
+from specdec_t5x.t5x_bridge import macros
 from specdec_t5x.t5x_bridge.restore import T5XParameters
 from tests import commands, table
 from tests.e2e import runs
@@ -159,7 +159,7 @@ def test_each_file_names_its_path_and_an_existing_pair(config, monkeypatch):
   example = own[1] if own else gin.query_parameter("EXAMPLE_PAIR/macro.value")
   assert pathlib.Path(example).is_file()
   with pytest.raises(ValueError, match=f"{config} needs a target.*{example}"):
-    required.pair(config, example)
+    macros.missing_pair(config, example)
 
 
 @pytest.mark.parametrize("pair", sorted(runs.ROOT.glob("configs/pairs/flan_t5_*.gin")))

@@ -98,4 +98,4 @@ def test_a_different_feed_forward_layer_than_the_folder_s_is_refused(pair, tmp_p
       VOCABULARY_PATH=f"{root}/target",
       INFER_OUTPUT_DIR=str(tmp_path / "out"),
     )
-  assert "has the feed-forward layer ('gelu', 'linear')" in exit_.value.code
+  assert "has mlp_activations=('gelu', 'linear')" in exit_.value.code

@@ -1,7 +1,6 @@
 """Under T5X the CUDA step of a draft is built when the pair is restored."""
 
 import dataclasses
-import functools
 import shutil
 
 import jax
@@ -9,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.t5x_bridge import pairing
 from tests.native.cuda import handlers
 from tests.t5x_bridge import tiny
 
@@ -36,8 +34,7 @@ def test_a_restored_pair_decodes_with_the_kernel(
   }
   handlers.install(monkeypatch, tmp_path)
   model = tiny.speculative(vocabulary, draft=DRAFT, gamma=2)
-  ready = functools.partial(pairing.tune, model=model, examples=2, lengths=LENGTHS)
-  params = tiny.restored(model, paths, dtype, ready=ready).params
+  params = tiny.restored(model, paths, dtype, lengths=LENGTHS).params
   assert set(params) == {"target", "draft", "draft_step"}
   assert set(params["draft_step"]) == {"weights", "embedding", "norms", "biases"}
   assert "Draft step of 2 rows: our kernel takes 0.16 ms" in capsys.readouterr().err

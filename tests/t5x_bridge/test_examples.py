@@ -13,11 +13,11 @@ from t5x import infer, models, utils
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.t5x_bridge.examples import (
   EXAMPLE,
+  NumberedConverter,
   Shard,
   inputs_of_call,
   is_first,
   number_of,
-  numbered,
   rows_at_once,
   shard_of_command,
   task_of_command,
@@ -26,7 +26,7 @@ from tests import commands
 from tests.t5x_bridge import tiny
 
 LENGTHS = {"inputs": 6, "targets": 12}
-CONVERTER = numbered(seqio.EncDecFeatureConverter)
+CONVERTER = NumberedConverter("EncDecFeatureConverter")
 
 
 def convert(converter, shard=0, shards=1, count=7):

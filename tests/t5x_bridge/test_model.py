@@ -17,7 +17,7 @@ from specdec_t5x.data import language_modeling, tasks
 from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.native import library
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.t5x_bridge import pairing, preflight, writer
+from specdec_t5x.t5x_bridge import preflight, writer
 from specdec_t5x.t5x_bridge.examples import EXAMPLE
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -120,17 +120,17 @@ def test_a_model_uses_the_times_measured_for_its_batch(
   count = models.DecoderParams(num_decodes=2)
   settings = {"gamma": 1, "policy": "auto", "default_decoder_params": count}
   model = tiny.speculative(vocabulary, **settings)
-  params = tiny.variables(model)["params"]
+  paths = tiny.save_pair(tmp_path)
 
   def drafted():
     return predict(model, batch)[1]["drafted"].sum()
 
   with pytest.raises(ValueError, match=r"needs times of 10 rows .* known for \[\]"):
     drafted()
-  pairing.tune(params, model, examples=4, lengths={"inputs": 9, "targets": LENGTH})
+  tiny.restored(model, paths, examples=4)
   with pytest.raises(ValueError, match=f"known for .*8, {LENGTH}"):
     drafted()
-  pairing.tune(params, model, examples=5, lengths={"inputs": 9, "targets": LENGTH})
+  tiny.restored(model, paths, examples=5)
   assert drafted() == 0
   assert model.decode_state(5) is None
   assert list(model.tuned) == [(8, LENGTH), (10, LENGTH)]
@@ -186,19 +186,10 @@ def test_bfloat16_parameters_decode_like_equal_float32_parameters(vocabulary, ba
     chex.assert_trees_all_equal(wide, drawn)
 
 
-@pytest.mark.parametrize(
-  ("kind", "bad", "message"),
-  [
-    ("t5", {"draft": None}, "'draft_model' needs a draft network, got None"),
-    ("gpt", {"inputs_bidirectional_attention": True}, "causal in the prompt"),
-    ("gpt", {"task_feature_lengths": {"targets": 8}}, "must give 'inputs'"),
-  ],
-)
-def test_bad_settings_are_refused(vocabulary, unchecked, kind, bad, message):
+def test_a_missing_draft_is_refused(vocabulary, unchecked):
   """tests/errors/cases.toml has further refusals, with the messages of the commands."""
-  with pytest.raises(ValueError, match=message) as error:
-    KINDS[kind].speculative(vocabulary, **bad)
-  assert "\n" not in str(error.value)
+  with pytest.raises(ValueError, match="'draft_model' needs a draft network, got None"):
+    tiny.speculative(vocabulary, draft=None)
 
 
 def test_keys_can_be_passed_in_decoder_params(vocabulary, batch):
@@ -228,7 +219,6 @@ def test_keys_can_be_passed_in_decoder_params(vocabulary, batch):
       "Expected one key",
     ),
     ({"decoder_params": {"temperature": 0.5}}, "decoder_params may hold"),
-    ({"prompt_with_targets": True}, "must be False"),
   ],
 )
 def test_unsupported_requests_are_refused(vocabulary, batch, bad, message):
@@ -241,13 +231,6 @@ def test_an_optimizer_is_refused(vocabulary):
   """T5X's trainer and interactive model ask for the optimizer."""
   with pytest.raises(ValueError, match=r"specdec_t5x.train\. .*specdec_t5x.generate"):
     _ = tiny.speculative(vocabulary).optimizer_def
-
-
-def test_a_batch_without_prompts_is_refused(vocabulary, params, batches):
-  model = tiny_gpt.speculative(vocabulary)
-  del (batch := dict(batches["gpt"]))["decoder_causal_attention"]
-  with pytest.raises(ValueError, match="the mask of the prompts"):
-    model.predict_batch_with_aux(params["gpt"], batch)
 
 
 # ---- Restoring pairs, and refusals before any model work. ----
@@ -272,19 +255,13 @@ def paths(tmp_path_factory):
 @pytest.mark.parametrize("pair", ["t5x", "orbax", "decoder-only"])
 def test_target_and_draft_get_their_parameters(vocabulary, paths, pair):
   kind = tiny_gpt if pair == "decoder-only" else tiny
-  received = []
-
-  def ready(params):
-    return received.append(params) or {}
-
   model = kind.speculative(vocabulary)
-  restored = tiny.restored(model, paths[pair], ready=ready)
+  restored = tiny.restored(model, paths[pair])
   assert int(restored.step) == 7
   for name, config, seed in (("target", kind.TARGET, 1), ("draft", kind.DRAFT, 2)):
     saved = tiny.state(network_for(config), seed).params
     chex.assert_trees_all_equal(restored.params[name], saved)
-  # `ready` runs with the restored parameters.
-  chex.assert_trees_all_equal(received, [restored.params])
+  assert list(model.tuned) == [(2, tiny.LENGTHS["targets"])]
 
 
 @pytest.fixture(scope="module")

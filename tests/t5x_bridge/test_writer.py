@@ -46,6 +46,7 @@ class Model:
     self.sampling = sampling
     self.tuned = {}
     self.derived_bytes = {}
+    self.clock = None
 
 
 def merge(directory, shard, rows, name=NAME, model=Model(tiny.decoder())):  # noqa: B008
@@ -91,15 +92,15 @@ def test_the_summary_names_the_kind_of_products(monkeypatch, reason):
 
 
 def test_the_last_of_two_simultaneous_shards_counts_every_shard(tmp_path, monkeypatch):
-  write = writer.write_atomically
+  of_run = environment.of_run
   others = [(1, [aux(2, 4)])]
 
-  def late(*args):
+  def late():
     if others:
       merge(tmp_path, *others.pop())
-    write(*args)
+    return of_run()
 
-  monkeypatch.setattr(writer, "write_atomically", late)
+  monkeypatch.setattr(environment, "of_run", late)
   assert merge(tmp_path, 0, [aux(3, 4)])["statistics"]["examples"] == 2
   assert not list(tmp_path.glob("*.tmp"))
 
@@ -208,8 +209,10 @@ def write_decoded(mode, predictions, **aux):
     written.append(args)
 
   results = (predictions, aux)
-  writer.write_decoded(PATH, results, TASK_DS, mode, BYTES, write_fn=write_fn)
-  assert written == [(PATH, results, TASK_DS, mode, BYTES)]
+  model = Model(tiny.decoder())
+  args = (PATH, results, TASK_DS, mode, BYTES)
+  writer.write_decoded(*args, write_fn=write_fn, model=model)
+  assert written == [args]
 
 
 def test_results_without_nan_are_written():
@@ -270,6 +273,7 @@ def test_cut_inputs_are_marked(frame, texts, cut_to):
     "predict_with_aux",
     BYTES,
     write_fn=lambda *args: written.append(args),
+    model=Model(tiny.decoder()),
   )
   ((_, (_, written_aux), *_),) = written
   assert written_aux.get(writer.CUT) == cut_to

@@ -2,27 +2,37 @@
 
 import pathlib
 
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import sentencepiece
 import seqio
-from t5x import models, partitioning, train_state
+from t5x import checkpoints, models, partitioning, train_state
 
 from specdec_t5x import ways
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.functional import is_decoder_only, network_for
+from specdec_t5x.network.functional import (
+  initial_variables,
+  is_decoder_only,
+  network_for,
+)
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
-from specdec_t5x.t5x_bridge.pairing import CheckpointManager
-from specdec_t5x.t5x_bridge.restore import T5XParameters, abstract_state
+from specdec_t5x.t5x_bridge.restore import (
+  CheckpointManager,
+  T5XParameters,
+  abstract_state,
+  one_device,
+)
 from specdec_t5x.ways import Model
 
 TEXT = "the a old young man woman dog cat sees red house"
 WORDS = TEXT.split()
 VOCAB_SIZE = 64
+LENGTHS = {"inputs": 8, "targets": 12}
 
 
 def sizes(width, vocab_size):
@@ -139,7 +149,13 @@ def _make_variables(model, seed):
   @jax.jit
   def make(key):
     tree = model.get_initial_variables(key, shapes, types)
-    params = jax.tree_util.tree_map_with_path(sharpen, tree["params"])
+    params = dict(tree["params"])
+    if hasattr(model, "decoder"):  # Our models have no initial values.
+      networks = model.decoder.networks.items()
+      keys = jax.random.split(jax.random.wrap_key_data(key), len(networks))
+      for (name, network), key in zip(networks, keys, strict=True):
+        params[name] = initial_variables(network, key)["params"]
+    params = jax.tree_util.tree_map_with_path(sharpen, flax.core.freeze(params))
     return {**tree, "params": params}
 
   return make(jax.random.PRNGKey(seed))
@@ -155,7 +171,7 @@ def predict(model, params, batch, **kwargs):
   return jax.jit(run)(params, batch)
 
 
-def restored(model, paths, dtype="float32", **settings):
+def restored(model, paths, dtype="float32", examples=2, lengths=LENGTHS):
   """Restores the state of a model like T5X, from a checkpoint per network."""
   state = train_state.InferenceState.create(variables(model, seed=3))
   manager = CheckpointManager(
@@ -164,7 +180,9 @@ def restored(model, paths, dtype="float32", **settings):
     partitioner=partitioning.PjitPartitioner(num_partitions=1),
     paths=paths,
     restore_dtype=dtype,
-    **settings,
+    model=model,
+    examples=examples,
+    lengths=lengths,
   )
   return manager.restore(path=paths["target"])
 
@@ -196,7 +214,15 @@ def drawn(config):
 
 def save(directory, config, params, format="t5x", step=7) -> str:
   directory.mkdir(parents=True, exist_ok=True)
-  T5XParameters(network_for(config), str(directory), format).save(step, params)
+  network = network_for(config)
+  if format == "t5x":
+    T5XParameters(network, str(directory)).save(step, params)
+  else:
+    state = abstract_state(network).replace_params(params)
+    state = state.replace_step(jnp.asarray(step, jnp.int32))
+    checkpoints.OrbaxCheckpointManagerInterface(
+      str(directory), state, one_device(), save_dtype=None
+    ).save(state)
   return str(directory / f"checkpoint_{step}")
 
 

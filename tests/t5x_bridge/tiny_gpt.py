@@ -18,11 +18,7 @@ TARGET = config(2, 16)
 DRAFT = config(1, 8)
 
 
-_OF_THE_MODEL = (
-  "default_decoder_params",
-  "inputs_bidirectional_attention",
-  "task_feature_lengths",
-)
+_OF_THE_MODEL = ("default_decoder_params", "task_feature_lengths")
 
 
 def speculative(vocabulary, sampling=GREEDY, target=TARGET, draft=DRAFT, **settings):

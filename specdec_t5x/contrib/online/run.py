@@ -26,7 +26,7 @@ from specdec_t5x.contrib.online.rejections import (
   KeepRejections,
   Rejections,
 )
-from specdec_t5x.t5x_bridge import examples, learned, pairing, writer
+from specdec_t5x.t5x_bridge import examples, learned, restore, writer
 from specdec_t5x.t5x_bridge.macros import macro_names
 from specdec_t5x.t5x_bridge.model import Decodes
 
@@ -88,7 +88,7 @@ class Course:
         f"Online learning runs in one process, got {jax.process_count()}: a second "
         "process would serve with another draft. Start the command on one host."
       )
-    self._model = model
+    self.model = model
     self._online = online
     self._output = epath.Path(output_dir)
     place = epath.Path(directory or self._output / _DRAFT)
@@ -113,10 +113,10 @@ class Course:
     Raises:
       ValueError: if the draft has learned from samples that the run would draw again.
     """
-    draws = learned.Draws.of_run(self._model, provider)
-    if draws.seed is not None and len(set(draws.tasks)) < len(draws.tasks):
+    names = examples.drawn_names(provider)
+    if not self.model.sampling.greedy and len(set(names)) < len(names):
       raise ValueError(
-        f"Upstream T5X draws the {len(draws.tasks)} tasks of {provider.name} with "
+        f"Upstream T5X draws the {len(names)} tasks of {provider.name} with "
         "equal random numbers, and a draft must not serve a task after learning from "
         "another task. Run the tasks one by one, with a different SEED for every task."
       )
@@ -124,7 +124,7 @@ class Course:
     if steps and not self._counts(steps[-1]):
       steps.pop()
     chunks = self._saved.learned_from(steps[-1]) if steps else ()
-    for chunk in draws.among(chunks):
+    for chunk in learned.repeated(chunks, self.model, provider):
       if not self._is_written(chunk):
         raise ValueError(
           f"The draft in {self._directory} has learned from {chunk.name}, drawn with "
@@ -165,7 +165,7 @@ class Course:
     # T5X may first write to .partial-<name>-<process>-chunk<number>.
     partial = re.compile(r"\.partial-(.*-of-\d+)-\d+(-chunk\d+)")
     chunk = learned.Chunk(
-      seed=None if self._model.sampling.greedy else self._model.seed,
+      seed=None if self.model.sampling.greedy else self.model.seed,
       task=task,
       places=(first, last, step),
       name=partial.sub(r"\1\2", os.path.basename(path)),
@@ -200,7 +200,7 @@ def check_run(
   course.check(examples.provider_of(dataset_cfg.mixture_or_task_name))
 
 
-class CheckpointManager(pairing.CheckpointManager):
+class CheckpointManager(restore.CheckpointManager):
   """Restores each network's checkpoint, and the learned draft."""
 
   def __init__(
@@ -244,8 +244,9 @@ def write_and_learn(
       f"{missing[0]!r}. Leave infer.mode at the default, or leave out online.gin."
     )
   inputs, tokens, probs, numbers = (np.asarray(aux.pop(name)) for name in names)
+  results = (predictions, aux)
   writer.write_decoded(
-    path, (predictions, aux), task_ds, mode, *args, write_fn=write_fn
+    path, results, task_ds, mode, *args, write_fn=write_fn, model=course.model
   )
   rejections = Rejections(tokens, probs.astype(np.float32))
   served = Requests(inputs, np.asarray(predictions, np.int32), rejections)

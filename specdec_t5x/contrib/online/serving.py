@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from specdec_t5x import api, arguments, programs, ways
+from specdec_t5x import api, arguments, ways
 from specdec_t5x.api import Generation
 from specdec_t5x.contrib.online.learner import Learner, Requests
 from specdec_t5x.contrib.online.rejections import KeepRejections
@@ -20,7 +20,6 @@ from specdec_t5x.decoding.contracts import Drafter
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import Decoded, row_keys
 from specdec_t5x.prepared import Model
-from specdec_t5x.promotion import usual_promotion
 from specdec_t5x.vocabularies.frames import framed
 
 
@@ -71,8 +70,7 @@ def serve(
     ValueError: as for `generate`, and if a request is too long or the draft can't
       learn.
   """
-  programs.keep()
-  with usual_promotion():
+  with api.from_python():
     vocabulary = arguments.path_of(vocabulary, "vocabulary")
     seed = arguments.seed_of(seed)
     input_length = arguments.count(input_length, "input_length")
