@@ -94,10 +94,11 @@ def check_run(
     if name == "target":
       checkpoint.generation.check()
     if chunks := draws.among(learned.read(paths[name]) or ()):
+      first, last, _ = chunks[0].places
       raise ValueError(
-        f"{macro}={paths[name]} has learned from {chunks[0].name}, drawn with "
-        f"SEED={draws.seed}. With equal random numbers, outputs would not have the "
-        "target's distribution. Set another SEED."
+        f"{macro}={paths[name]} has learned from examples {first} to {last} of this "
+        f"task, drawn with SEED={draws.seed}. With equal random numbers, outputs would "
+        "not have the target's distribution. Set another SEED."
       )
 
 
