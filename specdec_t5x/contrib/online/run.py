@@ -7,7 +7,7 @@ upstream T5X and under `t5x_runtime`.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.core
@@ -58,11 +58,15 @@ class Course:
   Args:
     model: the run's model, a model of this project.
     output_dir: the run's directory.
+    draft_path: path of the checkpoint that the draft starts from.
     online: the settings of online learning.
   """
 
-  def __init__(self, model: Decodes, output_dir: str, online: Online):
+  def __init__(
+    self, model: Decodes, output_dir: str, draft_path: str | None, online: Online
+  ):
     self._model = model
+    self._draft_path = draft_path
     self._online = online
     shard = examples.shard_of_command()
     suffix = f"-{shard.index:05}-of-{shard.num_shards:05}"
@@ -103,22 +107,17 @@ class Course:
         "task. Run the tasks one by one, with a different SEED for every task."
       )
 
-  def begin(self, params: Any, learned_from: Sequence[learned.Chunk]) -> Learner:
-    """Returns the draft at the start of the run.
-
-    Args:
-      params: the draft's restored parameters.
-      learned_from: the chunks that the restored draft has learned from.
-    """
+  def begin(self, restored: Any) -> Served:
+    """Returns the restored train state with the draft at the start of the run."""
     if earlier := sorted(path.name for path in self._directory.glob("checkpoint_*")):
       console.say(
         f"Learning starts anew from DRAFT_CHECKPOINT_PATH. The next chunk's draft "
         f"replaces {', '.join(earlier)} of an earlier run in {self._directory}. "
         "Finished chunks are kept."
       )
-    self._learned_from = tuple(learned_from)
-    self._learner = Learner(self._network, params, self._online)
-    return self._learner
+    self._learned_from = learned.read(self._draft_path) or ()
+    self._learner = Learner(self._network, restored.params[_DRAFT], self._online)
+    return Served(restored, self._learner)
 
   def learn(self, served: Requests, numbers: Int[np.ndarray, "R 2"]) -> None:
     """Learns from a chunk, and saves the draft.
@@ -148,21 +147,16 @@ def check_run(
 
 
 class CheckpointManager(pairing.CheckpointManager):
-  """Restores each network's checkpoint, and the learned draft."""
+  """Restores each network's checkpoint for a run whose draft learns."""
 
-  def __init__(
-    self, *args: Any, paths: Mapping[str, str | None], course: Course, **kwargs: Any
-  ):
+  def __init__(self, *args: Any, course: Course, **kwargs: Any):
     """Creates the manager; `course` is the run's, the other arguments the parent's."""
-    super().__init__(*args, paths=paths, **kwargs)
+    super().__init__(*args, **kwargs)
     self._course = course
-    self._draft_path = paths[_DRAFT]
 
   def restore(self, *args: Any, **kwargs: Any) -> Served:
     """Returns the restored state with the learning draft."""
-    restored = super().restore(*args, **kwargs)
-    learned_from = learned.read(self._draft_path) or ()
-    return Served(restored, self._course.begin(restored.params[_DRAFT], learned_from))
+    return self._course.begin(super().restore(*args, **kwargs))
 
 
 def write_and_learn(
