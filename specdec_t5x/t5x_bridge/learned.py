@@ -27,15 +27,11 @@ class Chunk:
     task: number of the task in `examples.EXAMPLE`.
     places: places in the task of the first and the last example, and the step between
       neighbours.
-    name: name of T5X's file, `<task>-<mode>.jsonl-<shard>-of-<shards>-chunk<number>`.
-    results: INFER_OUTPUT_DIR relative to the draft's directory.
   """
 
   seed: int | None
   task: int
   places: Sequence[int]
-  name: str
-  results: str
 
 
 def repeated(chunks: Iterable[Chunk], model, provider) -> list[Chunk]:

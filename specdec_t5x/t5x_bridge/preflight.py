@@ -100,10 +100,11 @@ def check_run(
       checkpoint.generation.check()
     chunks = learned.read(paths[name]) or ()
     if chunks := learned.repeated(chunks, model, provider):
+      first, last, _ = chunks[0].places
       raise ValueError(
-        f"{macro}={paths[name]} has learned from {chunks[0].name}, drawn with "
-        f"SEED={model.seed}. With equal random numbers, outputs would not have the "
-        "target's distribution. Set another SEED."
+        f"{macro}={paths[name]} has learned from examples {first} to {last} of this "
+        f"task, drawn with SEED={model.seed}. With equal random numbers, outputs would "
+        "not have the target's distribution. Set another SEED."
       )
 
 

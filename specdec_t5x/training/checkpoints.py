@@ -73,10 +73,6 @@ class Checkpoints:
     for old in self.steps()[: -self._keep] if self._keep else ():
       self._remove(old)
 
-  def drop_last(self) -> None:
-    """Removes the last complete step, so that `restore` returns the step before."""
-    self._remove(self.steps()[-1])
-
   def restore(self, like: TrainState) -> tuple[TrainState, Position] | None:
     """Returns the state and position of the last complete step; None if there is none.
 

@@ -15,6 +15,3 @@ def eval(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
   (3, 2, 0)
   """
   return Levenshtein.distance(a, b)
-
-
-distance = eval

@@ -29,7 +29,7 @@ VERSION = 3
 _CHUNK_BYTES = 64 * 1024 * 1024
 _CONCURRENT_READS = 8
 # Parameters are float32 or narrower.
-ITEM_BYTES = 4
+_ITEM_BYTES = 4
 _ALIGNMENT = 64
 # A group is this part of all bytes, because reading holds two or three copies of the
 # group (compressed, decompressed, cast). `_LEAST` bytes keep a disk and several cores
@@ -38,14 +38,15 @@ _PART = 1 / 64
 _LEAST = 32 * 1024 * 1024
 
 
-def groups(sizes: Mapping[str, int]) -> list[list[str]]:
+def groups(shapes: Mapping[str, tuple[int, ...]]) -> list[list[str]]:
   """Groups the names of arrays by size, with the largest arrays first.
 
   A group has at least one array, and further arrays up to the limit of bytes.
 
   Args:
-    sizes: bytes of arrays by name.
+    shapes: shapes of arrays by name; an array counts as float32.
   """
+  sizes = {name: _ITEM_BYTES * math.prod(shape) for name, shape in shapes.items()}
   limit = max(_LEAST, int(_PART * sum(sizes.values())))
   group_size = math.inf
   grouped = []
@@ -68,11 +69,6 @@ class StoredArray:
   folder: str | None = None  # Of the zarr array; None if `value` is inline.
   value: np.ndarray | None = None
   dtype: str | None = None  # Of a zarr array; None if the index has no dtype.
-
-  @property
-  def nbytes(self) -> int:
-    """An upper bound of the bytes to read, for all stored dtypes."""
-    return ITEM_BYTES * math.prod(self.shape)
 
   def read(self, sharding: Sharding | None, dtype=None) -> jax.Array | np.ndarray:
     """Reads the array shard by shard.
@@ -138,30 +134,11 @@ def kvstore(path: epath.Path) -> dict[str, Any]:
 
 
 def read_index(directory: epath.Path) -> dict[str, StoredArray]:
-  """Returns the entries of a checkpoint's index, by path (target/..., state/...)."""
-  contents = _unpack(directory)
+  """Returns the entries of a checkpoint's index, by path (target/..., state/...).
 
-  def is_spec(_, leaf):
-    return isinstance(leaf, Mapping) and "driver" in leaf
-
-  flat = traverse_util.flatten_dict(contents["optimizer"], sep="/", is_leaf=is_spec)
-  entries = {}
-  for name, leaf in flat.items():
-    if not isinstance(leaf, Mapping):
-      value = np.asarray(leaf)
-      entries[name] = StoredArray(name, value.shape, directory, value=value)
-      continue
-    # In a checkpoint from a bucket, kvstore names the bucket, and `path` beside kvstore
-    # names the folder. In both layouts, the folder is in the checkpoint's directory,
-    # also after a copy of the directory.
-    folder = (leaf.get("path") or leaf["kvstore"]["path"]).strip("/").split("/")[-1]
-    shape = tuple(leaf["metadata"]["shape"])
-    dtype = leaf.get("dtype")
-    entries[name] = StoredArray(name, shape, directory, folder, dtype=dtype)
-  return entries
-
-
-def _unpack(directory: epath.Path) -> Mapping[str, Any]:
+  Raises:
+    ValueError: if the index is damaged, or of a newer format.
+  """
   index = directory / INDEX_FILE
   try:
     contents = serialization.msgpack_restore(index.read_bytes())
@@ -184,7 +161,25 @@ def _unpack(directory: epath.Path) -> Mapping[str, Any]:
       f"Checkpoint {directory}: expected format version <= {VERSION}, got "
       f"{contents['version']}. Update the package t5x_runtime."
     )
-  return contents
+
+  def is_spec(_, leaf):
+    return isinstance(leaf, Mapping) and "driver" in leaf
+
+  flat = traverse_util.flatten_dict(contents["optimizer"], sep="/", is_leaf=is_spec)
+  entries = {}
+  for name, leaf in flat.items():
+    if not isinstance(leaf, Mapping):
+      value = np.asarray(leaf)
+      entries[name] = StoredArray(name, value.shape, directory, value=value)
+      continue
+    # In a checkpoint from a bucket, kvstore names the bucket, and `path` beside kvstore
+    # names the folder. In both layouts, the folder is in the checkpoint's directory,
+    # also after a copy of the directory.
+    folder = (leaf.get("path") or leaf["kvstore"]["path"]).strip("/").split("/")[-1]
+    shape = tuple(leaf["metadata"]["shape"])
+    dtype = leaf.get("dtype")
+    entries[name] = StoredArray(name, shape, directory, folder, dtype=dtype)
+  return entries
 
 
 def read_arrays(
@@ -214,7 +209,7 @@ def read_arrays(
 
   values = {}
   with futures.ThreadPoolExecutor(_CONCURRENT_READS) as pool:
-    for group in groups({name: x.nbytes for name, x in entries.items()}):
+    for group in groups({name: x.shape for name, x in entries.items()}):
       values |= zip(group, pool.map(read, group), strict=True)
   return values
 
@@ -254,7 +249,7 @@ def write_checkpoint(
       {**index[name], "kvstore": kvstore(directory / folder)}, create=True, open=True
     )
   stores = dict(zip(stores, _ended(stores.values()), strict=True))
-  for names in groups({name: state[name].nbytes for name in stores}):
+  for names in groups({name: state[name].shape for name in stores}):
     writes = []
     try:
       for name in names:

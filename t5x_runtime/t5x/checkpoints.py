@@ -21,11 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from t5x import checkpoint_arrays, orbax_format
 from t5x.checkpoint_arrays import INDEX_FILE
-from t5x.checkpoint_arrays import VERSION as VERSION
 from t5x.hosts import sync
-
-_PREFIX = "checkpoint"
-_STEP_DIR = re.compile(rf"{_PREFIX}_(\d+)$")
 
 
 def all_steps(checkpoints_dir: str) -> list[int]:
@@ -35,15 +31,10 @@ def all_steps(checkpoints_dir: str) -> list[int]:
     return []
   steps = []
   for child in directory.iterdir():
-    match = _STEP_DIR.match(child.name)
+    match = re.fullmatch(r"checkpoint_(\d+)", child.name)
     if match and (is_t5x_format(child) or orbax_format.is_orbax_format(child)):
       steps.append(int(match.group(1)))
   return sorted(steps)
-
-
-def latest_step(checkpoints_dir: str) -> int | None:
-  """Returns the last of `all_steps`, or None without checkpoints."""
-  return max(all_steps(checkpoints_dir), default=None)
 
 
 def is_t5x_format(path: epath.PathLike) -> bool:
@@ -53,7 +44,7 @@ def is_t5x_format(path: epath.PathLike) -> bool:
 
 def step_dir(checkpoints_dir: epath.PathLike, step: int) -> epath.Path:
   """Returns the path of a step's checkpoint."""
-  return epath.Path(checkpoints_dir) / f"{_PREFIX}_{step}"
+  return epath.Path(checkpoints_dir) / f"checkpoint_{step}"
 
 
 def find_checkpoint(path: epath.PathLike, step: int | None = None) -> epath.Path:
@@ -124,45 +115,6 @@ def load_t5x_checkpoint(
   return traverse_util.unflatten_dict(state, sep="/")
 
 
-def restore(
-  directory: epath.Path, train_state, partitioner, restore_dtype, fallback_state=None
-):
-  """Returns a train state with a checkpoint's parameters and step.
-
-  Args:
-    directory: directory of the checkpoint.
-    train_state: names, shapes and logical axes of the parameters.
-    partitioner: the layout of parameters on the devices.
-    restore_dtype: dtype of the parameters; None keeps the stored dtype.
-    fallback_state: values for parameters missing in the checkpoint, {'target': ...}.
-
-  Raises:
-    ValueError: if a parameter is missing, has another shape or is damaged.
-  """
-  if is_t5x_format(directory):
-    stored = checkpoint_arrays.read_index(directory)
-    read_arrays = checkpoint_arrays.read_arrays
-  else:
-    stored = orbax_format.read_index(directory)
-    read_arrays = functools.partial(orbax_format.read_arrays, directory)
-  expected = flatten(train_state.state_dict())
-  fallback = flatten(fallback_state or {})
-  _check_complete(directory, expected, stored, fallback)
-  axes = {}
-  if train_state.params_axes is not None:
-    axes = flatten({"target": partitioner.get_mesh_axes(train_state).params})
-  shardings = {
-    name: NamedSharding(partitioner.mesh, axes.get(name) or PartitionSpec())
-    for name in expected
-  }
-  dtypes = {name: restore_dtype for name in expected if name.startswith("target/")}
-  entries = {name: stored[name] for name in expected if name in stored}
-  state = read_arrays(entries, shardings, dtypes)
-  for name in expected.keys() - entries.keys():
-    state[name] = jax.device_put(fallback[name], shardings[name])
-  return train_state.restore_state(traverse_util.unflatten_dict(state, sep="/"))
-
-
 def _check_complete(directory, expected, stored, fallback) -> None:
   """Raises a ValueError if a parameter is missing or has another shape."""
   for name, leaf in expected.items():
@@ -210,7 +162,7 @@ class _Manager:
     return all_steps(self.directory)
 
   def latest_step(self) -> int | None:
-    return latest_step(self.directory)
+    return max(self.all_steps(), default=None)
 
   def restore(
     self,
@@ -218,7 +170,6 @@ class _Manager:
     path: str | None = None,
     fallback_state: Mapping[str, Any] | None = None,
     state_transformation_fns: Sequence[Any] = (),
-    lazy_parameters: bool = False,
   ) -> Any:
     """Returns the train state with a checkpoint's parameters and step.
 
@@ -227,21 +178,39 @@ class _Manager:
       path: path of a checkpoint, instead of `step`.
       fallback_state: values for parameters missing in the checkpoint, {'target': ...}.
       state_transformation_fns: must be empty.
-      lazy_parameters: must be False.
+
+    Raises:
+      ValueError: if a parameter is missing, has another shape or is damaged.
     """
-    if state_transformation_fns or lazy_parameters:
+    if state_transformation_fns:
       raise ValueError(
-        "Expected no state_transformation_fns, assignment_map or lazy_parameters: "
-        "t5x_runtime restores checkpoints unchanged. Convert the checkpoint with "
-        "upstream T5X first."
+        "Expected no state_transformation_fns: t5x_runtime restores checkpoints "
+        "unchanged. Convert the checkpoint with upstream T5X first."
       )
-    return restore(
-      self._find(step, path),
-      self.train_state,
-      self.partitioner,
-      self.restore_dtype,
-      fallback_state,
-    )
+    directory = self._find(step, path)
+    if is_t5x_format(directory):
+      stored = checkpoint_arrays.read_index(directory)
+      read_arrays = checkpoint_arrays.read_arrays
+    else:
+      stored = orbax_format.read_index(directory)
+      read_arrays = functools.partial(orbax_format.read_arrays, directory)
+    expected = flatten(self.train_state.state_dict())
+    fallback = flatten(fallback_state or {})
+    _check_complete(directory, expected, stored, fallback)
+    axes = {}
+    if self.train_state.params_axes is not None:
+      mesh_axes = self.partitioner.get_mesh_axes(self.train_state)
+      axes = flatten({"target": mesh_axes.params})
+    shardings = {
+      name: NamedSharding(self.partitioner.mesh, axes.get(name) or PartitionSpec())
+      for name in expected
+    }
+    targets = [name for name in expected if name.startswith("target/")]
+    entries = {name: stored[name] for name in expected if name in stored}
+    state = read_arrays(entries, shardings, dict.fromkeys(targets, self.restore_dtype))
+    for name in expected.keys() - entries.keys():
+      state[name] = jax.device_put(fallback[name], shardings[name])
+    return self.train_state.restore_state(traverse_util.unflatten_dict(state, sep="/"))
 
   def _find(self, step: int | None, path: str | None) -> epath.Path:
     raise NotImplementedError

@@ -101,10 +101,10 @@ def cache_gather_beams(
   Args:
     nested: cache with [batch, old_beam, ...] leaves.
     beam_indices: [batch, new_beam] indices into the old beams.
-    batch_size: batch, unused, as the next three.
-    old_beam_size: number of beams in `nested`.
-    new_beam_size: new_beam.
-    one_hot: how upstream gathers.
+    batch_size: unused, as the next three arguments, which upstream needs.
+    old_beam_size: see `batch_size`.
+    new_beam_size: see `batch_size`.
+    one_hot: see `batch_size`.
     offset: number of dimensions before the batch (1 for scanned layers).
   """
   del batch_size, old_beam_size, new_beam_size, one_hot
@@ -162,24 +162,44 @@ def temperature_sample(
   """
   expand = functools.partial(flat_batch_beam_expand, beam_size=num_decodes)
   prompts = jnp.pad(expand(jnp.asarray(inputs)), ((0, 0), (0, 2)))
+  rows = jnp.arange(prompts.shape[0])
 
   def expand_leaf(x):
     return expand(x, offset=cache_offset) if x.ndim > cache_offset else x
 
-  step_fn = functools.partial(
-    _sample_step,
-    prompts=prompts,
-    tokens_to_logits=tokens_to_logits,
-    eos_id=eos_id,
-    pick=functools.partial(sample_token, temperature=temperature, topk=topk, topp=topp),
-    last_index=inputs.shape[1],
-  )
-  rows = prompts.shape[0]
+  def step(state: SamplingLoopState) -> SamplingLoopState:
+    """Feeds the current token, then takes the next token of the prompt or samples."""
+    logits, new_cache = tokens_to_logits(
+      DecodingState(state.cur_index, state.sequences, state.cur_token, state.cache)
+    )
+    sample_rng, rng = jax.random.split(state.rng)
+    sampled, log_prob = sample_token(
+      logits, sample_rng, temperature=temperature, topk=topk, topp=topp
+    )
+    # The index of ended rows still increases. Clamping the index puts the writes of
+    # ended rows into the last column.
+    index = jnp.minimum(state.cur_index + 1, prompts.shape[1] - 1)
+    prompt = jnp.take_along_axis(prompts, index[:, None], axis=1)[:, 0]
+    forced = prompt != 0
+    token = jnp.where(state.ended, 0, jnp.where(forced, prompt, sampled))
+    token = token.astype(jnp.int32)
+    # A prompt may contain EOS (as separator); only a sampled EOS ends the row.
+    closes = (token == eos_id) & ~forced
+    return SamplingLoopState(
+      cur_index=state.cur_index + 1,
+      sequences=state.sequences.at[rows, index].set(token),
+      cache=new_cache,
+      cur_token=token[:, None],
+      ended=state.ended | closes | (index >= inputs.shape[1]),
+      rng=rng,
+      log_prob=state.log_prob + jnp.where(state.ended | forced, 0.0, log_prob),
+    )
+
   sequences = prompts.astype(jnp.int32)
   if initial_index is None:
     # Decoding starts from token 0, for every token in column 0 of `inputs`.
     sequences = jnp.zeros_like(sequences)
-    cur_index = jnp.zeros(rows, jnp.int32)
+    cur_index = jnp.zeros(rows.shape, jnp.int32)
   else:
     cur_index = expand(jnp.asarray(initial_index, jnp.int32))
   state = SamplingLoopState(
@@ -188,11 +208,11 @@ def temperature_sample(
     # A prefilled cache has one index per row, other caches have one index in total.
     cache=cache_map(expand_leaf, cache, apply_to_index=initial_index is not None),
     cur_token=jnp.take_along_axis(sequences, cur_index[:, None], axis=1),
-    ended=jnp.zeros(rows, jnp.bool_),
+    ended=jnp.zeros(rows.shape, jnp.bool_),
     rng=jax.random.PRNGKey(0) if decode_rng is None else decode_rng,
-    log_prob=jnp.zeros(rows, jnp.float32),
+    log_prob=jnp.zeros(rows.shape, jnp.float32),
   )
-  final = jax.lax.while_loop(lambda state: ~jnp.all(state.ended), step_fn, state)
+  final = jax.lax.while_loop(lambda state: ~jnp.all(state.ended), step, state)
   batch = inputs.shape[0]
   decodes = unflatten_beam_dim(final.sequences[:, 1:-1], batch, num_decodes)
   scores = unflatten_beam_dim(final.log_prob, batch, num_decodes)
@@ -200,43 +220,6 @@ def temperature_sample(
   return (
     jnp.take_along_axis(decodes, order[..., None], axis=1),
     jnp.take_along_axis(scores, order, axis=1),
-  )
-
-
-def _sample_step(
-  state: SamplingLoopState,
-  *,
-  prompts,
-  tokens_to_logits,
-  eos_id,
-  pick,
-  last_index,
-) -> SamplingLoopState:
-  """Feeds the current token, then takes the next token of the prompt or samples."""
-  logits, cache = tokens_to_logits(
-    DecodingState(state.cur_index, state.sequences, state.cur_token, state.cache)
-  )
-  sample_rng, rng = jax.random.split(state.rng)
-  sampled, log_prob = pick(logits, sample_rng)
-  # The index of ended rows still increases. Clamping the index puts the writes of ended
-  # rows into the last column.
-  index = jnp.minimum(state.cur_index + 1, prompts.shape[1] - 1)
-  prompt = jnp.take_along_axis(prompts, index[:, None], axis=1)[:, 0]
-  forced = prompt != 0
-  token = jnp.where(state.ended, 0, jnp.where(forced, prompt, sampled)).astype(
-    jnp.int32
-  )
-  # A prompt may contain EOS (as separator); only a sampled EOS ends the row.
-  closes = (token == eos_id) & ~forced
-  rows = jnp.arange(token.shape[0])
-  return SamplingLoopState(
-    cur_index=state.cur_index + 1,
-    sequences=state.sequences.at[rows, index].set(token),
-    cache=cache,
-    cur_token=token[:, None],
-    ended=state.ended | closes | (index >= last_index),
-    rng=rng,
-    log_prob=state.log_prob + jnp.where(state.ended | forced, 0.0, log_prob),
   )
 
 
@@ -326,17 +309,63 @@ def beam_search(
       "beam_search expected initial_index=None, got an array. Prefilled prompts are "
       "not supported here: pass the prompt in `inputs` or use temperature_sample."
     )
-  length = inputs.shape[1]
-  step_fn = functools.partial(
-    _beam_step,
-    prompts=jnp.pad(jnp.asarray(inputs), ((0, 0), (0, 1))),
-    tokens_to_logits=tokens_to_logits,
-    eos_id=eos_id,
-    alpha=alpha,
-    cache_offset=cache_offset,
-  )
+  batch, length = inputs.shape
+  prompts = jnp.pad(jnp.asarray(inputs), ((0, 0), (0, 1)))
 
-  def is_open(state):
+  def log_probs_of(state: BeamState):
+    """Returns [B, K, V] log probabilities of all extensions, and the new cache."""
+    sequences = flatten_beam_dim(state.live_seqs)
+    logits, cache = tokens_to_logits(
+      DecodingState(
+        cur_index=jnp.broadcast_to(state.cur_index, sequences.shape[:1]),
+        sequences=sequences,
+        cur_token=jax.lax.dynamic_slice_in_dim(sequences, state.cur_index, 1, axis=1),
+        cache=cache_map(lambda x: flatten_beam_dim(x, cache_offset), state.cache),
+      )
+    )
+    log_probs = unflatten_beam_dim(jax.nn.log_softmax(logits), batch, num_decodes)
+    prompt = prompts[:, state.cur_index + 1]
+    # A forced token has log probability 0, and masks the other tokens.
+    is_prompt = jax.nn.one_hot(prompt, log_probs.shape[-1], dtype=jnp.bool_)[:, None]
+    forced = jnp.where(is_prompt, 0.0, NEG_INF_VALUE)
+    log_probs = jnp.where((prompt != 0)[:, None, None], forced, log_probs)
+
+    def unflatten(leaf):
+      return unflatten_beam_dim(leaf, batch, num_decodes, cache_offset)
+
+    return state.live_logprobs[:, :, None] + log_probs, cache_map(unflatten, cache)
+
+  def step(state: BeamState) -> BeamState:
+    """Extends every open hypothesis; keeps the K best open and the K best closed."""
+    log_probs, cache = log_probs_of(state)
+    # Among 2K candidates, at least K do not end in EOS.
+    top, flat_index = jax.lax.top_k(log_probs.reshape(batch, -1), 2 * num_decodes)
+    parents = flat_index // log_probs.shape[-1]
+    tokens = (flat_index % log_probs.shape[-1]).astype(jnp.int32)
+    seqs = gather_beams(state.live_seqs, parents)
+    seqs = seqs.at[:, :, state.cur_index + 1].set(tokens)
+    # Within a prompt, EOS is masked or forced, and closes no hypothesis.
+    ends = (tokens == eos_id) & (prompts[:, state.cur_index + 1, None] == 0)
+    live, live_index = _best(jnp.where(ends, NEG_INF_VALUE, top), num_decodes)
+    live_parents = jnp.take_along_axis(parents, live_index, axis=1)
+    scores = jnp.where(
+      ends, top / brevity_penalty(alpha, state.cur_index + 1), NEG_INF_VALUE
+    )
+    pool_scores = jnp.concatenate([state.finished_scores, scores], axis=1)
+    pool_seqs = jnp.concatenate([state.finished_seqs, seqs], axis=1)
+    pool_flags = jnp.concatenate([state.finished_flags, ends], axis=1)
+    finished, finished_index = _best(pool_scores, num_decodes)
+    return BeamState(
+      cur_index=state.cur_index + 1,
+      live_logprobs=live,
+      finished_scores=finished,
+      live_seqs=gather_beams(seqs, live_index),
+      finished_seqs=gather_beams(pool_seqs, finished_index),
+      finished_flags=gather_beams(pool_flags, finished_index),
+      cache=cache_map(lambda x: gather_beams(x, live_parents, cache_offset), cache),
+    )
+
+  def is_open(state: BeamState) -> jax.Array:
     # Log probabilities only fall and the penalty grows with length, so the best
     # possible score of an open hypothesis is the current log probability at the full
     # length.
@@ -344,96 +373,24 @@ def beam_search(
     worst_closed = jnp.min(state.finished_scores, axis=1)
     return (state.cur_index < length) & jnp.any(worst_closed <= best_open)
 
-  final = jax.lax.while_loop(
-    is_open,
-    step_fn,
-    _beam_init(inputs.shape[0], num_decodes, length, cache, cache_offset),
+  empty = jnp.zeros((batch, num_decodes, length + 1), jnp.int32)
+  # At first, only one hypothesis is open. Otherwise the beam would hold K equal
+  # hypotheses.
+  only_last = jnp.where(jnp.arange(num_decodes) == num_decodes - 1, 0.0, NEG_INF_VALUE)
+  start = BeamState(
+    cur_index=jnp.zeros((), jnp.int32),
+    live_logprobs=jnp.tile(only_last[None].astype(jnp.float32), (batch, 1)),
+    finished_scores=jnp.full((batch, num_decodes), NEG_INF_VALUE, jnp.float32),
+    live_seqs=empty,
+    finished_seqs=empty,
+    finished_flags=jnp.zeros((batch, num_decodes), jnp.bool_),
+    cache=cache_map(lambda x: add_beam_dim(x, num_decodes, cache_offset), cache),
   )
+  final = jax.lax.while_loop(is_open, step, start)
   closed = jnp.any(final.finished_flags, axis=1)
   seqs = jnp.where(closed[:, None, None], final.finished_seqs, final.live_seqs)
   scores = jnp.where(closed[:, None], final.finished_scores, final.live_logprobs)
   return seqs[:, :, 1:], scores
-
-
-def _beam_init(batch, beam, length, cache, offset) -> BeamState:
-  empty = jnp.zeros((batch, beam, length + 1), jnp.int32)
-  # At first, only one hypothesis is open. Otherwise the beam would hold K equal
-  # hypotheses.
-  only_last = jnp.where(jnp.arange(beam) == beam - 1, 0.0, NEG_INF_VALUE)
-  return BeamState(
-    cur_index=jnp.zeros((), jnp.int32),
-    live_logprobs=jnp.tile(only_last[None].astype(jnp.float32), (batch, 1)),
-    finished_scores=jnp.full((batch, beam), NEG_INF_VALUE, jnp.float32),
-    live_seqs=empty,
-    finished_seqs=empty,
-    finished_flags=jnp.zeros((batch, beam), jnp.bool_),
-    cache=cache_map(lambda x: add_beam_dim(x, beam, offset), cache),
-  )
-
-
-def _beam_step(
-  state: BeamState,
-  *,
-  prompts,
-  tokens_to_logits,
-  eos_id,
-  alpha,
-  cache_offset,
-) -> BeamState:
-  """Extends every open hypothesis; keeps the K best open and the K best closed."""
-  beam = state.live_logprobs.shape[1]
-  log_probs, cache = _beam_logprobs(state, prompts, tokens_to_logits, cache_offset)
-  # Among 2K candidates, at least K do not end in EOS.
-  vocab = log_probs.shape[-1]
-  top, flat_index = jax.lax.top_k(log_probs.reshape(log_probs.shape[0], -1), 2 * beam)
-  parents = flat_index // vocab
-  tokens = (flat_index % vocab).astype(jnp.int32)
-  seqs = gather_beams(state.live_seqs, parents)
-  seqs = seqs.at[:, :, state.cur_index + 1].set(tokens)
-  # Within a prompt, EOS is masked or forced, and closes no hypothesis.
-  ends = (tokens == eos_id) & (prompts[:, state.cur_index + 1, None] == 0)
-
-  live, live_index = _best(jnp.where(ends, NEG_INF_VALUE, top), beam)
-  live_parents = jnp.take_along_axis(parents, live_index, axis=1)
-  scores = jnp.where(
-    ends, top / brevity_penalty(alpha, state.cur_index + 1), NEG_INF_VALUE
-  )
-  pool_seqs = jnp.concatenate([state.finished_seqs, seqs], axis=1)
-  pool_flags = jnp.concatenate([state.finished_flags, ends], axis=1)
-  finished, finished_index = _best(
-    jnp.concatenate([state.finished_scores, scores], axis=1), beam
-  )
-  return BeamState(
-    cur_index=state.cur_index + 1,
-    live_logprobs=live,
-    finished_scores=finished,
-    live_seqs=gather_beams(seqs, live_index),
-    finished_seqs=gather_beams(pool_seqs, finished_index),
-    finished_flags=gather_beams(pool_flags, finished_index),
-    cache=cache_map(lambda leaf: gather_beams(leaf, live_parents, cache_offset), cache),
-  )
-
-
-def _beam_logprobs(state, prompts, tokens_to_logits, offset):
-  """Returns [B, K, V] log probabilities of all extensions, and the new cache."""
-  batch, beam = state.live_logprobs.shape
-  sequences = flatten_beam_dim(state.live_seqs)
-  logits, cache = tokens_to_logits(
-    DecodingState(
-      cur_index=jnp.broadcast_to(state.cur_index, sequences.shape[:1]),
-      sequences=sequences,
-      cur_token=jax.lax.dynamic_slice_in_dim(sequences, state.cur_index, 1, axis=1),
-      cache=cache_map(lambda x: flatten_beam_dim(x, offset), state.cache),
-    )
-  )
-  log_probs = unflatten_beam_dim(jax.nn.log_softmax(logits), batch, beam)
-  prompt = prompts[:, state.cur_index + 1]
-  # A forced token has log probability 0, and masks the other tokens.
-  is_prompt = jax.nn.one_hot(prompt, log_probs.shape[-1], dtype=jnp.bool_)[:, None]
-  forced = jnp.where(is_prompt, 0.0, NEG_INF_VALUE)
-  log_probs = jnp.where((prompt != 0)[:, None, None], forced, log_probs)
-  cache = cache_map(lambda x: unflatten_beam_dim(x, batch, beam, offset), cache)
-  return state.live_logprobs[:, :, None] + log_probs, cache
 
 
 def _best(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:

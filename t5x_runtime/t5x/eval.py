@@ -85,7 +85,18 @@ def evaluate(
     summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
     log_file = os.path.join(output_dir, "model-info.txt")
     utils.log_model_info(log_file, initializer.global_train_state_shape, partitioner)
-  model_fns = _model_fns(model, dataset_cfg.batch_size, initializer, partitioner)
+  model_fns = {}
+  for name, method in _STEPS.items():
+    has_aux = name == "predict_with_aux_fn"
+    run = utils.get_infer_fn(
+      infer_step=getattr(model, method),
+      batch_size=dataset_cfg.batch_size,
+      train_state_axes=initializer.train_state_axes,
+      partitioner=partitioner,
+      first_state=getattr(model, "decode_state", None) if has_aux else None,
+    )
+    key = {} if name == "score_fn" else {"rng": jax.random.PRNGKey(0)}
+    model_fns[name] = functools.partial(run, **key)
   # The list of evaluated checkpoints.
   list_file = epath.Path(output_dir) / f"eval.{dataset_cfg.mixture_or_task_name}.ckpt"
   done = set(list_file.read_text().split("\n")) if list_file.exists() else set()
@@ -144,23 +155,6 @@ def _checked(model, dataset_cfg, output_dir, log_dir, evaluator_cls) -> seqio.Ev
       "with metrics."
     )
   return evaluator
-
-
-def _model_fns(model, batch_size, initializer, partitioner) -> dict[str, Callable]:
-  """Returns functions that run the model's methods over a dataset, by seqio's names."""
-  model_fns = {}
-  for name, method in _STEPS.items():
-    has_aux = name == "predict_with_aux_fn"
-    run = utils.get_infer_fn(
-      infer_step=getattr(model, method),
-      batch_size=batch_size,
-      train_state_axes=initializer.train_state_axes,
-      partitioner=partitioner,
-      first_state=getattr(model, "decode_state", None) if has_aux else None,
-    )
-    key = {} if name == "score_fn" else {"rng": jax.random.PRNGKey(0)}
-    model_fns[name] = functools.partial(run, **key)
-  return model_fns
 
 
 def _main(argv: Sequence[str]) -> None:

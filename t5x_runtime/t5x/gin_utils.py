@@ -301,15 +301,9 @@ def rewrite_gin_args(args: Sequence[str]) -> list[str]:
 def summarize_gin_config(model_dir: str, summary_writer, step: int) -> None:
   """Writes the configuration to `model_dir`/config.gin, in the first process only.
 
-  `summary_writer` must be None, because only training writes to TensorBoard. `step` is
-  unused.
+  `summary_writer` and `step` are unused: only training writes to TensorBoard.
   """
-  del step
-  if summary_writer is not None:
-    raise ValueError(
-      "summary_writer must be None: t5x_runtime only runs inference. Leave "
-      "summary_writer out."
-    )
+  del summary_writer, step
   if jax.process_index() == 0:
     directory = epath.Path(model_dir)
     directory.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -135,13 +136,9 @@ def infer(
       **examples.input_spec(),
     )
     rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
+    cfg = restore_checkpoint_cfg
     train_state, _ = utils.create_checkpoint_manager_and_restore(
-      initializer,
-      partitioner,
-      restore_checkpoint_cfg,
-      restore_checkpoint_cfg.path,
-      rng,
-      use_orbax=use_orbax,
+      initializer, partitioner, cfg, cfg.path, rng, use_orbax=use_orbax
     )
     # No file in the directory changes before the checkpoint is restored.
     if shard_id == 0:
@@ -190,12 +187,7 @@ def infer(
 
 
 def _check(
-  mode: str,
-  dataset_cfg: utils.DatasetConfig,
-  output_dir: str,
-  checkpoint_period: int,
-  shard_id: int,
-  num_shards: int,
+  mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shards
 ) -> None:
   """Raises a ValueError for wrong arguments, and imports the task's module."""
   if not isinstance(output_dir, str) or not output_dir:
@@ -239,13 +231,11 @@ def _settings(mode, dataset_cfg, restore_cfg, checkpoint_period) -> dict[str, An
 
 def _is_open(files: ChunkFiles) -> bool:
   """Returns whether the task has unfinished chunks; prints a message otherwise."""
-  if not files.is_finished():
-    files.find_done()
-    return True
-  message = f"{files.marker} exists: the run is finished. Remove the file to run again."
-  unknown = " The settings of the earlier run are unknown."
-  _say(message if files.has_settings() else message + unknown)
-  return False
+  if message := files.finished():
+    _say(message)
+    return False
+  files.find_done()
+  return True
 
 
 def _write_chunks(
@@ -254,14 +244,15 @@ def _write_chunks(
   """Runs and writes each unfinished chunk; returns the number of chunks."""
   # The first process decides which chunks are finished, because other processes may not
   # see the files yet.
-  first = hosts.from_first(files.first_open())
+  first = next(chunk for chunk in itertools.count() if chunk not in files.done)
+  first = hosts.from_first(first)
   count = first
   is_terminal = messages.stderr().isatty()
   on_terminal = is_terminal and jax.process_index() == 0 and not _is_quiet()
   with progress(total, shown=on_terminal) as report:
     for chunk, (texts, features) in enumerate(chunks(first), start=first):
       count = chunk + 1
-      if hosts.from_first(files.is_done(chunk)):
+      if hosts.from_first(chunk in files.done):
         continue
       # The key depends only on the chunk, so a resumed run draws the same samples.
       rng = jax.random.fold_in(jax.random.PRNGKey(0), chunk)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import itertools
@@ -70,28 +71,25 @@ def open_examples(
   return SeqioExamples(cfg, model, shard_id, num_shards)
 
 
+@dataclasses.dataclass
 class PlainExamples:
   """Reads a shard of a task of texts, without TensorFlow."""
 
-  def __init__(
-    self,
-    cfg: utils.DatasetConfig,
-    model: Any,
-    task: plain_tasks.PlainTask,
-    shard_id: int,
-    num_shards: int,
-  ):
-    self.tasks = [task]
-    self._cfg = cfg
-    self._converter = model.FEATURE_CONVERTER_CLS
-    self._shard_id = shard_id
-    self._num_shards = num_shards
+  cfg: utils.DatasetConfig
+  model: Any  # Its feature converter has `plain_features`.
+  task: plain_tasks.PlainTask
+  shard_id: int
+  num_shards: int
+
+  @property
+  def tasks(self) -> list[plain_tasks.PlainTask]:
+    """The task alone."""
+    return [self.task]
 
   def input_spec(self) -> dict[str, Any]:
     """Returns shapes and types of a batch of the model's features."""
-    (task,) = self.tasks
-    features = self._features(task.example(("", ""), self._cfg.task_feature_lengths), 0)
-    size = self._cfg.batch_size
+    _, features = self._converted(("", ""), 0)
+    size = self.cfg.batch_size
     return {
       "input_shapes": {name: (size, *x.shape) for name, x in features.items()},
       "input_types": {name: x.dtype for name, x in features.items()},
@@ -99,31 +97,29 @@ class PlainExamples:
 
   def count(self, task: plain_tasks.PlainTask) -> int:
     """Returns the number of examples in this shard."""
-    total = task.num_input_examples(self._cfg.split)
-    return len(range(self._shard_id, total, self._num_shards))
+    total = task.num_input_examples(self.cfg.split)
+    return len(range(self.shard_id, total, self.num_shards))
 
   def chunks(
     self, task: plain_tasks.PlainTask, period: int, first: int = 0
   ) -> Iterator[tuple[Rows, Rows]]:
     """Yields (texts, features) of each chunk of `period` batches, from `first` on."""
-    size = period * self._cfg.batch_size
-    shard = itertools.islice(
-      enumerate(task.read(self._cfg.split)), self._shard_id, None, self._num_shards
-    )
+    size = period * self.cfg.batch_size
+    numbered = enumerate(task.read(self.cfg.split))
+    shard = itertools.islice(numbered, self.shard_id, None, self.num_shards)
     unfinished = itertools.islice(shard, first * size, None)
     while chunk := list(itertools.islice(unfinished, size)):
-      examples = []
-      features = []
-      for place, texts in chunk:
-        example = task.example(texts, self._cfg.task_feature_lengths)
-        examples.append(example)
-        features.append(self._features(example, place))
+      examples, features = zip(
+        *(self._converted(texts, place) for place, texts in chunk), strict=True
+      )
       yield Rows(examples), Rows(features)
 
-  def _features(self, example: dict[str, Any], place: int) -> dict[str, np.ndarray]:
-    (task,) = self.tasks
-    lengths = self._cfg.task_feature_lengths
-    return self._converter.plain_features(example, lengths, task.name, place)
+  def _converted(self, texts: tuple[str, str], place: int):
+    """Returns an example of these texts, and the model's features of the example."""
+    lengths = self.cfg.task_feature_lengths
+    example = self.task.example(texts, lengths)
+    converter = self.model.FEATURE_CONVERTER_CLS
+    return example, converter.plain_features(example, lengths, self.task.name, place)
 
 
 class SeqioExamples:

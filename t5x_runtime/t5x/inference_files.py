@@ -150,9 +150,16 @@ def only_job(path: epath.Path, name: str) -> Iterator[None]:
 
 
 def _locked(path, name):
-  """Opens and locks the lock file."""
-  while True:
-    file = _opened(path)
+  """Opens and locks the lock file, and creates the directory if missing."""
+  for attempt in itertools.count():
+    try:
+      path.parent.mkdir(parents=True, exist_ok=True)
+      file = open(path, "a+")  # noqa: SIM115
+    except (FileNotFoundError, FileExistsError):
+      # A job that has just ended may remove the directory between the two calls.
+      if attempt >= 99:
+        raise
+      continue
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -180,18 +187,6 @@ def _locked(path, name):
     file.close()
 
 
-def _opened(path):
-  """Opens a lock file, and creates the directory if missing."""
-  for attempt in itertools.count():
-    try:
-      path.parent.mkdir(parents=True, exist_ok=True)
-      return open(path, "a+")
-    except (FileNotFoundError, FileExistsError):
-      # A job that has just ended may remove the directory between the two calls.
-      if attempt == 99:
-        raise
-
-
 # ---- Chunks. ----
 
 
@@ -216,8 +211,8 @@ class ChunkFiles:
     self.result = self.output_dir / self._fname
     self.marker = self.output_dir / f"{self._fname}.COMPLETED"
     self._settings = json.loads(json.dumps(settings))
-    # The number of examples of each chunk that is done.
-    self._done: dict[int, int] = {}
+    # The number of examples of each complete chunk: found, or written since.
+    self.done: dict[int, int] = {}
 
   def lock(self) -> contextlib.AbstractContextManager:
     """Locks the files against other jobs, in the first process only."""
@@ -225,47 +220,38 @@ class ChunkFiles:
       return contextlib.nullcontext()
     return only_job(self.directory / f".{self._fname}.lock", self._fname)
 
-  def is_done(self, chunk: int) -> bool:
-    """Returns whether `find_done` found the chunk complete, or `write` wrote it."""
-    return chunk in self._done
-
-  def first_open(self) -> int:
-    """Returns the first chunk that is not done."""
-    return next(i for i in range(len(self._done) + 1) if i not in self._done)
-
-  def is_finished(self) -> bool:
-    """Returns whether the task is done.
+  def finished(self) -> str:
+    """Returns a message if the task is done; '' means that chunks are left to decode.
 
     Raises:
       ValueError: if the result differs from the marker, or has other settings.
     """
     if not self.marker.exists():
-      return False
+      return ""
     recorded = _recorded(self.marker)
     if "bytes" in recorded:
       _check_size(self.result, self.marker, recorded)
       # A run that was killed after writing the marker may have left chunks.
       if jax.process_index() == 0 and self.directory.exists():
         self.remove()
-    if changes := "settings" in recorded and self._changes(recorded["settings"]):
+    note = f"{self.marker} exists: the run is finished. Remove the file to run again."
+    if "settings" not in recorded:
+      return f"{note} The settings of the earlier run are unknown."
+    if changes := self._changes(recorded["settings"]):
       raise ValueError(
         f"INFER_OUTPUT_DIR={self.output_dir} holds a finished run with other settings: "
         f"{changes}. Choose another directory, or remove {self.marker} and the marked "
         "file to run again."
       )
-    return True
-
-  def has_settings(self) -> bool:
-    """Returns whether the finished task's marker records the settings."""
-    return "settings" in _recorded(self.marker)
+    return note
 
   def find_done(self) -> None:
-    """Finds the chunks that are done.
+    """Finds the complete chunks.
 
     Raises:
       ValueError: if a chunk is truncated, or has other settings.
     """
-    self._done = {}
+    self.done = {}
     for path in _numbered(self.directory, f"{self._fname}-chunk", ".COMPLETED"):
       marker = path.with_name(f"{path.name}.COMPLETED")
       recorded = _recorded(marker) if path.exists() else {}
@@ -280,7 +266,7 @@ class ChunkFiles:
           f"{changes}. Delete the directory to start over, or set the old values to "
           "resume."
         )
-      self._done[int(path.name.rpartition("-chunk")[2])] = recorded["examples"]
+      self.done[int(path.name.rpartition("-chunk")[2])] = recorded["examples"]
 
   def write(
     self, chunk: int, examples: int, write_fn: Callable[..., None], *args
@@ -297,7 +283,7 @@ class ChunkFiles:
         write_fn(str(partial), *args)
       marker = path.with_name(f"{path.name}.COMPLETED")
       self._mark(marker, {"bytes": path.stat().length, "examples": examples})
-    self._done[chunk] = examples
+    self.done[chunk] = examples
 
   def kept(self, total: int | None) -> str:
     """Returns a sentence on the chunks that are done, and on how to go on.
@@ -305,9 +291,9 @@ class ChunkFiles:
     Args:
       total: number of examples of this run; None if unknown.
     """
-    if not self._done:
+    if not self.done:
       return "No results are kept. Run the same command to start again."
-    count = sum(self._done.values())
+    count = sum(self.done.values())
     of_total = "" if total is None else f" of {total}"
     return (
       f"The results of {count}{of_total} examples are kept in {self.directory}. Run "
@@ -326,7 +312,7 @@ class ChunkFiles:
         example, or the file system refuses a write.
     """
     self.find_done()
-    chunks = set(self._done)
+    chunks = set(self.done)
     expected = set(range(count))
     if chunks != expected:
       raise ValueError(
@@ -341,7 +327,7 @@ class ChunkFiles:
         self._mark(self.marker, {})
         return
       merge_fn(str(self.output_dir), self._fname, str(self.directory))
-      self._check_lines(sum(self._done.values()))
+      self._check_lines(sum(self.done.values()))
       size = {"bytes": self.result.stat().length} if self.result.exists() else {}
       self._mark(self.marker, size)
     # The removal comes after the marker, so that a run killed in between has results.
@@ -377,7 +363,7 @@ class ChunkFiles:
     return "; ".join(f"{n} was {before.get(n)}, is {now.get(n)}" for n in names)
 
   def _writing(self, what: str) -> contextlib.AbstractContextManager:
-    count = len(self._done)
+    count = len(self.done)
     kept = ("", "The earlier chunk is kept", f"The {count} earlier chunks are kept")
     return writing(what, self.output_dir, kept[min(count, 2)])
 
@@ -393,9 +379,8 @@ class ChunkFiles:
 def configuration() -> dict[str, str]:
   """Returns gin's bindings by name, except for the output directory."""
   lines = gin.config_str(max_line_length=10**5).splitlines()  # One binding per line.
-  pairs = (line.split(" = ", maxsplit=1) for line in lines if not line.startswith("#"))
-  bindings = dict(pair for pair in pairs if len(pair) == 2)
-  return {name: text for name, text in bindings.items() if not name.endswith(_FREE)}
+  bindings = (x.split(" = ", 1) for x in lines if " = " in x and not x.startswith("#"))
+  return {name: text for name, text in bindings if not name.endswith(_FREE)}
 
 
 def _recorded(marker: epath.Path) -> dict[str, Any]:
@@ -526,6 +511,7 @@ def write_inferences_to_file(
     # Imports seqio only for a value that json does not know.
     return seqio.TensorAndNumpyEncoder().default(value)
 
+  encoder = {"cls": json_encoder_cls} if json_encoder_cls else {"default": encoded}
   predictions, aux = inferences
   texts = []
   if mode != "score" and isinstance(task_ds, Rows):
@@ -546,11 +532,7 @@ def write_inferences_to_file(
       if mode == "predict_with_aux" or (mode == "score" and aux):
         row = jax.tree.map(lambda column, i=i: column[i], aux, is_leaf=is_column)
         record["aux"] = jax.tree.map(plain, row)
-      if json_encoder_cls is not None:
-        text = json.dumps(record, cls=json_encoder_cls)
-      else:
-        text = json.dumps(record, default=encoded)
-      file.write(text + "\n")
+      file.write(json.dumps(record, **encoder) + "\n")
 
 
 def _decode(vocabulary, predictions):

@@ -30,8 +30,7 @@ def keep_programs() -> None:
     return
   jax.config.update("jax_compilation_cache_dir", str(cache_dir))
   jax.config.update("jax_compilation_cache_max_size", _LARGEST)
-  name = "jax_persistent_cache_min_compile_time_secs"
-  jax.config.update(name, _WORTH_KEEPING)
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_KEEPING)
 
 
 def folder() -> pathlib.Path:

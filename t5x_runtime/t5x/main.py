@@ -4,15 +4,14 @@ import argparse
 import os
 import sys
 
-MODES = ("infer", "eval")
-
 
 def main() -> None:
   """Replaces this process by the command of --run_mode, with the other flags."""
   parser = argparse.ArgumentParser(
     prog="python -m t5x.main", add_help=False, allow_abbrev=False, description=__doc__
   )
-  parser.add_argument("-run_mode", "--run_mode", choices=MODES, required=True)
+  add = parser.add_argument
+  add("-run_mode", "--run_mode", choices=("infer", "eval"), required=True)
   args, other_args = parser.parse_known_args()
   command = [sys.executable, "-m", f"t5x.{args.run_mode}", *other_args]
   os.execv(command[0], command)

@@ -111,19 +111,11 @@ class BaseTransformerModel(abc.ABC):
     feature_converter_cls: Callable[..., seqio.FeatureConverter] | None = None,
   ):
     self.module = module
-    self._input_vocabulary = input_vocabulary
-    self._output_vocabulary = output_vocabulary
+    self.input_vocabulary = input_vocabulary
+    self.output_vocabulary = output_vocabulary
     self.decode_fn = decode_fn
     if feature_converter_cls is not None:
       self.FEATURE_CONVERTER_CLS = feature_converter_cls
-
-  @property
-  def input_vocabulary(self) -> seqio.Vocabulary:
-    return self._input_vocabulary
-
-  @property
-  def output_vocabulary(self) -> seqio.Vocabulary:
-    return self._output_vocabulary
 
   def get_initial_variables(
     self,
@@ -216,10 +208,8 @@ class BaseTransformerModel(abc.ABC):
     """
     weights = batch["decoder_loss_weights"]
     targets = batch["decoder_target_tokens"]
-    if return_intermediates:
-      logits, modified = self._compute_logits(params, batch, mutable=["intermediates"])
-    else:
-      logits = self._compute_logits(params, batch)
+    mutable = ["intermediates"] if return_intermediates else []
+    logits, modified = self._compute_logits(params, batch, mutable=mutable)
     distribution = jax.nn.log_softmax(logits.astype(jnp.float32))
     token_scores = jnp.take_along_axis(distribution, targets[..., None], axis=-1)
     token_scores = token_scores[..., 0] * weights
@@ -304,29 +294,6 @@ class EncoderDecoderModel(BaseTransformerModel):
       method=self.module.decode,
     )
 
-  def _compute_kv_cache(
-    self,
-    params: PyTree,
-    encoded_inputs: jax.Array,
-    encoder_input_tokens: jax.Array,
-    decoder_input_tokens: jax.Array,
-  ) -> PyTree:
-    """Returns an empty decoder cache for these shapes."""
-    # The module's first call with a mutable cache only creates the cache.
-    ones = jnp.ones_like(decoder_input_tokens)
-    _, variables = self.module.apply(
-      {"params": params},
-      encoded_inputs,
-      encoder_input_tokens,
-      ones,
-      ones,
-      decode=True,
-      enable_dropout=False,
-      mutable=["cache"],
-      method=self.module.decode,
-    )
-    return variables["cache"]
-
   def predict_batch_with_aux(
     self,
     params: PyTree,
@@ -361,13 +328,19 @@ class EncoderDecoderModel(BaseTransformerModel):
       return_all_decodes = defaults.return_all_decodes
     encoder_tokens = batch["encoder_input_tokens"]
     decoder_tokens = batch["decoder_input_tokens"]
-    encoded = self.module.apply(
-      {"params": params},
+    run = functools.partial(self.module.apply, {"params": params}, enable_dropout=False)
+    encoded = run(encoder_tokens, method=self.module.encode)
+    # The module's first call with a mutable cache only creates the cache.
+    ones = jnp.ones_like(decoder_tokens)
+    _, variables = run(
+      encoded,
       encoder_tokens,
-      enable_dropout=False,
-      method=self.module.encode,
+      ones,
+      ones,
+      decode=True,
+      mutable=["cache"],
+      method=self.module.decode,
     )
-    cache = self._compute_kv_cache(params, encoded, encoder_tokens, decoder_tokens)
     # The decode function repeats only the cache for the hypotheses of a row.
     expand = functools.partial(decoding.flat_batch_beam_expand, beam_size=num_decodes)
     tokens_to_logits = functools.partial(
@@ -386,7 +359,7 @@ class EncoderDecoderModel(BaseTransformerModel):
       rng,
       decoder_params,
       inputs=prompts,
-      cache=cache,
+      cache=variables["cache"],
       tokens_to_logits=tokens_to_logits,
       num_decodes=num_decodes,
     )
@@ -421,19 +394,8 @@ class DecoderOnlyModel(BaseTransformerModel):
     self._inputs_bidirectional_attention = inputs_bidirectional_attention
 
   def _optional_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-    mask = self._bidirectional(batch.get(_PROMPT_MASK))
+    mask = _prompt_mask(batch) if self._inputs_bidirectional_attention else None
     return {**super()._optional_inputs(batch), _PROMPT_MASK: mask}
-
-  def _bidirectional(self, prompt_mask: jax.Array | None) -> jax.Array | None:
-    """Returns the mask of bidirectional attention; None for a causal prompt."""
-    if not self._inputs_bidirectional_attention:
-      return None
-    if prompt_mask is None:
-      raise ValueError(
-        f"inputs_bidirectional_attention=True needs the feature {_PROMPT_MASK!r}, but "
-        "the batch lacks the feature. Give task_feature_lengths 'inputs' and 'targets'."
-      )
-    return prompt_mask
 
   def _compute_logits_from_slice(
     self,
@@ -454,6 +416,7 @@ class DecoderOnlyModel(BaseTransformerModel):
     from the resulting logits.
     """
     lengths = jnp.sum(inputs[:, 1:] != 0, axis=1)
+    mask = prompt_mask if self._inputs_bidirectional_attention else None
     run = functools.partial(self.module.apply, enable_dropout=False, mutable=["cache"])
     # The module's first call with a mutable cache only creates the cache.
     ones = jnp.ones_like(inputs)
@@ -463,7 +426,7 @@ class DecoderOnlyModel(BaseTransformerModel):
       inputs,
       # With the mask as targets, attention includes the start token, which has id 0.
       prompt_mask,
-      decoder_causal_attention=self._bidirectional(prompt_mask),
+      decoder_causal_attention=mask,
       prefill=True,
       prefill_lengths=lengths,
     )
@@ -498,13 +461,9 @@ class DecoderOnlyModel(BaseTransformerModel):
     Raises:
       ValueError: if the batch marks no prompts.
     """
-    if _PROMPT_MASK not in batch:
-      raise ValueError(
-        f"Expected the feature {_PROMPT_MASK!r}, the mask of the prompts, got "
-        f"{sorted(batch)}. Give task_feature_lengths 'inputs' and 'targets'."
-      )
-    inputs = batch["decoder_input_tokens"] * batch[_PROMPT_MASK]
-    cache, lengths = self._compute_kv_cache(params, inputs, batch[_PROMPT_MASK])
+    mask = _prompt_mask(batch)
+    inputs = batch["decoder_input_tokens"] * mask
+    cache, lengths = self._compute_kv_cache(params, inputs, mask)
     decodes, scores = self._decode(
       rng,
       decoder_params,
@@ -519,6 +478,16 @@ class DecoderOnlyModel(BaseTransformerModel):
       initial_index=lengths,
     )
     return best_of(remove_prefix(decodes, lengths), scores, return_all_decodes)
+
+
+def _prompt_mask(batch: Batch) -> jax.Array:
+  """Returns the mask of the start token and the prompts, or raises a ValueError."""
+  if _PROMPT_MASK not in batch:
+    raise ValueError(
+      f"Expected the feature {_PROMPT_MASK!r}, the mask of the prompts, got "
+      f"{sorted(batch)}. Give task_feature_lengths 'inputs' and 'targets'."
+    )
+  return batch[_PROMPT_MASK]
 
 
 def remove_prefix(sequences: jax.Array, lengths: jax.Array) -> jax.Array:

@@ -1,6 +1,5 @@
 """Checkpoints in Orbax's format: <directory>/checkpoint_<step>/state/..."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 from etils import epath, epy
 from flax import traverse_util
 
-from t5x.checkpoint_arrays import ITEM_BYTES, first_line, groups
+from t5x.checkpoint_arrays import first_line, groups
 
 with epy.lazy_imports():
   import orbax.checkpoint as ocp
@@ -83,10 +82,9 @@ def read_arrays(
     )
     for name in entries
   }
-  sizes = {name: ITEM_BYTES * math.prod(x.shape) for name, x in entries.items()}
   values = {}
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-    for group in groups(sizes):
+    for group in groups({name: x.shape for name, x in entries.items()}):
       group_args = {name: args[name] for name in group}
       try:
         values |= _read_group(checkpointer, directory, group_args)

@@ -47,13 +47,9 @@ class PlainTask:
   name: str
   output_features: Mapping[str, PlainFeature]  # Of "inputs" and "targets".
   splits: tuple[str, ...]
-  count: Callable[[str], int]  # Maps a split to the number of examples.
+  num_input_examples: Callable[[str], int]  # Of a split.
   # Maps a split to (inputs, targets) texts of each example, in order.
   read: Callable[[str], Iterator[tuple[str, str]]]
-
-  def num_input_examples(self, split: str) -> int:
-    """Returns the number of examples of a split."""
-    return self.count(split)
 
   def example(
     self, texts: tuple[str, str], lengths: Mapping[str, int]

@@ -168,7 +168,7 @@ class TrainStateInitializer:
   """Computes the shapes of a model's state, and initialises a random state.
 
   Args:
-    optimizer_def: must be None.
+    optimizer_def: unused, because inference has no optimizer.
     init_fn: the model's get_initial_variables.
     input_shapes: shapes of a batch's features.
     partitioner: maps logical axes to the mesh.
@@ -177,17 +177,13 @@ class TrainStateInitializer:
 
   def __init__(
     self,
-    optimizer_def: None,
+    optimizer_def: Any,
     init_fn: Callable[..., Mapping[str, Any]],
     input_shapes: Mapping[str, Sequence[int]],
     partitioner,
     input_types: Mapping[str, Any] | None = None,
   ):
-    if optimizer_def is not None:
-      raise ValueError(
-        "optimizer_def must be None: t5x_runtime only runs inference. Leave "
-        "optimizer_def out."
-      )
+    del optimizer_def
 
     def initialise(rng):
       variables = init_fn(rng=rng, input_shapes=input_shapes, input_types=input_types)
@@ -291,9 +287,24 @@ def get_infer_fn(
     with auxiliary values, if any, as a second element. The function calls `report` for
     each finished batch, with the number of examples and the auxiliary values.
   """
+  takes_rng = "rng" in inspect.signature(infer_step).parameters
+
+  def step(params, batch, rng, numbers, state):
+    """Returns numbers, the step's result, and the new state."""
+    # The program returns the numbers too, because devices may return rows in another
+    # order.
+    settings = {"rng": rng} if takes_rng else {}
+    if state is None:
+      return numbers, infer_step(params, batch, **settings), None
+    settings["decoder_params"] = {DECODE_STATE: state}
+    predictions, aux = infer_step(params, batch, **settings)
+    aux = dict(aux)
+    state = aux.pop(DECODE_STATE)
+    return numbers, (predictions, aux), state
+
   spec = partitioner.data_partition_spec
   run = partitioner.partition(
-    _step(infer_step),
+    step,
     in_axis_resources=(train_state_axes.params, spec, None, spec, spec),
     out_axis_resources=(None, None, spec),
   )
@@ -332,26 +343,6 @@ def get_infer_fn(
   return infer_fn
 
 
-def _step(infer_step):
-  """Returns the function to compile: `infer_step` with numbers and state of a batch."""
-  takes_rng = "rng" in inspect.signature(infer_step).parameters
-
-  def step(params, batch, rng, numbers, state):
-    """Returns numbers, the step's result, and the new state."""
-    # The program returns the numbers too, because devices may return rows in another
-    # order.
-    settings = {"rng": rng} if takes_rng else {}
-    if state is None:
-      return numbers, infer_step(params, batch, **settings), None
-    settings["decoder_params"] = {DECODE_STATE: state}
-    predictions, aux = infer_step(params, batch, **settings)
-    aux = dict(aux)
-    state = aux.pop(DECODE_STATE)
-    return numbers, (predictions, aux), state
-
-  return step
-
-
 def _batches(ds, layout):
   """Yields this process's rows of each batch.
 
@@ -370,13 +361,11 @@ def plain(value):
   """Converts a value for json: arrays become lists, and bytes become text."""
   if isinstance(value, bytes):
     return value.decode("utf-8")
-  if isinstance(value, np.ndarray | jax.Array):
+  if isinstance(value, np.ndarray | np.generic | jax.Array):
     value = np.asarray(value)
     # json can't write ml_dtypes' scalars (bfloat16).
     value = value.astype(np.float32) if value.dtype == jax.numpy.bfloat16 else value
     return value.tolist()
-  if isinstance(value, np.generic):
-    return value.item()
   return value
 
 
@@ -392,23 +381,23 @@ def log_model_info(log_file: str | None, full_train_state, partitioner) -> None:
       partitioner.get_mesh_axes(full_train_state),
     )
   )
-  lines = {}
-  for name, array in arrays.items():
+
+  def line(name):
+    array = arrays[name]
     sizes = [str(size) for size in array.shape]
     axes = logical_axes.get(name)
     if axes and len(axes) == array.ndim:
       sizes = [f"{axis}={size}" for axis, size in zip(axes, sizes, strict=True)]
     spec = mesh_axes.get(name)
     spec = None if spec is None else tuple(spec)
-    line = f"Variable {name.split('/', 1)[1]:80} size {array.size:<12} "
-    line += f"shape ({', '.join(sizes)})"
-    lines[name] = f"{line:155}partition spec {spec}"
+    text = f"Variable {name.split('/', 1)[1]:80} size {array.size:<12} "
+    text += f"shape ({', '.join(sizes)})"
+    return f"{text:155}partition spec {spec}"
+
   params = sorted(name for name in arrays if name.startswith("target/"))
-  others = sorted(set(arrays) - set(params))
-  total = sum(arrays[name].size for name in params)
-  summary = [f"Total number of parameters: {total}", ""]
-  parts = [*(lines[x] for x in params), *summary, *(lines[x] for x in others)]
-  text = "\n".join(parts)
+  others = sorted(arrays.keys() - params)
+  total = f"Total number of parameters: {sum(arrays[name].size for name in params)}"
+  text = "\n".join([*map(line, params), total, "", *map(line, others)])
   if log_file is not None:
     epath.Path(log_file).write_text(text + "\n")
   logging.info("%s", text)

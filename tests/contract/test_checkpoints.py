@@ -280,7 +280,8 @@ MIB = 2**20
 
 @runtime_only
 def test_groups_are_full_largest_first_and_at_least_a_64th():
-  sizes = {"a": 1 * MIB, "b": 40 * MIB, "c": 20 * MIB, "d": 11 * MIB, "e": 12 * MIB}
-  assert checkpoint_arrays.groups(sizes) == [["b"], ["c", "e"], ["d", "a"]]
-  many = {str(i): 64 * MIB for i in range(128)}  # 8 GiB in total: 128 MiB at once.
+  sizes = {"a": 1, "b": 40, "c": 20, "d": 11, "e": 12}
+  few = {name: (size, MIB // 4) for name, size in sizes.items()}  # In float32.
+  assert checkpoint_arrays.groups(few) == [["b"], ["c", "e"], ["d", "a"]]
+  many = {str(i): (16, MIB) for i in range(128)}  # 8 GiB in total: 128 MiB at once.
   assert {len(group) for group in checkpoint_arrays.groups(many)} == {2}

@@ -9,7 +9,7 @@ import pytest
 import seqio
 import t5x
 import tensorflow as tf
-from t5x import gin_utils, partitioning, train_state, utils
+from t5x import gin_utils, models, partitioning, train_state, utils
 
 from tests.contract import conftest
 from tests.contract.conftest import VOCABULARY, dataset_config, tiny_model
@@ -66,7 +66,8 @@ def test_vocabularies_are_compared():
   assert utils.get_vocabulary(config) == (VOCABULARY, VOCABULARY)
   model = tiny_model()
   utils.verify_matching_vocabs(config, model)
-  model._output_vocabulary = seqio.PassThroughVocabulary(size=10)
+  other = seqio.PassThroughVocabulary(size=10)
+  model = models.EncoderDecoderModel(model.module, VOCABULARY, other, None)
   with pytest.raises(ValueError, match="vocab"):
     utils.verify_matching_vocabs(config, model)
   assert utils.round_vocab_size_to_multiple(VOCABULARY) == 384

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import specdec_t5x
 from specdec_t5x.contrib.online.learner import (
   Learner,
   Online,
@@ -179,31 +180,19 @@ def test_served_parameters_keep_their_dtype_and_are_a_copy():
   assert_same(jax.device_get(served), before)
 
 
-# ---- Saved and resumed. ----
+# ---- Saved. ----
 
 
-def test_a_learner_resumes_bit_for_bit(tmp_path):
-  undisturbed, resumed = (learner() for _ in range(2))
-  undisturbed.learn(requests(4))
-  undisturbed.save(str(tmp_path))
-  assert resumed.restore(str(tmp_path))
-  assert resumed.steps == 2
-  for draft in (undisturbed, resumed):
-    draft.learn(requests(4, seed=1))
-  assert_same(undisturbed.state, resumed.state)
-
-
-def test_a_directory_holds_the_runs_of_a_single_draft(tmp_path):
+def test_a_saved_draft_loads_and_replaces_a_killed_save(tmp_path):
   draft = learner()
+  for name in ("partial/checkpoint_1", "checkpoint_1"):
+    (tmp_path / name).mkdir(parents=True)
+    (tmp_path / name / "left").write_text("")
   draft.learn(requests(2))
-  draft.save(str(tmp_path))
-  assert not learner().restore(str(tmp_path / "none"))
-  other = learner()
-  other.learn(requests(2))
-  with pytest.raises(ValueError, match=r"Another job .* step 0, got step 1"):
-    other.save(str(tmp_path))
-  with pytest.raises(ValueError, match="holds a run with other settings"):
-    learner(seed=3).restore(str(tmp_path))
+  path = draft.save(str(tmp_path))
+  assert [str(path)] == [str(each) for each in tmp_path.iterdir()]
+  assert not (path / "left").exists()
+  assert_same(specdec_t5x.load_model(str(path)).params.unfreeze(), draft.params)
 
 
 def test_drafts_that_cannot_learn_are_refused():

@@ -9,7 +9,6 @@ Shapes: R requests, E input length, T output length, K kept tokens, V vocabulary
 """
 
 import dataclasses
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,7 +27,6 @@ from specdec_t5x.t5x_bridge import learned
 from specdec_t5x.t5x_bridge.restore import T5XParameters
 from specdec_t5x.training import losses
 from specdec_t5x.training import state as state_lib
-from specdec_t5x.training.checkpoints import START, Checkpoints, claim
 from specdec_t5x.training.objectives import Batch, Judged, Objective, Params, forward
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 
@@ -51,14 +49,13 @@ class Requests:
     Zero rows without weight fill up the last batch.
     """
     kept = self.rejections
-    arrays = [self.inputs, self.tokens, kept.tokens, kept.probs]
-    arrays = [np.asarray(array) for array in arrays]
+    padded = []
+    for array in map(np.asarray, (self.inputs, self.tokens, kept.tokens, kept.probs)):
+      widths = [(0, -len(array) % size), *[(0, 0)] * (array.ndim - 1)]
+      padded.append(np.pad(array, widths))
     for first in range(0, len(self.inputs), size):
-      rows = [np.zeros((size, *array.shape[1:]), array.dtype) for array in arrays]
-      for row, array in zip(rows, arrays, strict=True):
-        part = array[first : first + size]
-        row[: len(part)] = part
-      inputs, tokens, kept_tokens, kept_probs = rows
+      rows = slice(first, first + size)
+      inputs, tokens, kept_tokens, kept_probs = (array[rows] for array in padded)
       yield {
         "encoder_input_tokens": inputs,
         # Shifted by the start token, as in T5X: the distribution at a place predicts
@@ -147,25 +144,12 @@ class Learner:
     check_learns(network)
     self.network = network
     self.online = online
-    # The chunks of T5X that the draft has learned from, for the record.
-    self.learned_from: tuple[learned.Chunk, ...] = ()
     self._like = unfreeze(params)
     state = state_lib.initial_state(self._like, online.optimizer)
     # One device is enough for training: the draft is small, and steps are rare.
     self.state = jax.device_put(state, jax.local_devices()[0])
     objective = RejectionDistillation(online.loss)
     self.step_fn = state_lib.make_train_step(network, objective, 0)
-    self._saved = 0  # The last saved or restored step.
-    checksum = 0
-    for leaf in jax.tree.leaves(state.params):
-      contents = np.ascontiguousarray(np.asarray(leaf, np.float32))
-      checksum = zlib.crc32(contents, checksum)
-    # These settings and the requests determine the draft after each step.
-    self._origin = {
-      "network": dataclasses.asdict(network.config),
-      "online": dataclasses.asdict(online),
-      "checksum_of_the_first_parameters": checksum,
-    }
 
   @property
   def steps(self) -> int:
@@ -196,96 +180,29 @@ class Learner:
       step_losses.append(state_lib.finite(numbers, self.steps)["loss"])
     return step_losses
 
-  def save(self, directory: str) -> None:
-    """Writes the draft as a T5X checkpoint, and the optimizer's state.
+  def save(
+    self, directory: epath.PathLike, learned_from: Sequence[learned.Chunk] = ()
+  ) -> epath.Path:
+    """Writes the draft as a T5X checkpoint, and returns the checkpoint's path.
+
+    A kill leaves the whole checkpoint or none. The checkpoint drafts like any other. To
+    sample with the checkpoint, set another seed: with an equal seed, the draft would
+    know the random numbers of the samples.
 
     Args:
-      directory: folder for checkpoint_<step> and optimizer_<step>; the last two steps
-        are kept.
-
-    Raises:
-      ValueError: if the folder holds another draft, another job has saved a draft in
-        the folder, or the folder is not writable.
+      directory: folder for checkpoint_<step>, which replaces the step's checkpoint.
+      learned_from: the chunks of T5X that the draft has learned from, for the record.
     """
-    claim(directory, self._origin)
-    checkpoints = Saved(directory, self.network, self.learned_from).checkpoints
-    last = max(checkpoints.steps(), default=0)
-    if last != self._saved:
-      raise ValueError(
-        f"Another job has saved a draft in {directory}: expected step {self._saved}, "
-        f"got step {last}. Give every job a separate directory (ONLINE_DIR), or run "
-        "the command again to continue from the saved draft (`Learner.restore`)."
-      )
-    checkpoints.save(self.state, START)
-    self._saved = self.steps
-
-  def restore(self, directory: str) -> bool:
-    """Restores the last saved step, and returns whether there was a saved step.
-
-    Args:
-      directory: as for `save`.
-
-    Raises:
-      ValueError: if the folder holds another draft, or is damaged.
-    """
-    saved = Saved(directory, self.network)
-    if not saved.checkpoints.steps():
-      return False
-    claim(directory, self._origin)
-    self.state, _ = saved.checkpoints.restore(self.state)
-    self.learned_from = saved.learned_from(self.steps)
-    self._saved = self.steps
-    return True
-
-
-@dataclasses.dataclass(frozen=True)
-class Saved:
-  """A learning draft's saved parameters, with the record of learned chunks."""
-
-  directory: str  # As for `Learner.save`.
-  network: Network  # The draft.
-  chunks: Sequence[learned.Chunk] = ()  # The chunks behind the next saved parameters.
-
-  @property
-  def checkpoints(self) -> Checkpoints:
-    """The last two checkpoints.
-
-    A run that is killed while writing a checkpoint, or before T5X marks the chunk as
-    complete, resumes from the earlier checkpoint.
-    """
-    return Checkpoints(self.directory, self, keep=2)
-
-  def save(self, step: int, params: Params) -> None:
-    """Writes parameters and record; a kill leaves both, or no checkpoint."""
-    partial = epath.Path(self.directory) / "partial"
-    if partial.exists():  # The folder is from a killed run.
-      partial.rmtree()
-    T5XParameters(self.network, str(partial)).save(step, params)
-    checkpoint = partial / f"checkpoint_{step}"
-    learned.write(checkpoint, self.chunks)
-    checkpoint.rename(partial.with_name(checkpoint.name))
+    partial = epath.Path(directory) / "partial"
+    final = partial.with_name(f"checkpoint_{self.steps}")
+    for path in (partial, final):
+      if path.exists():  # From an earlier run.
+        path.rmtree()
+    T5XParameters(self.network, str(partial)).save(self.steps, self.state.params)
+    learned.write(partial / final.name, learned_from)
+    (partial / final.name).rename(final)
     partial.rmtree()
-
-  def restore(self, step: int) -> Params:
-    """Returns the parameters of a saved step."""
-    return T5XParameters(self.network, self.directory).restore(step)
-
-  def learned_from(self, step: int) -> tuple[learned.Chunk, ...]:
-    """Returns the chunks that a checkpoint has learned from.
-
-    Raises:
-      ValueError: if the checkpoint has no record, or the record is damaged.
-    """
-    checkpoint = epath.Path(self.directory) / f"checkpoint_{step}"
-    chunks = learned.read(checkpoint)
-    if chunks is None:
-      raise ValueError(
-        f"{checkpoint} has no record of the learned samples ({learned.RECORD}), so "
-        "learning can't continue. Set another ONLINE_DIR. To start from the "
-        "checkpoint's draft, set DRAFT_CHECKPOINT_PATH to the checkpoint and SEED to a "
-        "value that the draft has not learned from."
-      )
-    return chunks
+    return final
 
 
 def check_learns(network: Any) -> None:

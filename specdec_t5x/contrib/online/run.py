@@ -7,9 +7,7 @@ upstream T5X and under `t5x_runtime`.
 """
 
 import dataclasses
-import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.core
@@ -19,8 +17,7 @@ from etils import epath
 from jaxtyping import Int
 
 from specdec_t5x import console
-from specdec_t5x.contrib.online import learner as online_lib
-from specdec_t5x.contrib.online.learner import Learner, Online, Requests
+from specdec_t5x.contrib.online.learner import Learner, Online, Requests, check_learns
 from specdec_t5x.contrib.online.rejections import (
   LEARNED_FROM,
   KeepRejections,
@@ -51,171 +48,115 @@ class Served:
 
 
 class Course:
-  """Online learning of a run's draft, chunk by chunk, with the draft's checkpoints.
+  """Online learning of a run's draft, chunk by chunk, with the draft's checkpoint.
+
+  A learned draft is saved after every chunk, as checkpoint_<step> in the folder 'draft'
+  of `output_dir`. With several shards, the folder's name gets a suffix, as in
+  'draft-00000-of-00002'. If a run was killed, learning starts anew from the restored
+  draft, which knows the random numbers of no sample. The finished chunks stay.
 
   Args:
     model: the run's model, a model of this project.
     output_dir: the run's directory.
+    draft_path: path of the checkpoint that the draft starts from.
     online: the settings of online learning.
-    directory: folder of the draft's checkpoints; None means the folder 'draft' of
-      `output_dir`. With several shards, the folder's name gets a suffix, as in
-      'draft-00000-of-00002'. Learning resumes from the folder's last checkpoint.
-
-  Raises:
-    ValueError: if the decoder has no draft that can learn, or keeps no distributions,
-      or there are several processes.
   """
 
   def __init__(
-    self,
-    model: Decodes,
-    output_dir: str,
-    online: Online,
-    directory: str | None = None,
+    self, model: Decodes, output_dir: str, draft_path: str | None, online: Online
   ):
-    decoder = model.decoder
-    if decoder.observer != KeepRejections(online.kept):
-      raise ValueError(
-        f"DECODER must have an `observer` of KEPT={online.kept} tokens, got "
-        f"{decoder.observer}. Add configs/contrib/online.gin to a run of "
-        "configs/spec_*.gin."
-      )
-    self._network = decoder.networks.get(_DRAFT)
-    with macro_names():
-      online_lib.check_learns(self._network)
-    if jax.process_count() > 1:
-      raise ValueError(
-        f"Online learning runs in one process, got {jax.process_count()}: a second "
-        "process would serve with another draft. Start the command on one host."
-      )
     self.model = model
+    self._draft_path = draft_path
     self._online = online
-    self._output = epath.Path(output_dir)
-    place = epath.Path(directory or self._output / _DRAFT)
     shard = examples.shard_of_command()
-    if shard.num_shards > 1:
-      suffix = f"{shard.index:05}-of-{shard.num_shards:05}"
-      place = place.with_name(f"{place.name}-{suffix}")
-    self._directory = str(place)
-    self._saved = online_lib.Saved(self._directory, self._network)
-    # A relative path stays valid if both directories are moved together.
-    self._results = os.path.relpath(output_dir, self._directory)
+    suffix = f"-{shard.index:05}-of-{shard.num_shards:05}"
+    name = _DRAFT + suffix if shard.num_shards > 1 else _DRAFT
+    self._directory = epath.Path(output_dir) / name
+    self._network = model.decoder.networks.get(_DRAFT)
     self._learner: Learner | None = None
+    self._learned_from: tuple[learned.Chunk, ...] = ()
 
   def check(self, provider: Any) -> None:
-    """Checks, before any work, that the draft has not learned from the run's samples.
-
-    Chunks among the run's results may be learned: T5X does not decode these again.
+    """Checks the decoder, the processes and the tasks before any work.
 
     Args:
       provider: the run's task or mixture.
 
     Raises:
-      ValueError: if the draft has learned from samples that the run would draw again.
+      ValueError: if the decoder has no draft that can learn, or keeps no distributions,
+        there are several processes, or two tasks would share random numbers.
     """
+    observer = self.model.decoder.observer
+    if observer != KeepRejections(self._online.kept):
+      raise ValueError(
+        f"DECODER must have an `observer` of KEPT={self._online.kept} tokens, got "
+        f"{observer}. Add configs/contrib/online.gin to a run of configs/spec_*.gin."
+      )
+    with macro_names():
+      check_learns(self._network)
+    if jax.process_count() > 1:
+      raise ValueError(
+        f"Online learning runs in one process, got {jax.process_count()}: a second "
+        "process would serve with another draft. Start the command on one host."
+      )
     names = examples.drawn_names(provider)
     if not self.model.sampling.greedy and len(set(names)) < len(names):
       raise ValueError(
-        f"Upstream T5X draws the {len(names)} tasks of {provider.name} with "
-        "equal random numbers, and a draft must not serve a task after learning from "
-        "another task. Run the tasks one by one, with a different SEED for every task."
+        f"Upstream T5X draws the {len(names)} tasks of {provider.name} with equal "
+        "random numbers, and a draft must not serve a task after learning from another "
+        "task. Run the tasks one by one, with a different SEED for every task."
       )
-    steps = self._saved.checkpoints.steps()
-    if steps and not self._counts(steps[-1]):
-      steps.pop()
-    chunks = self._saved.learned_from(steps[-1]) if steps else ()
-    for chunk in learned.repeated(chunks, self.model, provider):
-      if not self._is_written(chunk):
-        raise ValueError(
-          f"The draft in {self._directory} has learned from {chunk.name}, drawn with "
-          f"SEED={chunk.seed}. A run with equal random numbers would not have the "
-          "target's distribution. Set another SEED, or another ONLINE_DIR; or restore "
-          f"the matching results in {self._output}."
-        )
 
-  def begun(self, params: Any, learned_from: Sequence[learned.Chunk]) -> Learner:
-    """Returns the draft at the start of the run, or resumes from the last checkpoint.
+  def begin(self, restored: Any) -> Served:
+    """Returns the restored train state with the draft at the start of the run."""
+    if earlier := sorted(path.name for path in self._directory.glob("checkpoint_*")):
+      console.say(
+        f"Learning starts anew from DRAFT_CHECKPOINT_PATH. The next chunk's draft "
+        f"replaces {', '.join(earlier)} of an earlier run in {self._directory}. "
+        "Finished chunks are kept."
+      )
+    self._learned_from = learned.read(self._draft_path) or ()
+    self._learner = Learner(self._network, restored.params[_DRAFT], self._online)
+    return Served(restored, self._learner)
 
-    Args:
-      params: the draft's restored parameters.
-      learned_from: the chunks that the restored draft has learned from.
-    """
-    learner = Learner(self._network, params, self._online)
-    learner.learned_from = tuple(learned_from)
-    steps = self._saved.checkpoints.steps()
-    if steps and not self._counts(steps[-1]):
-      self._saved.checkpoints.drop_last()
-    if learner.restore(self._directory):
-      step = learner.steps
-      console.say(f"The draft continues from {self._directory}, step {step}.")
-    self._learner = learner
-    return learner
-
-  def learn(self, path: str, served: Requests, numbers: Int[np.ndarray, "R 2"]) -> None:
+  def learn(self, served: Requests, numbers: Int[np.ndarray, "R 2"]) -> None:
     """Learns from a chunk, and saves the draft.
 
     Args:
-      path: path of the chunk.
       served: the chunk's requests.
       numbers: the feature `examples.EXAMPLE` of each request.
     """
     task, first = numbers[0].tolist()
     last = numbers[-1, 1].item()
     step = numbers[1, 1].item() - first if len(numbers) > 1 else 1
-    # T5X may first write to .partial-<name>-<process>-chunk<number>.
-    partial = re.compile(r"\.partial-(.*-of-\d+)-\d+(-chunk\d+)")
-    chunk = learned.Chunk(
-      seed=None if self.model.sampling.greedy else self.model.seed,
-      task=task,
-      places=(first, last, step),
-      name=partial.sub(r"\1\2", os.path.basename(path)),
-      results=self._results,
-    )
+    seed = None if self.model.sampling.greedy else self.model.seed
     self._learner.learn(served)
-    self._learner.learned_from += (chunk,)
-    self._learner.save(self._directory)
-
-  def _counts(self, step: int) -> bool:
-    """Returns whether a saved step is valid: T5X has marked the last chunk as complete.
-
-    If this run was killed before T5X's marker, T5X decodes the chunk again, with the
-    draft before the step. Chunks of other runs always count.
-    """
-    chunks = self._saved.learned_from(step)
-    is_ours = chunks and chunks[-1].results == self._results
-    return not is_ours or self._is_written(chunks[-1])
-
-  def _is_written(self, chunk: learned.Chunk) -> bool:
-    """Returns whether T5X has marked a chunk, or the chunk's task, as complete here."""
-    task = chunk.name.rpartition("-chunk")[0]
-    markers = (f"{task}.COMPLETED", f"tmp-*/{chunk.name}.COMPLETED")
-    return any(any(self._output.glob(marker)) for marker in markers)
+    self._learned_from += (learned.Chunk(seed, task, (first, last, step)),)
+    earlier = set(self._directory.glob("checkpoint_*"))
+    saved = self._learner.save(self._directory, self._learned_from)
+    for checkpoint in earlier - {saved}:
+      checkpoint.rmtree()
 
 
 def check_run(
   dataset_cfg, model: Decodes, *, check_fn: Callable[..., None], course: Course
 ) -> None:
-  """Checks a run by `check_fn`, and the draft, as `infer.verify_matching_vocabs_fn`."""
-  check_fn(dataset_cfg, model)
+  """Checks `course`, and the run by `check_fn`; `infer.verify_matching_vocabs_fn`."""
   course.check(examples.provider_of(dataset_cfg.mixture_or_task_name))
+  check_fn(dataset_cfg, model)
 
 
 class CheckpointManager(restore.CheckpointManager):
-  """Restores each network's checkpoint, and the learned draft."""
+  """Restores each network's checkpoint for a run whose draft learns."""
 
-  def __init__(
-    self, *args: Any, paths: Mapping[str, str | None], course: Course, **kwargs: Any
-  ):
+  def __init__(self, *args: Any, course: Course, **kwargs: Any):
     """Creates the manager; `course` is the run's, the other arguments the parent's."""
-    super().__init__(*args, paths=paths, **kwargs)
+    super().__init__(*args, **kwargs)
     self._course = course
-    self._draft_path = paths[_DRAFT]
 
   def restore(self, *args: Any, **kwargs: Any) -> Served:
     """Returns the restored state with the learning draft."""
-    restored = super().restore(*args, **kwargs)
-    learned_from = learned.read(self._draft_path) or ()
-    return Served(restored, self._course.begun(restored.params[_DRAFT], learned_from))
+    return self._course.begin(super().restore(*args, **kwargs))
 
 
 def write_and_learn(
@@ -250,4 +191,4 @@ def write_and_learn(
   )
   rejections = Rejections(tokens, probs.astype(np.float32))
   served = Requests(inputs, np.asarray(predictions, np.int32), rejections)
-  course.learn(path, served, numbers)
+  course.learn(served, numbers)

@@ -86,18 +86,19 @@ def serve(
     run = api.compiled(decoder, sampling, max_length, end_ids)
     arguments.check_listed(requests, "requests")
 
-    def encoded(number, text):
-      text = arguments.text(text, f"requests[{number}]")
-      tokens = framed(opened, opened.encode(text))
-      if len(tokens) > input_length:
-        raise ValueError(
-          f"Request {number} must have at most input_length={input_length} tokens, EOS "
-          f"included, got {len(tokens)}. Raise input_length, or shorten the request."
-        )
-      return tokens
+    def encoded():
+      for number, text in enumerate(requests):
+        text = arguments.text(text, f"requests[{number}]")
+        tokens = framed(opened, opened.encode(text))
+        if len(tokens) > input_length:
+          raise ValueError(
+            f"Request {number} must have at most input_length={input_length} tokens, "
+            f"EOS included, got {len(tokens)}. Raise input_length, or shorten the "
+            "request."
+          )
+        yield tokens
 
-    ids = itertools.starmap(encoded, enumerate(requests))
-    for decoded in decodes(run, params, learner, ids, input_length, seed):
+    for decoded in decodes(run, params, learner, encoded(), input_length, seed):
       yield from api.generations(decoded, opened, end_ids)
 
 
