@@ -29,7 +29,7 @@ from specdec_t5x.native.cuda import choice as gpu_choice
 from specdec_t5x.native.cuda import few
 from specdec_t5x.native.cuda import library as of_gpu
 from specdec_t5x.network import products
-from specdec_t5x.network.config import WEIGHTS, NetworkConfig
+from specdec_t5x.network.config import WEIGHTS
 
 # A rounded matrix: `codes` and `scales`.
 Matrix = Mapping[str, Array]
@@ -160,7 +160,7 @@ def size(tree: Any) -> int:
   return sum(x.size * jax.dtypes.itemsize_bits(x.dtype) for x in arrays) // 8
 
 
-def layout_for(config: NetworkConfig) -> str:
+def layout_for(config: Any) -> str:
   """Returns the layout of codes for the kernels of a network (`Rounding.layout`)."""
   choice = getattr(config, "products", "xla")
   if choice == "xla":
