@@ -18,7 +18,7 @@ from specdec_t5x.api import Model
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.policies import Fixed
-from specdec_t5x.decoding.state import Decoded, row_keys
+from specdec_t5x.decoding.state import Decoded, keys_at, row_keys
 from specdec_t5x.drafters.copy import Copy
 from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.network.ngram import NgramTable
@@ -166,7 +166,7 @@ class Study:
         state = {"policy_state": decoder.policy.start(rows)}
       outputs = []
       for i in range(0, len(inputs), rows):
-        keys = row_keys(jax.random.key(0), rows, first + i)
+        keys = keys_at(jax.random.key(0), first + i + np.arange(rows))
         outputs.append(run(decoder, decode.params, inputs[i : i + rows], keys, state))
         state = {"policy_state": outputs[-1].policy_state} if state else {}
       return outputs

@@ -14,7 +14,7 @@ from specdec_t5x.core.types import EndTokens, Rule
 from specdec_t5x.decoding.contracts import Drafter, decisions_of
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.loop import commit, draft, draws, score, verify
-from specdec_t5x.decoding.state import DecodeState, Iteration, row_keys
+from specdec_t5x.decoding.state import DecodeState, Iteration, keys_at
 from specdec_t5x.vocabularies.base import Vocabulary
 from specdec_t5x.vocabularies.opening import open_vocabulary
 from specdec_t5x.ways import Model, assembled
@@ -117,7 +117,7 @@ def record(
   samples = not decoder.at(sampling)[2].certain
   traces = []
   for number, inputs, _ in padded_batches(encoded(texts, decoder.target, opened), 1):
-    keys = row_keys(jax.random.key(seed), 1, number)
+    keys = keys_at(jax.random.key(seed), np.array([number]))
     state = start(params, inputs, keys)
     # The first calls compile the programs, before any call is timed.
     jax.block_until_ready(advance(params, *propose(params, state)))

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import oracle
 from specdec_t5x import generate, tuning
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.decoding import batching
+from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.hugging_face.generation import Generation
@@ -169,22 +169,17 @@ def test_greedy_outputs_equal_plain_decoding(gpu, kind, slots, inputs, capsys):
   assert found.statistics.accepted.sum() < 0.7 * counts.accepted.sum()
 
 
-def test_a_new_row_keeps_the_scratch_memory(gpu):
-  """A reset would reuse the numbers of old sums."""
-  net = network()
-  params = model().params
-  _, cache = networks.start(net, params, INPUTS[:2], ROOM)
-  cache = draft_step.with_scratch(net, cache, has_room=True)
-  used = cache.replace(scratch=cache.scratch + 7)
+def test_states_that_are_copied_into_rows_have_no_scratch_memory(gpu):
+  """A new row's scratch memory would reuse the numbers of old sums."""
+  decoder, params = decoder_of()
+  ctx = decoder.context(params, 2, GREEDY, ROOM, 1)
+  keys = row_keys(jax.random.key(0), 2)
 
-  def first(has_room):
-    return draft_step.with_scratch(net, cache, has_room)
+  def words(room):
+    state = decoder.encode(dataclasses.replace(ctx, room=room), INPUTS[:2], keys)
+    return state.drafter_state.cache.scratch.shape[1]
 
-  put = batching._put_row(used, 1, first(has_room=False), 0)
-  np.testing.assert_array_equal(put.scratch, used.scratch)
-  # Planted fault: the new row has scratch memory.
-  put = batching._put_row(used, 1, first(has_room=True), 0)
-  assert (put.scratch != used.scratch).any()
+  assert words(0) == 0 < words(ctx.room)
 
 
 def test_generate_uses_the_kernel_in_every_batch(gpu, capsys):

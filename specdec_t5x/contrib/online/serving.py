@@ -18,7 +18,7 @@ from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.contracts import Drafter
 from specdec_t5x.decoding.decoder import Decoder
-from specdec_t5x.decoding.state import Decoded, row_keys
+from specdec_t5x.decoding.state import Decoded, keys_at
 from specdec_t5x.prepared import Model
 from specdec_t5x.vocabularies.frames import framed
 
@@ -155,7 +155,7 @@ def decodes(
     # changes the key of the draws, also from call to call (docs/math.md, "A draft that
     # learns while it serves").
     key = jax.random.fold_in(jax.random.key(seed), learner.steps)
-    keys = row_keys(key, count, first)
+    keys = keys_at(key, first + np.arange(count))
     decoded = run({**params, "draft": learner.params}, inputs, keys)
     decoded = jax.tree.map(lambda x, served=served: x[:served], decoded)
     check_decoded(
