@@ -7,8 +7,8 @@ from jaxtyping import Array, Float
 
 
 def check_decoded(
-  scores: Float[Array, "B *N"],
-  acceptance_mass: Float[Array, "B"],
+  scores: Float[Array | np.ndarray, "B *N"],
+  acceptance_mass: Float[Array | np.ndarray, "B"],
   name: Callable[[int], str],
 ) -> None:
   """Raises a ValueError if the logits of a decode were NaN.
