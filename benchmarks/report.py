@@ -31,7 +31,7 @@ from benchmarks.environment import MACHINE
 from benchmarks.table import Column, grid, tables
 
 DATA = "docs/results/data"
-PAGES = ("README.md", "docs/results/*.md", "docs/methods/*.md")
+PAGES = ("README.md", "docs/tpu.md", "docs/results/*.md", "docs/methods/*.md")
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _FIRST = "machine"  # Kept tables count if they have this table's environment.
 _FOLDER = re.compile(r"\{(\w+)\}")

@@ -26,12 +26,14 @@ version = release = __version__
 extensions = [
   "myst_nb",
   "sphinx.ext.autodoc",
+  "sphinx.ext.autosummary",
   "sphinx.ext.napoleon",
   "sphinx.ext.mathjax",
   "sphinx.ext.viewcode",
   "sphinx_copybutton",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_templates"]
+templates_path = ["_templates"]
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
