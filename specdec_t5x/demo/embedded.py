@@ -60,6 +60,15 @@ def alpha(
   return min(alphas, key=error)
 
 
+def batch_size(target: str | None) -> int:
+  """Returns the rows to decode at once: 1 for this target, as the paper measures.
+
+  Args:
+    target: the path of the target's checkpoint; another target decodes 16 rows.
+  """
+  return 1 if target == checkpoint("target") else 16
+
+
 def files() -> dict[str, tuple[str, str]]:
   """Returns the paths of the test set, English and German, by split."""
   return {"test": (str(FOLDER / "test.en"), str(FOLDER / "test.de"))}

@@ -62,6 +62,14 @@ def test_the_bare_jobs_decode_the_pair(kind):
     assert macro.scoped_configurable_fn() == value
 
 
+@pytest.mark.parametrize(("target", "rows"), [(embedded.target(), 1), ("other", 16)])
+def test_the_pair_decodes_one_row_at_once_and_other_pairs_sixteen(target, rows):
+  gin.parse_config_file(str(ROOT / "configs/pairs/demo_ende.gin"))
+  gin.bind_parameter("TARGET_CHECKPOINT_PATH/macro.value", target)
+  batch_size = gin.query_parameter("BATCH_SIZE/macro.value")
+  assert batch_size.scoped_configurable_fn() == rows
+
+
 # ---- python -m specdec_t5x.demo. ----
 
 
