@@ -95,9 +95,9 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
         "Samples depend on these times, besides the seed. A fixed draft length or "
         "coupled verification makes samples repeatable."
       )
-  is_by_times = isinstance(decoder.policy, CostAware) and not decoder.observer
-  pays = not is_by_times or speed.pays(decoder.policy, lengths)
-  return decoder if pays else plain(decoder)
+  if not isinstance(decoder.policy, CostAware) or decoder.observer:
+    return decoder
+  return decoder if speed.pays(decoder.policy, lengths) else plain(decoder)
 
 
 def needs_times(decoder: Decoder) -> bool:
@@ -145,7 +145,8 @@ def _timed(job: Job, params: Mapping[str, Any]) -> CostAware:
   except (OSError, ValueError, KeyError, TypeError):
     pass  # The file is missing or damaged.
   console.stage(f"Measuring the cost of drafts at batch size {job.rows}: once.")
-  times = measure(job, params)
+  seconds, prepare = measure(job, params)
+  times = {"seconds": seconds, "prepare": prepare}
   try:
     library.write_whole(library.folder() / name, json.dumps(times))
   except OSError as error:
@@ -169,13 +170,14 @@ def _drafting(decoder: Decoder, length: Any) -> Decoder:
   return dataclasses.replace(decoder, policy=Fixed(length), slots=0, observer=None)
 
 
-def measure(job: Job, params: Mapping[str, Any]) -> dict[str, list[float]]:
+def measure(
+  job: Job, params: Mapping[str, Any]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
   """Times drafts of each length, in turn.
 
   Returns:
-    'seconds' of an iteration for each draft length, the first without a draft; and
-    'prepare', the seconds from inputs to the first iteration, without a drafter and
-    with the drafter.
+    The seconds of an iteration for each draft length, the first without a draft; and
+    from inputs to the first iteration, without a drafter and with the drafter.
   """
   lengths = lengths_of(job.decoder.drafter)
 
@@ -227,8 +229,7 @@ def measure(job: Job, params: Mapping[str, Any]) -> dict[str, list[float]]:
   slopes = np.maximum((times[:, 1:] - times[:, :1]) / counts, 1e-7)
   ratios = np.median(slopes / slopes[:, :1], axis=0)
   seconds = (np.median(slopes[:, 0]) * ratios).round(7)
-  prepare = np.median(prepared, axis=0)
-  return {"seconds": seconds.tolist(), "prepare": prepare.tolist()}
+  return tuple(seconds.tolist()), tuple(np.median(prepared, axis=0).tolist())
 
 
 def at_most(count: Int[Array, ""]) -> LoopFn:

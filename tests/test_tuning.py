@@ -74,8 +74,7 @@ def counted(monkeypatch):
 
   def made_up(job, params):
     calls.append(job)
-    seconds = [1.0, 1.1, 1.1 + len(calls) / 8]
-    return {"seconds": seconds, "prepare": [0.3, 0.6]}
+    return (1.0, 1.1, 1.1 + len(calls) / 8), (0.3, 0.6)
 
   monkeypatch.setattr(tuning, "measure", made_up)
   return calls
