@@ -14,10 +14,10 @@ from benchmarks.measure import PLAIN, Row, Run, Setting, Way, Ways, measure
 from benchmarks.study import Decode, Draft, Study, pad_inputs
 from benchmarks.table import Table, declared, listed, render
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.rules import get_rule, rule_at
+from specdec_t5x.core.rules import RULES, rule_at
 from specdec_t5x.drafters.tree_draft import delayed
 from specdec_t5x.native import library
-from specdec_t5x.ways import WAYS
+from specdec_t5x.ways import make_drafter, needs_network
 
 _EXACT = "traversal"  # For any tree; on a chain it is block verification.
 _COSTS_RUNS = 5
@@ -122,11 +122,11 @@ def _ways(study, entry, flags, temperature, batch) -> dict[Any, Way]:
 def _described(study, draft, way, rule, sampling) -> tuple[Decode, dict[str, Any]]:
   """Returns the decode of a way whose flags are filled in, and the columns."""
   knobs = {"name": rule} if isinstance(rule, str) else dict(rule)
-  rule = get_rule(knobs.pop("name"), **knobs)
+  rule = dataclasses.replace(RULES[knobs.pop("name")], **knobs)
   model = draft.model
   words = {name: way[name] for name in ("gamma", "policy") if name in way}
   if "way" in way:
-    model = model if WAYS[way["way"]].needs_network else None
+    model = model if needs_network(way["way"]) else None
     drafter = _drafter(way, model and model.network)
   else:
     drafter = draft.drafter
@@ -192,7 +192,7 @@ def _drafter(way: Mapping, network: Any) -> Any:
     elif name == "tree":
       stem, branches, depth = value
       knobs[name] = delayed(stem, branches, max(depth, stem + 1))
-  return WAYS[way["way"]].make(network, **knobs)
+  return make_drafter(way["way"], network, **knobs)
 
 
 def _with_domains(study: Study, flags: Mapping) -> tuple[Study, list[str]]:

@@ -66,24 +66,21 @@ def report() -> list[str]:
     facts["t5x"] = f"missing: {type(error).__name__}: {error}"
   try:
     check_platform()
-    facts |= _devices_and_kernels()
+    kinds = collections.Counter((x.platform, x.device_kind) for x in jax.devices())
+    devices = ", ".join(f"{count} x {' '.join(kind)}" for kind, count in kinds.items())
+    facts |= {"devices": devices, "memory": f"{of_device() or 0:,} bytes"}
+    with warnings.catch_warnings(action="ignore"):  # The report has the reason.
+      problem = library.problem()
+    facts["CPU kernels"] = f"missing: {problem}" if problem else str(library.built())
+    facts["8 and 4 bits"] = "XLA's products" if problem else library.bytes_by()
+    problem = cuda_library.problem()
+    facts["GPU kernels"] = (
+      f"missing: {problem}" if problem else str(cuda_library.built())
+    )
   except ValueError as error:
     facts["devices"] = f"missing: {error}"
   column = max(map(len, facts)) + 2
   return [f"{name:<{column}}{value}" for name, value in facts.items()]
-
-
-def _devices_and_kernels() -> dict[str, str]:
-  kinds = collections.Counter((x.platform, x.device_kind) for x in jax.devices())
-  devices = ", ".join(f"{count} x {' '.join(kind)}" for kind, count in kinds.items())
-  facts = {"devices": devices, "memory": f"{of_device() or 0:,} bytes"}
-  with warnings.catch_warnings(action="ignore"):  # The report has the reason.
-    problem = library.problem()
-  facts["CPU kernels"] = f"missing: {problem}" if problem else str(library.built())
-  facts["8 and 4 bits"] = "XLA's products" if problem else library.bytes_by()
-  problem = cuda_library.problem()
-  facts["GPU kernels"] = f"missing: {problem}" if problem else str(cuda_library.built())
-  return facts
 
 
 def check_fits(job: Job, params: Mapping[str, Any]) -> None:

@@ -95,9 +95,9 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
         "Samples depend on these times, besides the seed. A fixed draft length or "
         "coupled verification makes samples repeatable."
       )
-  is_by_times = isinstance(decoder.policy, CostAware) and not decoder.observer
-  pays = not is_by_times or speed.pays(decoder.policy, lengths)
-  return decoder if pays else plain(decoder)
+  if not isinstance(decoder.policy, CostAware) or decoder.observer:
+    return decoder
+  return decoder if speed.pays(decoder.policy, lengths) else plain(decoder)
 
 
 def needs_times(decoder: Decoder) -> bool:
@@ -116,19 +116,18 @@ def plain(decoder: Decoder) -> Decoder:
 def _timed(job: Job, params: Mapping[str, Any]) -> CostAware:
   """Returns the job's policy with the times of this device, kept or measured."""
   policy, lengths = job.decoder.policy, lengths_of(job.decoder.drafter)
-  sampling = job.sampling
   # Which adjustments there are determines the time, and their values do not.
   kind = Sampling(
-    top_k=50 if sampling.top_k else 0,
-    top_p=0.9 if sampling.top_p else 0.0,
-    coupled=sampling.coupled,
+    top_k=50 if job.sampling.top_k else 0,
+    top_p=0.9 if job.sampling.top_p else 0.0,
+    coupled=job.sampling.coupled,
   )
   # The job stands for many jobs with nearly the same times.
   job = dataclasses.replace(
     job,
     rows=job.rows_at_once,
     input_length=_representative_length(job.input_length),
-    sampling=GREEDY if sampling.greedy else kind,
+    sampling=GREEDY if job.sampling.greedy else kind,
     max_length=_representative_length(job.max_length),
   )
   shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), params)
@@ -136,8 +135,15 @@ def _timed(job: Job, params: Mapping[str, Any]) -> CostAware:
   timed = dataclasses.replace(job, decoder=_drafting(job.decoder, None))
   key = repr((timed, lengths, shapes, device())).encode()
   name = f"seconds-{library.digest(key)}.json"
-  if kept := _read(name, policy, lengths):
-    return kept
+  try:
+    kept = json.loads((library.folder() / name).read_text())
+    times = {"seconds": kept["seconds"], "prepare": kept["prepare"]}
+    timed_policy = dataclasses.replace(policy, **times, is_kept=True)
+    timed_policy.check(lengths)
+    if timed_policy.seconds:
+      return timed_policy
+  except (OSError, ValueError, KeyError, TypeError):
+    pass  # The file is missing or damaged.
   console.stage(f"Measuring the cost of drafts at batch size {job.rows}: once.")
   seconds, prepare = measure(job, params)
   times = {"seconds": seconds, "prepare": prepare}
@@ -146,18 +152,6 @@ def _timed(job: Job, params: Mapping[str, Any]) -> CostAware:
   except OSError as error:
     console.say(f"Measured times are for this program alone: {error}")
   return dataclasses.replace(policy, **times)
-
-
-def _read(name: str, policy: CostAware, lengths: tuple[int, ...]) -> CostAware | None:
-  """Returns the policy with the times of a file; None if there are no valid times."""
-  try:
-    kept = json.loads((library.folder() / name).read_text())
-    times = {"seconds": kept["seconds"], "prepare": kept["prepare"]}
-    policy = dataclasses.replace(policy, **times, is_kept=True)
-    policy.check(lengths)
-  except (OSError, ValueError, KeyError, TypeError):  # Missing or damaged.
-    return None
-  return policy if policy.seconds else None
 
 
 def _representative_length(length: int) -> int:
@@ -193,8 +187,7 @@ def measure(
   @jax.jit
   def start(params, inputs, keys, length):
     """Makes a decode's first state; plain decoding's if `length` is None."""
-    is_plain = length is None
-    decoder = plain(job.decoder) if is_plain else _drafting(job.decoder, length)
+    decoder = plain(job.decoder) if length is None else _drafting(job.decoder, length)
     return decoder.encode(context(decoder, params), inputs, keys)
 
   @jax.jit
@@ -243,9 +236,8 @@ def at_most(count: Int[Array, ""]) -> LoopFn:
   """Returns a loop that stops after `count` iterations."""
 
   def loop(condition, body, carry):
-    def goes_on(carry):
-      return condition(carry) & (carry[0].iteration.max() < count)
-
-    return jax.lax.while_loop(goes_on, body, carry)
+    return jax.lax.while_loop(
+      lambda carry: condition(carry) & (carry[0].iteration.max() < count), body, carry
+    )
 
   return loop

@@ -1,14 +1,11 @@
 """All ways to draft, and decoders from words of gin files and of Python.
 
-A new way has a file, a record in the table, a gin file, a page, and a row in the table
-of the tests. gin, Python (`decoder`) and the benchmarks read the record. A drafter's
-class is imported on first use. The class states the knobs, the default policy and the
-limits (`decoding.contracts`); the record states the rest.
+A new way has a file, a line in the table, a gin file, a page, and a row in the table of
+the tests. A drafter's class is imported on first use. The class states the knobs, the
+default policy and the limits (`decoding.contracts`).
 """
 
 import dataclasses
-import functools
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,13 +13,14 @@ import jax
 
 from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.knobs import KnobError, check_value, invalid, is_whole
-from specdec_t5x.core.rules import get_rule
+from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.contracts import Drafter, Policy
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, GAMMA, DraftModel
+from specdec_t5x.lazy import Lazy
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.prepared import Model
@@ -30,125 +28,24 @@ from specdec_t5x.prepared import Model
 POLICIES: Mapping[str, Policy] = {"auto": CostAware(), "fixed": Fixed()}
 
 
-@dataclasses.dataclass(frozen=True)
-class Way:
-  """The record of a way to draft.
-
-  Attributes:
-    name: the name; the value of DRAFTER in gin if it is in `NAMED`.
-    drafter: "module:Class" of the drafter.
-    about: one line of documentation.
-    needs_network: whether the drafter has a network of its own.
-    gin: the gin file in configs/, or ''.
-  """
-
-  name: str
-  drafter: str
-  about: str
-  needs_network: bool = False
-  gin: str = ""
-
-  @functools.cached_property
-  def kind(self) -> type:
-    """The class of the drafter, or the base class of drafters of several kinds."""
-    module, _, name = self.drafter.partition(":")
-    return getattr(importlib.import_module(f"specdec_t5x.{module}"), name)
-
-  def make(self, network: Network | None = None, **knobs: Any) -> Any:
-    """Returns the drafter, with a network if the way needs a network."""
-    return self.kind(**({"network": network} if self.needs_network else {}), **knobs)
-
-
-_RECORDS = (
-  Way(
-    "draft_model",
-    "drafters.draft_model:DraftModel",
-    "a smaller model drafts token by token",
-    needs_network=True,
-  ),
-  Way(
-    "ngram",
-    "drafters.draft_model:DraftModel",
-    "a table of n-grams drafts token by token",
-    needs_network=True,
-    gin="drafters/ngram.gin",
-  ),
-  Way(
-    "copy",
-    "drafters.copy:Copy",
-    "copies what followed the last tokens before, in the input or the output",
-    gin="drafters/copy.gin",
-  ),
-  Way(
-    "heads",
-    "drafters.heads:Headed",
-    "heads draft from the target's features",
-    needs_network=True,
-    gin="drafters/heads.gin",
-  ),
-  Way(
-    "parallel",
-    "drafters.heads:ParallelDraft",
-    "one layer drafts all positions in one pass",
-    needs_network=True,
-    gin="drafters/heads.gin",
-  ),
-  Way(
-    "eagle",
-    "drafters.eagle:EagleDraft",
-    "one layer drafts token by token from the target's features and its own",
-    needs_network=True,
-    gin="drafters/heads.gin",
-  ),
-  Way(
-    "tree",
-    "drafters.tree_draft:TreeDraft",
-    "a smaller model drafts a tree",
-    needs_network=True,
-    gin="drafters/tree.gin",
-  ),
-  Way(
-    "quantized",
-    "drafters.of_target:Quantized",
-    "the target with its weights in 8 or 4 bits drafts for itself",
-    gin="drafters/quantized.gin",
-  ),
-  Way(
-    "sparse",
-    "contrib.sparse:SparseDraft",
-    "a smaller model drafts from the likeliest tokens of its distributions",
-    needs_network=True,
-    gin="contrib/sparse.gin",
-  ),
-  Way(
-    "link",
-    "contrib.link.drafter:Link",
-    "a draft in another process",
-    gin="contrib/link.gin",
-  ),
-  Way(
-    "cascade",
-    "drafters.cascade:Cascade",
-    "a draft that is sped up by a draft of its own",
-    needs_network=True,
-    gin="drafters/cascade.gin",
-  ),
-  Way(
-    "layer_skip",
-    "drafters.of_target:LayerSkip",
-    "the target without some of its sublayers drafts for itself",
-    gin="drafters/layer_skip.gin",
-  ),
-  Way(
-    "position_heads",
-    "drafters.heads:HeadDraft",
-    "feed-forward heads (blockwise, Medusa), one for each position",
-    needs_network=True,
-    gin="drafters/heads.gin",
-  ),
+# The drafter of each way; for 'heads' the base class of several kinds (`headed`).
+WAYS = Lazy(
+  {
+    "draft_model": "specdec_t5x.drafters.draft_model:DraftModel",
+    "ngram": "specdec_t5x.drafters.draft_model:DraftModel",
+    "copy": "specdec_t5x.drafters.copy:Copy",
+    "heads": "specdec_t5x.drafters.heads:Headed",
+    "parallel": "specdec_t5x.drafters.heads:ParallelDraft",
+    "eagle": "specdec_t5x.drafters.eagle:EagleDraft",
+    "tree": "specdec_t5x.drafters.tree_draft:TreeDraft",
+    "quantized": "specdec_t5x.drafters.of_target:Quantized",
+    "sparse": "specdec_t5x.contrib.sparse:SparseDraft",
+    "link": "specdec_t5x.contrib.link.drafter:Link",
+    "cascade": "specdec_t5x.drafters.cascade:Cascade",
+    "layer_skip": "specdec_t5x.drafters.of_target:LayerSkip",
+    "position_heads": "specdec_t5x.drafters.heads:HeadDraft",
+  }
 )
-
-WAYS = {way.name: way for way in _RECORDS}
 # The names for gin and Python.
 NAMED = ("draft_model", "ngram", "copy", "heads", "quantized", "sparse")
 
@@ -205,9 +102,9 @@ def decoder(
 
     load = networks.ngram_table if drafter == "ngram" else networks.heads
     draft = load(paths["draft"])
-  made = drafter_for(drafter, draft, gamma, num_candidates)
-  chosen = policy_for(made, policy, gamma, is_word, alpha)
-  return Decoder(target, made, rule_for(rule, lenience), chosen, **settings)
+  drafter = drafter_for(drafter, draft, gamma, num_candidates)
+  policy = policy_for(drafter, policy, gamma, is_word, alpha)
+  return Decoder(target, drafter, rule_for(rule, lenience), policy, **settings)
 
 
 def drafter_for(
@@ -237,14 +134,13 @@ def drafter_for(
       value=drafter,
       names=sorted(NAMED),
     )
-  way = WAYS[drafter]
-  if way.needs_network and network is None:
+  if needs_network(drafter) and network is None:
     raise KnobError(
       "{drafter}={value!r} needs a draft network, got None. Give the draft.",
       value=drafter,
     )
   if num_candidates > 1:
-    if way.kind is not DraftModel:
+    if WAYS[drafter] is not DraftModel:
       raise KnobError(
         "{num_candidates}={count} needs a draft model, got {drafter}={value!r} with a "
         "single draft per iteration. Set {num_candidates} to 1.",
@@ -257,7 +153,19 @@ def drafter_for(
     return TreeDraft(network, delayed(0, num_candidates, longest(gamma)))
   if drafter == "heads":
     return headed(network, gamma=gamma)
-  return way.make(network, **({} if gamma is None else {"gamma": gamma}))
+  return make_drafter(drafter, network, **({} if gamma is None else {"gamma": gamma}))
+
+
+def needs_network(name: str) -> bool:
+  """Returns whether the drafter of a name in `WAYS` has a network of its own."""
+  return any(field.name == "network" for field in dataclasses.fields(WAYS[name]))
+
+
+def make_drafter(name: str, network: Network | None, **knobs: Any) -> Drafter:
+  """Returns the drafter of a name, with the network if the drafter needs a network."""
+  if needs_network(name):
+    knobs["network"] = network
+  return WAYS[name](**knobs)
 
 
 def headed(
@@ -270,7 +178,7 @@ def headed(
 
   Args:
     network: the heads.
-    shape: a tree, `RowTrees` or None; see `drafters.heads.Headed`.
+    shape: a tree, `Pruned` or None; see `drafters.heads.Headed`.
     siblings: see `drafters.heads.Headed`.
     gamma: length of a chain without a `shape`; None is the number of heads.
 
@@ -288,16 +196,16 @@ def headed(
     )
   if network.config.kind != "eagle":
     way = "parallel" if network.config.kind == "parallel" else "position_heads"
-    return WAYS[way].kind(network, shape, siblings)
+    return WAYS[way](network, shape, siblings)
   if shape is None:
-    return WAYS["eagle"].kind(network)
+    return WAYS["eagle"](network)
   if not isinstance(shape, Tree) or not shape.is_chain:
     raise KnobError(
       "EAGLE's drafter drafts chains, got {shape}={value!r}. Leave {shape} out, or "
       "draft with another kind of heads.",
       value=shape,
     )
-  return WAYS["eagle"].kind(network, shape.depth)
+  return WAYS["eagle"](network, shape.depth)
 
 
 def longest(gamma: int | None) -> int:
@@ -343,15 +251,24 @@ def policy_for(
 
 def rule_for(rule: Rule | str, lenience: float = 1.0) -> Rule:
   """Returns a rule unchanged, or makes the named rule; 'lenient' has a lenience."""
-  if rule == "lenient":
-    return get_rule(rule, lenience=lenience)
-  if lenience != 1.0:
+  if lenience != 1.0 and rule != "lenient":
     raise KnobError(
       "{lenience}={value} needs {rule}='lenient', got {name!r}.",
       value=lenience,
       name=rule,
     )
-  return get_rule(rule)
+  if isinstance(rule, Rule):
+    return rule
+  if rule not in RULES:
+    raise KnobError(
+      "Unknown verification rule {value!r}; expected one of {names} or a Rule. Correct "
+      "{rule}.",
+      value=rule,
+      names=sorted(RULES),
+    )
+  if rule == "lenient":
+    return dataclasses.replace(RULES[rule], lenience=lenience)
+  return RULES[rule]
 
 
 def assembled(
@@ -389,16 +306,16 @@ def assembled(
   if drafter is None and draft is not None:
     drafter = "heads" if isinstance(network, FeatureDrafter) else "draft_model"
   knobs["is_word"] = isinstance(drafter, str)
-  made = decoder(target.network, network, drafter, rule, **knobs)
-  if networks != made.networks:
+  result = decoder(target.network, network, drafter, rule, **knobs)
+  if networks != result.networks:
     raise ValueError(
-      f"The drafter {type(made.drafter).__name__} needs the networks "
-      f"{sorted(made.drafter.networks)}, but draft has different networks, called "
+      f"The drafter {type(result.drafter).__name__} needs the networks "
+      f"{sorted(result.drafter.networks)}, but draft has different networks, called "
       f"{sorted(drafts)}. Build the drafter with the networks of the models in draft."
     )
   params = jax.device_put({name: model.params for name, model in models.items()})
-  if made.drafter is not None:
-    params |= target.derived(made.drafter.derive(target.network))
+  if result.drafter is not None:
+    params |= target.derived(result.drafter.derive(target.network))
   for name, model in drafts.items():
-    params |= model.derived(made.derive(GREEDY, name), name)
-  return made, params
+    params |= model.derived(result.derive(GREEDY, name), name)
+  return result, params

@@ -118,10 +118,9 @@ class _Counted:
   tokens: int = 0
 
   def __call__(self, number):
-    before = self.remote.counts()
+    before = self.remote.asker.counts.copy()
     decoded = jax.block_until_ready(self.program(number))
-    after = self.remote.counts()
-    since = {name: after[name] - before[name] for name in after}
+    since = self.remote.asker.counts - before
     if since["lost"]:
       raise ValueError(
         "The draft's process was lost during the measurement. Run the command again, "

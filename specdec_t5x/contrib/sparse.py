@@ -15,7 +15,6 @@ from jaxtyping import Array, Float, Int
 
 from specdec_t5x.contrib.truncation import SparseProbs, Truncation
 from specdec_t5x.core.distributions import AdjustFn, Sampling
-from specdec_t5x.core.knobs import knob
 from specdec_t5x.core.noise import perturbed
 from specdec_t5x.core.types import Cache, ExtendFn, Proposal, check_uniforms
 from specdec_t5x.decoding.contracts import Context
@@ -32,9 +31,9 @@ class SparseDraft(ChainDrafter):
   gamma: int | None = gamma_knob()  # The number of tokens of a draft.
   # `Truncation` checks these values.
   # The number of kept tokens of a distribution; 0 keeps all.
-  top_k: int = knob(32, None, "kept tokens of a distribution", "DRAFT_TOPK")
+  top_k: int = 32
   # The kept part of the kept tokens' mass.
-  top_p: float = knob(1.0, None, "kept part of the mass", "DRAFT_TOPP")
+  top_p: float = 1.0
 
   def __post_init__(self):
     super().__post_init__()

@@ -40,17 +40,13 @@ def adjusted_probs(
   if sampling.top_k:
     logits = _keep_fewest(logits, _count, min(sampling.top_k, logits.shape[-1]))
   if sampling.top_p:
-    logits = _keep_top_p(logits, sampling.top_p)
+    probs = _tiles(jax.lax.stop_gradient(jax.nn.softmax(logits)))
+
+    def mass(kept):
+      return jnp.where(kept, probs, 0).sum(axis=(-3, -2, -1))
+
+    logits = _keep_fewest(logits, mass, sampling.top_p)
   return jax.nn.softmax(logits)
-
-
-def _keep_top_p(logits, p):
-  probs = _tiles(jax.lax.stop_gradient(jax.nn.softmax(logits)))
-
-  def mass(kept):
-    return jnp.where(kept, probs, 0).sum(axis=(-3, -2, -1))
-
-  return _keep_fewest(logits, mass, p)
 
 
 def _count(kept):

@@ -87,23 +87,19 @@ class Knob:
   """The declaration of a knob.
 
   Attributes:
-    check: the valid values; None allows any value.
-    about: the documentation, in a clause.
+    check: the valid values.
     macro: the name in gin files; '' stands for the class and the field.
     fix: a sentence for error messages, with `{knob}` for the name; '' for no sentence.
   """
 
-  check: Check | None
-  about: str
+  check: Check
   macro: str = ""
   fix: str = ""
 
 
-def knob(
-  default: Any, check: Check | None, about: str, macro: str = "", fix: str = ""
-) -> Any:
+def knob(default: Any, check: Check, macro: str = "", fix: str = "") -> Any:
   """Returns a dataclass field that is a knob; the arguments are as for `Knob`."""
-  return declared(default, Knob(check, about, macro, fix))
+  return declared(default, Knob(check, macro, fix))
 
 
 def declared(default: Any, declaration: Knob) -> Any:
@@ -125,7 +121,7 @@ def check_value(declaration: Knob, value: Any, name: str, part: str = "") -> Non
   The message has the class, `part`, if the knob has no macro.
   """
   check, macro = declaration.check, declaration.macro
-  if check is not None and not check.accepts(value):
+  if not check.accepts(value):
     raise KnobError(
       ("{knob} must be {expected}, got {value!r}. " + declaration.fix).rstrip(),
       knob=Name(name, macro) if macro else f"{part}.{name}",

@@ -147,23 +147,6 @@ def acceptance(p: Values, q: Values) -> Numbers:
   return np.minimum(p, q).sum(axis=-1)
 
 
-def divergence(p: Values, q: Values) -> Numbers:
-  """Returns D_LK = sum_x |p(x) - (p(x) + q(x)) / 2|, the chance of a rejection.
-
-  D_LK is the total variation distance, 1 - `acceptance(p, q)`. (Section 3.2, definition
-  3.2 and lemma 3.3.)
-
-  Args:
-    p: probabilities of the target, [..., V].
-    q: probabilities of the draft, [..., V].
-
-  Returns:
-    A number for each pair of distributions, from 0 (p = q) to 1 (no token in common).
-  """
-  p, q = _distributions(p, q)
-  return np.abs(p - (p + q) / 2).sum(axis=-1)
-
-
 def lenient_acceptance(p: Values, q: Values, lenience: Values) -> Numbers:
   """Returns sum_x min(p(x) / l, q(x)), the acceptance with l q in place of q.
 

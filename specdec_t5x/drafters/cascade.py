@@ -66,23 +66,15 @@ class CascadeState:
 
 @flax.struct.dataclass
 class _Window:
-  """A window while it fills.
+  """A window while it fills."""
 
-  Attributes:
-    state: the state of the inner speculation; a row has ended if the row's window has
-      ended.
-    probs: the distribution of each gathered token, garbage beyond; None if tokens are
-      certain.
-    lost: rows in which a distribution was NaN.
-    iterations: the number of inner iterations so far.
-    calls: the number of calls of the middle network per row.
-  """
-
+  # The state of the inner speculation. A row has ended if the row's window has ended.
   state: DecodeState
+  # The distribution of each gathered token, garbage beyond; None if tokens are certain.
   probs: Float[Array, "B M V"] | None
-  lost: Bool[Array, "B"]
-  iterations: Int[Array, ""]
-  calls: Int[Array, "B"]
+  lost: Bool[Array, "B"]  # Rows in which a distribution was NaN.
+  iterations: Int[Array, ""]  # The number of inner iterations so far.
+  calls: Int[Array, "B"]  # The number of calls of the middle network per row.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +100,6 @@ class Cascade(ChainDrafter):
   window: str = knob(
     "fixed",
     Check("one of ('fixed', 'flush')", lambda value: value in ("fixed", "flush")),
-    "when a window ends",
     "WINDOW",
   )
   rule: Rule = dataclasses.field(default_factory=Token)
@@ -122,7 +113,22 @@ class Cascade(ChainDrafter):
         "'block' or 'recursive': with another rule the target would verify with the "
         "wrong distribution."
       )
-    _check_lower(self.drafter, self.tree.size)
+    drafter, gamma = self.drafter, self.tree.size
+    if drafter.traits.reads_target or not drafter.tree.is_chain:
+      raise ValueError(
+        "A cascade needs a lower drafter of chains without features of the middle "
+        f"network, got a {type(drafter).__name__} of {drafter.tree.size} nodes. Use a "
+        "DraftModel, Copy or another Cascade."
+      )
+    if drafter.tree.size >= gamma:
+      raise KnobError(
+        "A window of {gamma}={length} tokens takes at most {most} tokens of a lower "
+        "draft, because the middle network adds a token to every lower draft, got "
+        "lower drafts of {size} tokens. Lower {lower_gamma}, or raise {gamma}.",
+        length=gamma,
+        most=gamma - 1,
+        size=drafter.tree.size,
+      )
 
   @property
   def tree(self) -> Tree:
@@ -219,7 +225,15 @@ class Cascade(ChainDrafter):
 
   def _after_iteration(self, context, window, uniforms, lengths) -> _Window:
     """Returns the window after one iteration of the inner speculation."""
-    inner = self._inner_context(context, window.state)
+    inner = self._lower_context(context)
+    if not self.of_target:
+      # The root of a block is the last known token. The middle network's cache may lack
+      # more tokens.
+      extend = _reading_before(
+        inner.target.extend, window.state.sequences, context.behind - 1
+      )
+      target = dataclasses.replace(inner.target, extend=extend)
+      inner = dataclasses.replace(inner, target=target)
     if context.sampling.coupled:
       draws = loop.draws(inner, window.state)
     else:
@@ -254,27 +268,15 @@ class Cascade(ChainDrafter):
     probs = window.probs if window.probs is None else window.probs[:, : self.tree.size]
     return Proposal.chain(tokens, probs, window.state.lengths - lengths)
 
-  def _inner_context(self, context, state) -> Context:
-    """Returns the context of an inner iteration from a state."""
-    lower = self._lower_context(context)
-    if self.of_target:
-      return lower
-    # The root of a block is the last known token. The middle network's cache may lack
-    # more tokens.
-    more = context.behind - 1
-    extend = _reading_before(lower.target.extend, state.sequences, more)
-    target = dataclasses.replace(lower.target, extend=extend)
-    return dataclasses.replace(lower, target=target)
-
   def _lower_context(self, context) -> Context:
     """Returns the lower drafter's context, with the middle network as the target."""
     networks = context.networks
+    rule, rule_sampling = rule_at(self.rule, context.sampling)
+    policy = Fixed()
     if self.of_target:
       extend = self.network.extend(context)
     else:
       extend = networks["draft"].extend
-    rule, rule_sampling = rule_at(self.rule, context.sampling)
-    policy = Fixed()
     return dataclasses.replace(
       context,
       drafter=self.drafter,
@@ -291,25 +293,6 @@ class Cascade(ChainDrafter):
   def _above(self, name: str) -> str:
     """Returns the name in this drafter of a network of the lower drafter."""
     return name if self.of_target else _below(name)
-
-
-def _check_lower(drafter: Any, gamma: int) -> None:
-  """Raises a ValueError if `drafter` can't draft for the middle network."""
-  if drafter.traits.reads_target or not drafter.tree.is_chain:
-    raise ValueError(
-      "A cascade needs a lower drafter of chains without features of the middle "
-      f"network, got a {type(drafter).__name__} of {drafter.tree.size} nodes. Use a "
-      "DraftModel, Copy or another Cascade."
-    )
-  if drafter.tree.size >= gamma:
-    raise KnobError(
-      "A window of {gamma}={length} tokens takes at most {most} tokens of a lower "
-      "draft, because the middle network adds a token to every lower draft, got lower "
-      "drafts of {size} tokens. Lower {lower_gamma}, or raise {gamma}.",
-      length=gamma,
-      most=gamma - 1,
-      size=drafter.tree.size,
-    )
 
 
 def _below(name: str) -> str:

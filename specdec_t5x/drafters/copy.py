@@ -38,7 +38,6 @@ class Copy(ChainDrafter):
   match: int = knob(
     3,
     whole(1, LONGEST_MATCH),
-    "number of last tokens that must match before the copied tokens",
     "COPY_MATCH",
     "{knob} is the number of last tokens that must match an earlier place.",
   )

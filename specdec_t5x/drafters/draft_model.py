@@ -42,7 +42,6 @@ GAMMA = Knob(
     "a whole number of at least 1",
     lambda value: value is None or is_whole(value, 1),
   ),
-  about="maximum draft length",
   macro="GAMMA",
   fix="To decode without speculation, use configs/baseline_*.gin, or no draft.",
 )

@@ -13,7 +13,6 @@ Shapes: B rows, G drafted nodes, N = G + 1, D width of the features, H heads, K 
 depth of a draft plus 1, V vocabulary, L uniforms per decision.
 """
 
-import abc
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -29,46 +28,8 @@ from specdec_t5x.core.types import Cache, Proposal, Verdict
 from specdec_t5x.decoding.contracts import Batch, Context, Drafter, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState, num_slots
 from specdec_t5x.drafters import siblings
-from specdec_t5x.drafters.siblings import Growing
+from specdec_t5x.drafters.pruned import Pruned
 from specdec_t5x.network.functional import resized
-
-
-class RowTrees(abc.ABC):
-  """Trees that each row chooses for itself.
-
-  Attributes:
-    nodes: the number of drafted nodes (G), the same in every row.
-  """
-
-  nodes: int
-
-  @property
-  def networks(self) -> Mapping[str, Any]:
-    """Networks that help to choose a tree, by name."""
-    return {}
-
-  @abc.abstractmethod
-  def check(self, count: int) -> None:
-    """Raises a ValueError if trees of `count` levels have fewer nodes."""
-
-  @abc.abstractmethod
-  def propose(
-    self,
-    context: Context,
-    state: DecodeState,
-    uniforms: Float[Array, "B G L"],
-    logits: Float[Array, "B H V"],
-    source: Int[Array, "B E"],
-  ) -> Proposal:
-    """Returns a tree for each row.
-
-    Args:
-      context: the decode's context.
-      state: the decode's state.
-      uniforms: the uniforms of the nodes.
-      logits: the logits of each depth.
-      source: the rows' inputs.
-    """
 
 
 @flax.struct.dataclass
@@ -98,7 +59,13 @@ class LayerDraft(Drafter):
   def check(self, target: Any, batch: Batch | None = None) -> None:
     """Raises a ValueError if the layer does not fit the target's features and keys."""
     super().check(target, batch)
-    check_layer(target, self.network)
+    check_width(target, self.network)
+    if not self.network.config.attends_as(target.config):
+      raise ValueError(
+        "A draft layer attends to the target's keys and values, but the heads and "
+        f"widths differ: expected the heads and widths of {target.config}, got "
+        f"{self.network.config}. Use a layer that was trained on the target."
+      )
 
   def next_embedded(
     self, context: Context, state: DecodeState
@@ -141,17 +108,17 @@ class Headed(Drafter):
   Attributes:
     network: the drafting network, which reads the target's features.
     shape: the nodes to draft: a tree with at most one level per head, by default a
-      chain of all heads; or `RowTrees`, if each row chooses a tree.
+      chain of all heads; or `Pruned`, if each row chooses a tree.
     siblings: the kind of siblings in a tree, as in `TreeDraft.siblings`.
   """
 
   network: Any
-  shape: Tree | RowTrees | None = None
+  shape: Tree | Pruned | None = None
   siblings: str = "distinct"
 
   def __post_init__(self):
     count = self.network.config.count
-    if isinstance(self.shape, RowTrees):
+    if isinstance(self.shape, Pruned):
       self.shape.check(count)
       return
     siblings.check(self.tree, self.siblings)
@@ -166,7 +133,7 @@ class Headed(Drafter):
   @property
   def traits(self) -> Traits:
     """A chain stops at a length; later tokens are drafted, but not scored."""
-    has_tree = not isinstance(self.shape, RowTrees)
+    has_tree = not isinstance(self.shape, Pruned)
     is_chain = has_tree and self.tree.is_chain
     return Traits(
       independent=has_tree and self.siblings == "independent",
@@ -177,15 +144,15 @@ class Headed(Drafter):
 
   @property
   def tree(self) -> Tree:
-    """The shape of every proposal; under `RowTrees` only the size is meaningful."""
-    if isinstance(self.shape, RowTrees):
+    """The shape of every proposal; of `Pruned` trees only the size is meaningful."""
+    if isinstance(self.shape, Pruned):
       return Tree((0,) * self.shape.nodes)
     return chain(self.network.config.count) if self.shape is None else self.shape
 
   @property
   def depth(self) -> int:
     """The most drafted tokens on one path."""
-    if isinstance(self.shape, RowTrees):
+    if isinstance(self.shape, Pruned):
       return min(self.network.config.count, self.shape.nodes)
     return self.tree.depth
 
@@ -193,7 +160,7 @@ class Headed(Drafter):
   def networks(self) -> Mapping[str, Any]:
     """The heads, and the table that prunes trees, if there is a table."""
     networks = {"draft": self.network}
-    if isinstance(self.shape, RowTrees):
+    if isinstance(self.shape, Pruned):
       networks |= self.shape.networks
     return networks
 
@@ -214,7 +181,7 @@ class Headed(Drafter):
     Nodes of the same depth have the same distribution.
     """
     logits = draft_logits(self.network, context, features)
-    if isinstance(self.shape, RowTrees):
+    if isinstance(self.shape, Pruned):
       source = state.drafter_state.source
       return self.shape.propose(context, state, uniforms, logits, source)
 
@@ -222,7 +189,7 @@ class Headed(Drafter):
       depth = self.tree.depths[level.nodes[0]] - 1
       return logits[:, [depth]]
 
-    return Growing(self.tree, self.siblings, context, uniforms).grow(read)
+    return siblings.grow(self.tree, self.siblings, context, uniforms, read)
 
 
 @flax.struct.dataclass
@@ -298,7 +265,7 @@ class ParallelDraft(LayerDraft, Headed):
     cache = self.network.empty_cache(rows, slots)
     features = jnp.zeros((rows, cfg.count + 1, cfg.emb_dim))
     tree = self.tree
-    if isinstance(self.shape, RowTrees):  # A placeholder until the first proposal.
+    if isinstance(self.shape, Pruned):  # A placeholder until the first proposal.
       tree = TreePerRow(jnp.zeros((rows, tree.size), jnp.int32))
     return ParallelState(cache, features, tree, source)
 
@@ -351,15 +318,4 @@ def check_width(target: Any, heads: Any) -> None:
     raise ValueError(
       f"Heads draft from the target's features of width {expected}, got heads of width "
       f"{width}. Use heads that were trained on the target."
-    )
-
-
-def check_layer(target: Any, drafter: Any) -> None:
-  """Raises a ValueError if a layer does not fit a target's features and keys."""
-  check_width(target, drafter)
-  if not drafter.config.attends_as(target.config):
-    raise ValueError(
-      "A draft layer attends to the target's keys and values, but the heads and widths "
-      f"differ: expected the heads and widths of {target.config}, got "
-      f"{drafter.config}. Use a layer that was trained on the target."
     )

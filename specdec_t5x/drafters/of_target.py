@@ -18,7 +18,7 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from specdec_t5x.core.knobs import KnobError, invalid, knob
+from specdec_t5x.core.knobs import KnobError, invalid
 from specdec_t5x.core.types import Cache, ExtendFn
 from specdec_t5x.decoding.contracts import Batch, Context, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState
@@ -27,9 +27,6 @@ from specdec_t5x.network import rounded
 from specdec_t5x.network.rounded import INPUT, LOGITS, Rounding
 
 NAME = "quantized"
-# A draft of 7 tokens and the previous token are a block of 8, the most rows that
-# `native/few_rows.cc` handles at once.
-LONGEST = 7
 
 
 class OfTarget(Stepwise):
@@ -85,13 +82,15 @@ class Quantized(OfTarget):
   """
 
   # `Rounding` and `OfTarget` check these values.
-  bits: int = knob(8, None, "bits of a weight, 8 or 4", "BITS")
-  group: int = knob(0, None, "inputs that share a scale; 0 is all", "GROUP")
-  whole: Sequence[str] = knob((), None, "parts with unrounded weights", "WHOLE")
-  skip: Sequence[str] = knob((), None, "sublayers to leave out", "SKIP")
+  bits: int = 8
+  group: int = 0
+  whole: Sequence[str] = ()
+  skip: Sequence[str] = ()
   gamma: int | None = gamma_knob()
 
-  default_gamma = LONGEST
+  # A draft of 7 tokens and the previous token are a block of 8, the most rows that
+  # `native/few_rows.cc` handles at once.
+  default_gamma = 7
   # The draft is close to the target on any text, so alpha is higher than for other
   # drafts. Drafts of the target's size do not always pay.
   traits = dataclasses.replace(OfTarget.traits, prior_alpha=0.9)
@@ -157,9 +156,7 @@ class LayerSkip(OfTarget):
     gamma: the most tokens of a draft.
   """
 
-  skip: Sequence[str] = knob(
-    dataclasses.MISSING, None, "sublayers to leave out", "SKIP"
-  )
+  skip: Sequence[str]
   gamma: int | None = gamma_knob()
 
   def extend(self, context: Context) -> ExtendFn:

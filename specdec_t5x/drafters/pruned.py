@@ -15,8 +15,8 @@ ranks, M known tokens, E input length, L uniforms per decision.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,6 @@ from specdec_t5x.core.tree_per_row import TreePerRow
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.contracts import Context
 from specdec_t5x.decoding.state import DecodeState
-from specdec_t5x.drafters.heads import RowTrees
 
 # (the last M tokens up to each node, the position of each node's last token) -> the
 # distributions after the tokens.
@@ -38,16 +37,8 @@ ProbsAfter = Callable[[Int[Array, "B P M"], Int[Array, "B P"]], Float[Array, "B 
 _RAREST = 1e-6
 
 
-class _Level(NamedTuple):
-  """The followed nodes of a level; `parents` are places in the level above."""
-
-  tokens: Int[Array, "B P"]
-  scores: Float[Array, "B P"]
-  parents: Int[Array, "B P"]
-
-
 @dataclasses.dataclass(frozen=True)
-class Pruned(RowTrees):
+class Pruned:
   """A tree of the likeliest paths. The tokens are certain.
 
   A path's score is the sum over the path's tokens of log q, of -`penalty` if the
@@ -64,12 +55,12 @@ class Pruned(RowTrees):
     weight: the weight of the table, at least 0.
   """
 
-  nodes: int = knob(16, whole(1), "drafted nodes")
-  width: int = knob(6, whole(1), "nodes that are extended on a level")
-  ranks: int = knob(6, whole(1), "candidate tokens of a position")
-  penalty: float = knob(0.0, finite(), "penalty of a pair of tokens not in the request")
+  nodes: int = knob(16, whole(1))
+  width: int = knob(6, whole(1))
+  ranks: int = knob(6, whole(1))
+  penalty: float = knob(0.0, finite())
   table: Any = None
-  weight: float = knob(0.25, finite(), "weight of the table of n-grams")
+  weight: float = knob(0.25, finite())
 
   def __post_init__(self):
     check_knobs(self)
@@ -103,7 +94,15 @@ class Pruned(RowTrees):
     logits: Float[Array, "B H V"],
     source: Int[Array, "B E"],
   ) -> Proposal:
-    """Returns each row's best tree; see `RowTrees`. The penalty reads `source`."""
+    """Returns each row's best tree; the penalty reads the inputs, `source`.
+
+    Args:
+      context: the decode's context.
+      state: the decode's state.
+      uniforms: the uniforms of the nodes.
+      logits: the logits of each depth.
+      source: the rows' inputs.
+    """
 
     def probs_after(tokens, places):
       params = {"params": context.networks["ngrams"].params}
@@ -145,7 +144,12 @@ class Pruned(RowTrees):
     rows = known.shape[0]
     before = known[:, None]
     scores = jnp.zeros((rows, 1))
-    top_tokens, top_gains = _top(jax.nn.log_softmax(logits), self.ranks)
+    log_probs = jax.nn.log_softmax(logits)
+    top_gains, top_tokens = jax.lax.top_k(log_probs, self.ranks)
+    # A depth with a NaN has the tokens -1, which is no token.
+    is_lost = jnp.isnan(log_probs).any(axis=-1, keepdims=True)
+    top_tokens = jnp.where(is_lost, -1, top_tokens)
+    top_gains = jnp.where(is_lost, jnp.nan, top_gains)
     levels = []
     for depth in range(logits.shape[1]):
       shape = (*before.shape[:2], self.ranks)
@@ -171,25 +175,26 @@ class Pruned(RowTrees):
       scores = jnp.take_along_axis(scores, order, axis=1)
       at = jnp.take_along_axis(at, order, axis=1)
       followed = jnp.take_along_axis(tokens.reshape(rows, -1), at, axis=1)
-      levels.append(_Level(followed, scores, at // self.ranks))
+      levels.append((followed, scores, at // self.ranks))
       before = jnp.take_along_axis(before, at[..., None] // self.ranks, axis=1)
       before = jnp.concatenate([before[..., 1:], followed[..., None]], axis=2)
     return self._best(levels)
 
-  def _best(self, levels: list[_Level]) -> Proposal:
-    """Returns the tree of the best nodes. No node scores higher than its parent."""
-    tokens = jnp.concatenate([level.tokens for level in levels], axis=1)
-    scores = jnp.concatenate([level.scores for level in levels], axis=1)
+  def _best(self, levels: Sequence[tuple[Array, Array, Array]]) -> Proposal:
+    """Returns the tree of the best nodes. No node scores higher than its parent.
+
+    A level has the tokens, the scores, and the places of parents in the level above.
+    """
+    tokens, scores, parents = zip(*levels, strict=True)
+    # Nodes are numbered across levels from 0; the root has number -1.
+    firsts = [-1, 0, *itertools.accumulate(level.shape[1] for level in tokens[:-2])]
+    parents = [first + level for first, level in zip(firsts, parents, strict=False)]
+    tokens = jnp.concatenate(tokens, axis=1)
+    scores = jnp.concatenate(scores, axis=1)
+    parents = jnp.concatenate(parents, axis=1)
     # The sort is stable, so a parent comes before a child with the same score.
     order = jnp.argsort(-scores, axis=1, stable=True)
     best = jnp.sort(order[:, : self.nodes], axis=1)
-    # Nodes are numbered across levels from 0; the root has number -1.
-    sizes = [level.tokens.shape[1] for level in levels]
-    firsts = [-1, 0, *itertools.accumulate(sizes)][: len(sizes)]
-    parents = [
-      first + level.parents for first, level in zip(firsts, levels, strict=True)
-    ]
-    parents = jnp.concatenate(parents, axis=1)
     tokens = jnp.take_along_axis(tokens, best, axis=1)
     scores = jnp.take_along_axis(scores, best, axis=1)
     parents = jnp.take_along_axis(parents, best, axis=1)
@@ -205,13 +210,3 @@ def stand_together(
   first = text[:, None, :-1] == before[..., None]
   second = (text[:, None, None, 1:] == after[..., None]) & (after[..., None] > 0)
   return (first[:, :, None] & second).any(axis=-1)
-
-
-def _top(log_probs, count):
-  """Returns each depth's likeliest tokens [B, H, R], and their log-probabilities.
-
-  If a log-probability is NaN, the depth's tokens are -1, which is no token.
-  """
-  values, tokens = jax.lax.top_k(log_probs, count)
-  is_lost = jnp.isnan(log_probs).any(axis=-1, keepdims=True)
-  return jnp.where(is_lost, -1, tokens), jnp.where(is_lost, jnp.nan, values)

@@ -67,89 +67,89 @@ def levels(tree: Tree) -> list[Level]:
   ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Growing:
-  """Drafts the nodes of one tree, level by level.
+def grow(
+  tree: Tree,
+  siblings: str,
+  context: Context,
+  uniforms: Float[Array, "B G L"],
+  read: Callable[[Level, Int[Array, "B P"] | None], Float[Array, "B #P V"]],
+) -> Proposal:
+  """Drafts the nodes of a tree, level by level.
 
   At temperature 0 siblings are the likeliest tokens for any value of `siblings`, as
   draws would all be equal. Coupled siblings are the likeliest tokens after the noise of
   their position is added.
 
-  Attributes:
+  Args:
     tree: the nodes to draft.
     siblings: a member of `SIBLINGS`.
     context: the decode's context, which adjusts distributions.
     uniforms: the uniforms of each node.
+    read: function of a level and the tokens of the level above (None at the root),
+      which returns the logits after these tokens. The result has a single row of logits
+      if the logits are the same after all tokens. The function is called once per
+      level, in order.
   """
+  check_uniforms(uniforms, tree.size)
+  certain = context.sampling.certain or siblings == "likeliest"
+  sampling, adjust = context.sampling, context.adjust
+  tokens = None
+  draws = []
+  for depth, level in enumerate(levels(tree)):
+    logits = read(level, tokens)
+    if certain:
+      scores = perturbed(logits, sampling, uniforms[:, [depth]], adjust)
+      draws.append(_likeliest(scores, level))
+    else:
+      is_distinct = siblings == "distinct"
+      draws.append(_drawn(adjust(logits, sampling), level, uniforms, is_distinct))
+    tokens, _, _ = draws[-1]
+  tokens, probs, is_valid = jax.tree.map(_concatenated, *draws)
+  # A node without a valid token invalidates all descendants.
+  is_lost = jnp.pad(~is_valid, ((0, 0), (1, 0)))
+  is_valid = ~(tree.sees & is_lost[:, None]).any(axis=-1)[:, 1:]
+  return Proposal(tokens, probs, is_valid, tree)
 
-  tree: Tree
-  siblings: str
-  context: Context
-  uniforms: Float[Array, "B G L"]
 
-  def grow(
-    self, read: Callable[[Level, Int[Array, "B P"] | None], Float[Array, "B #P V"]]
-  ) -> Proposal:
-    """Returns the proposal.
+def _likeliest(scores: Float[Array, "B #P V"], level: Level):
+  """Returns a level's certain tokens, None for q, and whether each token counts."""
+  is_shared = scores.shape[1] == 1
+  tokens_by_rank = []
+  counts_by_rank = []
+  for _ in range(level.ranks.max() + 1):
+    token = likeliest(scores)
+    tokens_by_rank.append(token)
+    # NaN scores count: `likeliest` gives the token -1, which marks an error.
+    counts_by_rank.append(scores.max(axis=-1) != -jnp.inf)
+    scores = jnp.where(_is_token(scores, token), -jnp.inf, scores)
+  tokens = jnp.stack(tokens_by_rank, axis=-1)
+  counts = jnp.stack(counts_by_rank, axis=-1)
+  parents = np.zeros_like(level.parents) if is_shared else level.parents
+  return tokens[:, parents, level.ranks], None, counts[:, parents, level.ranks]
 
-    Args:
-      read: function of a level and the tokens of the level above (None at the root),
-        which returns the logits after these tokens. The result has a single row of
-        logits if the logits are the same after all tokens. The function is called once
-        per level, in order.
-    """
-    check_uniforms(self.uniforms, self.tree.size)
-    certain = self.context.sampling.certain or self.siblings == "likeliest"
-    draw = self._likeliest if certain else self._drawn
-    tokens = None
-    draws = []
-    for level in levels(self.tree):
-      draws.append(draw(read(level, tokens), level))
-      tokens, _, _ = draws[-1]
-    tokens, probs, is_valid = jax.tree.map(_concatenated, *draws)
-    # A node without a valid token invalidates all descendants.
-    is_lost = jnp.pad(~is_valid, ((0, 0), (1, 0)))
-    is_valid = ~(self.tree.sees & is_lost[:, None]).any(axis=-1)[:, 1:]
-    return Proposal(tokens, probs, is_valid, self.tree)
 
-  def _likeliest(self, logits: Float[Array, "B #P V"], level: Level):
-    """Returns a level's certain tokens, None for q, and whether each token counts."""
-    depth = self.tree.depths[level.nodes[0]] - 1
-    scores = perturbed(
-      logits, self.context.sampling, self.uniforms[:, [depth]], self.context.adjust
-    )
-    tokens_by_rank = []
-    counts_by_rank = []
-    for _ in range(level.ranks.max() + 1):
-      token = likeliest(scores)
-      tokens_by_rank.append(token)
-      # NaN scores count: `likeliest` gives the token -1, which marks an error.
-      counts_by_rank.append(scores.max(axis=-1) != -jnp.inf)
-      scores = jnp.where(_is_token(scores, token), -jnp.inf, scores)
-    tokens = jnp.stack(tokens_by_rank, axis=-1)
-    counts = jnp.stack(counts_by_rank, axis=-1)
-    is_shared = logits.shape[1] == 1
-    parents = np.zeros_like(level.parents) if is_shared else level.parents
-    return tokens[:, parents, level.ranks], None, counts[:, parents, level.ranks]
-
-  def _drawn(self, logits: Float[Array, "B #P V"], level: Level):
-    """Returns a level's drawn tokens, their distributions, and which tokens count."""
-    distributions = self.context.adjust(logits, self.context.sampling)
-    shape = distributions.shape[0], level.above.size, distributions.shape[-1]
-    distributions = jnp.broadcast_to(distributions, shape)
-    ranks = level.ranks * (self.siblings == "distinct")
-    drawn = []
-    for rank in range(ranks.max() + 1):
-      nodes = level.nodes[ranks == rank]
-      parents = level.parents[ranks == rank]
-      distribution = distributions[:, parents]
-      token = sample(distribution, self.uniforms[:, nodes - 1]).astype(jnp.int32)
-      drawn.append((token, distribution, distribution.max(axis=-1) != 0))
-      if rank < ranks.max():
-        distributions = distributions.at[:, parents].set(_without(distribution, token))
-    order = np.argsort(np.argsort(ranks, kind="stable"), kind="stable")
-    by_rank = jax.tree.map(_concatenated, *drawn)
-    return jax.tree.map(lambda x: x[:, order], by_rank)
+def _drawn(
+  distributions: Float[Array, "B #P V"],
+  level: Level,
+  uniforms: Float[Array, "B G L"],
+  is_distinct: bool,
+):
+  """Returns a level's drawn tokens, their distributions, and which tokens count."""
+  shape = distributions.shape[0], level.above.size, distributions.shape[-1]
+  distributions = jnp.broadcast_to(distributions, shape)
+  ranks = level.ranks * is_distinct
+  drawn = []
+  for rank in range(ranks.max() + 1):
+    nodes = level.nodes[ranks == rank]
+    parents = level.parents[ranks == rank]
+    distribution = distributions[:, parents]
+    token = sample(distribution, uniforms[:, nodes - 1]).astype(jnp.int32)
+    drawn.append((token, distribution, distribution.max(axis=-1) != 0))
+    if rank < ranks.max():
+      distributions = distributions.at[:, parents].set(_without(distribution, token))
+  order = np.argsort(np.argsort(ranks, kind="stable"), kind="stable")
+  by_rank = jax.tree.map(_concatenated, *drawn)
+  return jax.tree.map(lambda x: x[:, order], by_rank)
 
 
 def _concatenated(*parts: Array) -> Array:

@@ -20,7 +20,6 @@ from specdec_t5x.decoding.contracts import Context, Drafter, Traits
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters import siblings
 from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
-from specdec_t5x.drafters.siblings import Growing
 from specdec_t5x.network.net import read_last
 
 
@@ -105,8 +104,8 @@ class TreeDraft(Drafter):
       logits, _, cache = extend(cache, tokens, positions, sees)
       return logits
 
-    growing = Growing(self.tree, self.siblings, context, uniforms)
-    return growing.grow(read), cache.at(lengths)
+    proposal = siblings.grow(self.tree, self.siblings, context, uniforms, read)
+    return proposal, cache.at(lengths)
 
   def commit(
     self,

@@ -150,9 +150,17 @@ def drafted_ahead(
   if isinstance(network, LayerDrafter):
     tokens = batch["decoder_target_tokens"]
     embedded = embed_fn(target, target_params)(tokens)
-    cross, cross_mask = _cross_attention(network, target, target_params, batch)
     segments = batch.get("decoder_segment_ids")
     is_token = input_mask(tokens)
+    cross = cross_mask = None
+    if network.config.cross_attention:  # The target's keys and values of the inputs.
+      inputs = batch["encoder_input_tokens"]
+      input_segments = batch.get("encoder_segment_ids")
+      cross = target.apply(
+        {"params": target_params}, inputs, input_segments, method="last_cross"
+      )
+      cross_mask = is_token[:, :, None] & input_mask(inputs)[:, None]
+      cross_mask &= same_segment(segments, input_segments)
     same = is_token[:, :, None] & is_token[:, None] & same_segment(segments, segments)
     drafted = apply(features, embedded, same, cross, cross_mask, method="everywhere")
   else:
@@ -160,18 +168,6 @@ def drafted_ahead(
   project = logits_fn(target, target_params)
   for i in range(network.config.count):
     yield project(drafted[..., i, :])
-
-
-def _cross_attention(network, target, target_params, batch):
-  """Returns the target's keys and values of the inputs, and the attention mask."""
-  if not network.config.cross_attention:
-    return None, None
-  inputs = batch.get("encoder_input_tokens")
-  segments = batch.get("encoder_segment_ids")
-  cross = target.apply({"params": target_params}, inputs, segments, method="last_cross")
-  is_token = input_mask(batch["decoder_target_tokens"])
-  mask = is_token[:, :, None] & input_mask(inputs)[:, None]
-  return cross, mask & same_segment(batch.get("decoder_segment_ids"), segments)
 
 
 def begun(network: Network, params: Params, target: Params) -> Params:

@@ -60,9 +60,12 @@ def estimate(
         "vocabulary."
       )
     unigrams += np.bincount(tokens[places > 0], minlength=vocab_size)
-    for i in range(order - 1):
-      grams, counts = counted[i]
-      new = _grams(tokens, places, i + 1)
+    for i, (grams, counts) in enumerate(counted):
+      last = np.flatnonzero(places > i)  # The indices of successors.
+      context = tokens[last[:, None] + np.arange(-i - 1, 0)]
+      hashes = context_hash(context).astype(np.uint64)
+      # (context hash, successor) as one integer.
+      new = (hashes << np.uint64(32)) | tokens[last].astype(np.uint64)
       grams, owners = np.unique(np.concatenate([grams, new]), return_inverse=True)
       weights = np.concatenate([counts, np.ones(new.size)])
       counted[i] = grams, np.bincount(owners, weights, grams.size).astype(np.int64)
@@ -76,14 +79,6 @@ def estimate(
   sizes = tuple(params[f"contexts_{i}"]["hashes"].size for i in range(order - 1))
   config = NgramConfig(vocab_size, sizes, width if sizes else 1, order)
   return NgramTable(config), jax.tree.map(jax.numpy.asarray, params)
-
-
-def _grams(tokens, places, length):
-  """Returns (context hash, successor) of all contexts of a length, as one integer."""
-  last = np.flatnonzero(places >= length)  # The indices of successors.
-  context = tokens[last[:, None] + np.arange(-length, 0)]
-  hashes = context_hash(context).astype(np.uint64)
-  return (hashes << np.uint64(32)) | tokens[last].astype(np.uint64)
 
 
 def _contexts(grams, counts, width, max_contexts):

@@ -14,7 +14,7 @@ from specdec_t5x.t5x_bridge import macros
 from tests import commands
 from tests.real_data import ROOT
 
-GAMMA = Knob(whole(1), "a length", "LOWER_GAMMA", "{knob} is a length.")
+GAMMA = Knob(whole(1), "LOWER_GAMMA", "{knob} is a length.")
 
 
 def test_an_error_has_the_names_of_its_reader():

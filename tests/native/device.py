@@ -25,7 +25,7 @@ from benchmarks.oracle import random_model
 from benchmarks.sizes import SIZES, random_params, t5_1_1
 from benchmarks.study import NEVER, Decode, Group, Job, Study
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.rules import get_rule
+from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.native.cuda import few, layout, library
@@ -180,7 +180,7 @@ def sampled(rule: str = "token") -> tuple[bool, str]:
   draft = Transformer(config)
   params = {"target": random_params(target, 0), "draft": random_params(target, 1)}
   inputs = jnp.arange(2, _KINDS, dtype=jnp.int32)[None]
-  decoder = Decoder(target, DraftModel(draft, 2), get_rule(rule))
+  decoder = Decoder(target, DraftModel(draft, 2), RULES[rule])
   decode = Decode(decoder, params, Sampling(_TEMPERATURE), 2)
   rows = jnp.repeat(inputs, _SAMPLES, axis=0)
   pairs = np.asarray(decode(*decode.given(rows)[1:]).tokens)

@@ -117,7 +117,7 @@ def lumped(
 class Online:
   """The settings of online learning."""
 
-  interval: int = knob(16, whole(1), "requests per optimizer step", "INTERVAL")
+  interval: int = knob(16, whole(1), "INTERVAL")  # Requests per optimizer step.
   kept: int = 32  # K of `rejections.KeepRejections`.
   # A name in `losses.DISTILLATION_LOSSES`; the paper uses forward_kl.
   loss: str = "forward_kl"

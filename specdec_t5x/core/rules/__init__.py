@@ -1,10 +1,6 @@
 """The verification rules by name."""
 
-import dataclasses
-from typing import Any
-
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.knobs import KnobError
 from specdec_t5x.core.types import Guarantee, Rule
 from specdec_t5x.lazy import Lazy
 
@@ -24,40 +20,6 @@ RULES = Lazy(
   },
   make=lambda rule: rule(),
 )
-
-
-def get_rule(rule: Rule | str, **knobs: Any) -> Rule:
-  """Returns a `Rule` unchanged, or creates the rule with a given name.
-
-  Args:
-    rule: a `Rule`, or a name in `RULES`.
-    **knobs: values for a named rule's knobs, in place of the defaults.
-
-  Raises:
-    ValueError: if the name is unknown, or the rule lacks a knob of `knobs`.
-  """
-  if isinstance(rule, str) and rule in RULES:
-    fields = {field.name for field in dataclasses.fields(RULES[rule])}
-    surplus = sorted(set(knobs) - fields)
-    if surplus:
-      raise ValueError(
-        f"The rule {rule!r} has no {', '.join(surplus)}, got {knobs}. The rule's knobs "
-        f"are {sorted(fields) or 'none'}."
-      )
-    return dataclasses.replace(RULES[rule], **knobs)
-  if not isinstance(rule, Rule):
-    raise KnobError(
-      "Unknown verification rule {value!r}; expected one of {names} or a Rule. Correct "
-      "{rule}.",
-      value=rule,
-      names=sorted(RULES),
-    )
-  if knobs:
-    raise ValueError(
-      f"{knobs} are knobs of named rules, got the rule {rule!r}. Set the knobs on the "
-      "Rule."
-    )
-  return rule
 
 
 def rule_at(rule: Rule, sampling: Sampling) -> tuple[Rule, Sampling]:

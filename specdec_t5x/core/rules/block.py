@@ -94,7 +94,13 @@ def prefix_probs(
   """
   excess = jnp.maximum(weights[..., None] * target_probs - draft_probs, 0.0)
   mass = excess.sum(axis=-1)[:, 1:]
-  weights = weights[:, 1:]
+  return pass_probs(mass, weights[:, 1:])
+
+
+def pass_probs(
+  mass: Float[Array, "*shape"], weights: Float[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+  """Returns m / (m + 1 - w)."""
   # 0 / 0 if the weight is 1 and p = q at the next position. No mass is lost after the
   # prefix then, so a longer prefix always passes, and this prefix may pass, too.
   lost = mass + 1 - weights

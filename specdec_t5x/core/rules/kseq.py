@@ -90,9 +90,12 @@ def choose(
   single_mass = jnp.minimum(q, p / rho)
   passes = present & (uniforms < ratio(p[tokens], rho * q[tokens]))
   beta = single_mass.sum()
+  # 1 - (1 - beta)^count, accurate for a small beta.
+  any_passes = -jnp.expm1(count * jnp.log1p(-jnp.minimum(beta, 1.0)))
+  any_passes = jnp.where(count > 0, any_passes, 0.0)
   # The accepted token has the distribution any_passes / beta * single_mass, which has
   # no mass if beta is 0.
-  share = any_passes(beta, count) / jnp.where(beta > 0, beta, 1.0)
+  share = any_passes / jnp.where(beta > 0, beta, 1.0)
   return passes, residual(p, share * single_mass)
 
 
@@ -120,9 +123,3 @@ def least_rho(
   ends = jnp.array(1.0), jnp.maximum(count, 1).astype(jnp.float32)
   _, high = jax.lax.fori_loop(0, _BISECTIONS, halve, ends)
   return high
-
-
-def any_passes(beta: Float[Array, ""], count: Int[Array, ""]) -> Float[Array, ""]:
-  """Returns 1 - (1 - beta)^count, accurate for a small beta."""
-  beta = jnp.minimum(beta, 1.0)
-  return jnp.where(count > 0, -jnp.expm1(count * jnp.log1p(-beta)), 0.0)

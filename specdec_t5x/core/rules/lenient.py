@@ -20,7 +20,6 @@ from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uni
 
 LENIENCE = Knob(
   Check("above 0 and at most 1", lambda value: is_probability(value) and value > 0),
-  "l of the acceptance probability; 1 is exact",
   "LENIENCE",
   "1 is exact; smaller values accept more and bind less.",
 )

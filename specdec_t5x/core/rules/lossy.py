@@ -121,7 +121,7 @@ class TopK(Approximate):
     k: the number of accepted ranks, at least 1; 1 is greedy verification.
   """
 
-  k: int = knob(2, whole(1), "accepted ranks; 1 is greedy verification")
+  k: int = knob(2, whole(1))
 
   @property
   def is_greedy(self) -> bool:
@@ -146,10 +146,7 @@ class Distance(Approximate):
   """
 
   epsilon: int = knob(
-    1,
-    whole(0),
-    "accepted distance of two tokens' ids; 0 is greedy verification",
-    fix="The distance is the largest difference of two tokens' ids.",
+    1, whole(0), fix="The distance is the largest difference of two tokens' ids."
   )
 
   @property

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.distributions import sample
-from specdec_t5x.core.rules.block import Block
+from specdec_t5x.core.rules.block import Block, pass_probs
 from specdec_t5x.core.rules.token import ratio
 from specdec_t5x.core.tree import Tree
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
@@ -99,22 +99,13 @@ def _compose(a: Bool[Array, "*B N N"], b: Bool[Array, "*B N N"]):
 
 
 class _Nodes(NamedTuple):
-  """The drafted nodes of one row.
+  """The drafted nodes of one row."""
 
-  Attributes:
-    depth: the depth of the deepest node.
-    parents: the parent of each node.
-    tokens: the token of each node.
-    draft_probs: the distribution that each token was drawn from; None if the tokens are
-      certain.
-    q: the draft's probability of each token.
-  """
-
-  depth: int
+  depth: int  # Of the deepest node.
   parents: Int[Array, "G"]
   tokens: Int[Array, "G"]
-  draft_probs: Float[Array, "G V"] | None
-  q: Float[Array, "G"]
+  draft_probs: Float[Array, "G V"] | None  # None if the tokens are certain.
+  q: Float[Array, "G"]  # The draft's probability of each token.
 
 
 def _traverse(
@@ -194,10 +185,7 @@ def _without(nodes, node, tree_state):
   distribution = jnp.where(
     mass > 0, excess / jnp.where(mass > 0, mass, 1.0), distributions[parent]
   )
-  # 0 / 0 if the weight is 1 and p = q. No mass is lost after the node then, so a longer
-  # path always passes, and this path may pass, too.
-  lost = mass + 1 - weight
-  weight = jnp.where(lost > 0, mass / jnp.where(lost > 0, lost, 1.0), 1.0)
+  weight = pass_probs(mass, weight)
   distributions = distributions.at[parent].set(distribution)
   is_set = is_set.at[parent].set(True)
   weights = _weigh(nodes, distributions, weights.at[parent].set(weight), is_set)
