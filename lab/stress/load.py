@@ -25,7 +25,7 @@ from t5x import partitioning, utils
 
 from lab.stress import memory
 from lab.stress.restore import restoring
-from specdec_t5x.checkpoints.checkpoint import Checkpoint
+from specdec_t5x.checkpoints.networks import network_at
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.data.vocabularies import sentencepiece_vocabulary
 from specdec_t5x.decoding.decoder import Decoder
@@ -92,7 +92,7 @@ class Load:
     settings: Sequence[tuple[int, float, int]] = SETTINGS,
     replays: float = 0.03,
   ):
-    target, draft = (Checkpoint.open(pair[x]).network() for x in ("target", "draft"))
+    target, draft = (network_at(pair[x]) for x in ("target", "draft"))
     partitioner = partitioning.PjitPartitioner(num_partitions=1)
     self.inputs, self._settings, self._replays = inputs, settings, replays
     self._random = np.random.default_rng(0)

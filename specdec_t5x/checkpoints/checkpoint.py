@@ -40,7 +40,6 @@ from specdec_t5x.network.functional import (
   Settings,
   blank_variables,
   network_config,
-  network_for,
 )
 
 with epy.lazy_imports():  # Decoding without checkpoints needs neither.
@@ -63,14 +62,10 @@ _GROUP = 2**26
 class Checkpoint(abc.ABC):
   """A network's parameters on disk. `open` detects the format."""
 
-  # The folder, if it may hold the model's vocabulary.
-  vocabulary_folder: str | None = None
-  # The reader of T5X for this format.
-  _t5x_reader: str | None = None
-  # The step of the training.
-  step: int = 0
-  # The generation settings of a Hugging Face folder; empty for other checkpoints.
-  generation = Generation()
+  vocabulary_folder: str | None = None  # The folder, if it may hold the vocabulary.
+  step: int = 0  # The step of the training.
+  generation = Generation()  # The settings of a Hugging Face folder.
+  _t5x_reader: str | None = None  # The reader of T5X for this format.
 
   def __init__(self, path: str):
     self.path = str(path)
@@ -135,11 +130,7 @@ class Checkpoint(abc.ABC):
 
   @functools.cached_property
   def shapes(self) -> Shapes:
-    """The shape of each parameter, read from the index alone.
-
-    Raises:
-      ValueError: if the index can't be read or describes no known network.
-    """
+    """The shape of each parameter, read from the index alone."""
     return {name: place.shape for name, place in self._places.items()}
 
   @functools.cached_property
@@ -174,13 +165,9 @@ class Checkpoint(abc.ABC):
       dtype: dtype of the activations.
 
     Raises:
-      ValueError: if `shapes` raises, or no network of this project has the shapes.
+      ValueError: if the index can't be read or describes no known network.
     """
     return network_config(self.shapes, dtype)
-
-  def network(self, dtype: str = "float32") -> Network:
-    """Returns the network with the checkpoint's `settings`."""
-    return network_for(self.settings(dtype))
 
   def load(self, network: Network, dtype: str | None = "float32") -> Any:
     """Returns the network's parameters on the default device, without T5X.
@@ -298,11 +285,8 @@ class T5X(Checkpoint):
             raise ValueError(f"{chunk} is truncated or altered")
 
   def _folder_of(self, leaf: Mapping[str, Any]) -> epath.Path:
-    """Returns the folder of a stored array.
-
-    The location in the index of a checkpoint that was written to a bucket includes the
-    bucket. The arrays are beside the index after the checkpoint is copied, too.
-    """
+    """Returns the folder of a stored array, beside the index."""
+    # A path may include the bucket from which the checkpoint was copied.
     path = leaf.get("path") or leaf["kvstore"]["path"]
     return epath.Path(self.path) / path.strip("/").split("/")[-1]
 
@@ -440,10 +424,8 @@ class Orbax(Checkpoint):
     self, paths: Sequence[str], dtype: str | None
   ) -> dict[str, np.ndarray]:
     """Returns arrays by their paths in the item's tree."""
-    array_args = ocp.RestoreArgs(
-      restore_type=np.ndarray, dtype=None if dtype is None else jnp.dtype(dtype)
-    )
-    flat_args = dict.fromkeys(paths, array_args)
+    args = ocp.RestoreArgs(restore_type=np.ndarray, dtype=dtype and jnp.dtype(dtype))
+    flat_args = dict.fromkeys(paths, args)
     restore_args = flax.traverse_util.unflatten_dict(flat_args, sep="/")
     request = ocp.args.PyTreeRestore(
       item=jax.tree.map(lambda _: 0, restore_args),
@@ -485,7 +467,7 @@ class HuggingFace(Checkpoint):
   def settings(self, dtype="float32"):
     return dataclasses.replace(self.folder.config, dtype=dtype)
 
-  @functools.cached_property
+  @property
   def _stored(self):
     return self.folder.shapes
 

@@ -55,7 +55,7 @@ def check_finite(path: str, params: Any) -> None:
 
   Each parameter is reduced on the parameter's device, without a copy.
   """
-  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
+  flat = flax.traverse_util.flatten_dict(params, sep="/")
   # A reduction over a mesh communicates between devices. Reductions of shards do not.
   finite = {
     name: all(_is_finite(shard.data) for shard in leaf.addressable_shards)
@@ -91,11 +91,10 @@ def _is_finite_on_device(x: jax.Array) -> jax.Array:
 
 def is_float(params: Any) -> bool:
   """Returns whether all parameters are floats. A table of n-grams has token ids."""
-  leaves = jax.tree.leaves(params)
-  return all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves)
+  return all(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(params))
 
 
 def flat_shapes(tree: Any) -> Shapes:
   """Returns the shapes of nested parameters by path, for example decoder/.../kernel."""
-  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(tree), sep="/")
+  flat = flax.traverse_util.flatten_dict(tree, sep="/")
   return {name: tuple(leaf.shape) for name, leaf in flat.items()}

@@ -6,7 +6,7 @@ from typing import Any
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.network import ngram
-from specdec_t5x.network.functional import Network, Settings
+from specdec_t5x.network.functional import Network, Settings, network_for
 from specdec_t5x.network.heads import FeatureDrafter
 
 
@@ -32,7 +32,7 @@ def network_settings(path: str | None, dtype: str, **knobs: Any) -> Settings:
 
 def network_at(path: str, dtype: str = "float32") -> Network:
   """Returns a checkpoint's network: a draft model, or a table of n-grams."""
-  return Checkpoint.open(path).network(dtype)
+  return network_for(Checkpoint.open(path).settings(dtype))
 
 
 def ngram_table(path: str | None, order: int = 0) -> ngram.NgramTable:

@@ -18,11 +18,12 @@ _STACKED = re.compile(r"(encoder|decoder)/(?:(?:\1|layers)/)+(.+)")
 _SPLIT = re.compile(r".*attention/(query|key|value|out)/kernel")
 _BIAS = "rel_embedding"
 _EMBEDDINGS = ("token_embedder/embedding", "decoder/token_embedder/embedding")
-# Possible axes of stacked layers. nn.scan has one axis for all parameters, and a
-# negative axis counts from the end.
-_SCAN_AXES = (1, 0, -1, -2)
-# Possible axes of norms and of other parameters, for writers that stack norms apart.
-_AXES_APART = tuple(itertools.product((0, 1), (0, 1, 2, 3)))
+# Possible axes of stacked layers, of norms and of other parameters: in nn.scan one axis
+# for both, negative from the end; then two axes, for writers that stack norms apart.
+_AXES = (
+  ((1, 1), (0, 0), (-1, -1), (-2, -2)),
+  tuple(itertools.product((0, 1), (0, 1, 2, 3))),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,13 +89,9 @@ def _layer_axes(stored: Shapes) -> dict[str, int]:
   embedding = next((stored[x] for x in _EMBEDDINGS if x in stored), ())
   if not stacked or len(embedding) != 2:
     return {}
-  same_axis = [(axis, axis) for axis in _SCAN_AXES]
-  for candidates in (same_axis, _AXES_APART):
-    solutions = set()
-    for norm_axis, axis in candidates:
-      if axes := _solved(stacked, embedding[1], norm_axis, axis):
-        solutions.add(tuple(axes.items()))
-    if solutions:
+  for candidates in _AXES:
+    found = [_solved(stacked, embedding[1], *axes) for axes in candidates]
+    if solutions := {tuple(axes.items()) for axes in found if axes}:
       break
   if len(solutions) != 1:
     name = max(stacked, key=lambda name: name.startswith("decoder"))

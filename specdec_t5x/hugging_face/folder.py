@@ -250,6 +250,5 @@ def _check_arrays(path, config, tensors):
 @functools.lru_cache(maxsize=8)
 def _shapes(config: T5Config) -> dict[str, tuple[int, ...]]:
   variables = jax.eval_shape(lambda: blank_variables(network_for(config)))
-  params = flax.core.unfreeze(variables["params"])
-  flat = flax.traverse_util.flatten_dict(params, sep="/")
+  flat = flax.traverse_util.flatten_dict(variables["params"], sep="/")
   return {name: tuple(leaf.shape) for name, leaf in flat.items()}

@@ -8,8 +8,12 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401, registers NumPy's 'bfloat16', which safetensors uses.
 import numpy as np
+from etils import epy
 
 from specdec_t5x.hugging_face import flax_file, lfs
+
+with epy.lazy_imports():  # `make gpu` needs no safetensors.
+  import safetensors
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 FLAX, FLAX_INDEX = "flax_model.msgpack", "flax_model.msgpack.index.json"
@@ -124,17 +128,12 @@ def _is_flax(path: pathlib.Path) -> bool:
 
 def _opened(path: pathlib.Path) -> Any:
   """Returns an open safetensors file, a context manager."""
-  # Machines that measure random networks have no safetensors (`make gpu`).
-  import safetensors
-
   # Pages of a memory-mapped file would count as memory of this process.
   return safetensors.safe_open(path, framework="np", backend="pread")
 
 
 def _header(path: pathlib.Path) -> dict[str, Array]:
   """Returns the arrays of a file, by name."""
-  import safetensors
-
   try:
     if _is_flax(path):
       leaves = flax_file.headers(path)

@@ -10,12 +10,13 @@ Shapes: B batch, Q queries, S keys, H query heads, J key heads, K head width, D 
 import functools
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.network import products
 from specdec_t5x.network.config import NetworkConfig, Reach
-from specdec_t5x.network.layers import Dense, LayerNorm, project
+from specdec_t5x.network.layers import Dense, LayerNorm, dropout, project
 from specdec_t5x.network.products import MASKED
 
 KeyValues = tuple[Float[Array, "B J S K"], Float[Array, "B J S K"]]
@@ -36,9 +37,9 @@ class MultiHeadAttention(nn.Module):
     cfg = self.config
     width = cfg.num_heads * cfg.head_dim
     kv_width = cfg.kv_heads * cfg.head_dim
-    normal = nn.initializers.variance_scaling
-    init = normal(1.0, "fan_in", "normal")
-    scaled_init = normal(1.0 / cfg.head_dim, "fan_in", "normal")
+    scaling = nn.initializers.variance_scaling
+    init = scaling(1.0, "fan_in", "normal")
+    scaled_init = scaling(1.0 / cfg.head_dim, "fan_in", "normal")
     input_axes = cfg.axes("embed", "joined_kv")
     output_axes = cfg.axes("joined_kv", "embed")
     self.query = Dense(width, input_axes, scaled_init, cfg.dtype, cfg.products)
@@ -48,7 +49,7 @@ class MultiHeadAttention(nn.Module):
     if cfg.merged:
       self.query_norm = LayerNorm(cfg, "kv")
       self.key_norm = LayerNorm(cfg, "kv")
-    self.dropout = nn.Dropout(rate=cfg.dropout_rate, broadcast_dims=(-2,))
+    self.dropout = dropout(cfg)
 
   def key_values(self, x: Float[Array, "B S D"]) -> KeyValues:
     """Projects `x` to this layer's keys and values."""
@@ -56,9 +57,7 @@ class MultiHeadAttention(nn.Module):
     return self._normed_key(key).swapaxes(1, 2), value.swapaxes(1, 2)
 
   def query_key_values(
-    self,
-    x: Float[Array, "B S D"],
-    positions: Int[Array, "... S"] | None = None,
+    self, x: Float[Array, "B S D"], positions: Int[Array, "... S"] | None = None
   ) -> tuple[Float[Array, "B S H K"], KeyValues]:
     """Projects `x` to this layer's queries, keys and values, at rotary positions."""
     projected = project(x, self.query, self.key, self.value)
@@ -144,19 +143,13 @@ def rotated(
 
 
 def beside(key_values, bias, cross, cross_bias):
-  """Returns two sets of keys and values as one set, and the joined bias [B, 1, Q, ..].
+  """Returns the keys and values of self-attention and of the input as one set.
 
-  Args:
-    key_values: the keys and values of self-attention.
-    bias: the bias of self-attention.
-    cross: the keys and values of the encoded input.
-    cross_bias: the bias of cross-attention.
+  The biases of both are joined as [B, 1, Q, ..].
   """
   shape = jnp.broadcast_shapes(bias.shape[:-1], cross_bias.shape[:-1])
   biases = [jnp.broadcast_to(b, (*shape, b.shape[-1])) for b in (bias, cross_bias)]
-  joined = tuple(
-    jnp.concatenate(pair, axis=2) for pair in zip(key_values, cross, strict=True)
-  )
+  joined = jax.tree.map(lambda *x: jnp.concatenate(x, axis=2), key_values, cross)
   return joined, jnp.concatenate(biases, axis=-1)
 
 
@@ -177,13 +170,9 @@ def self_biases(
     biases = {window: mask_bias(x, stack.config.dtype) for window, x in masks.items()}
     return [biases[reach.window] for reach in reaches]
   masked = mask_bias(mask[:, None], stack.config.dtype)
-  if stack.config.relpos_per_layer:
-    return [
-      layer.relpos_bias(query_positions, key_positions) + masked
-      for layer in stack.layers
-    ]
-  relative = stack.relpos_bias(query_positions, key_positions)
-  return [relative + masked] * len(stack.layers)
+  owners = stack.layers if stack.config.relpos_per_layer else [stack]
+  biases = [x.relpos_bias(query_positions, key_positions) + masked for x in owners]
+  return biases * (len(stack.layers) // len(owners))
 
 
 def mask_bias(mask: Bool[Array, "*shape"], dtype: str) -> Float[Array, "*shape"]:

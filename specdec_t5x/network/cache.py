@@ -3,6 +3,8 @@
 Shapes: B batch, N new entries, S slots, H heads, K head width, E encoder length.
 """
 
+import functools
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -76,12 +78,10 @@ def write(
 
   The caller leaves room: a start beyond S - N is clamped and overwrites older slots.
   """
-  write_row = jax.vmap(
-    lambda row, block, start: jax.lax.dynamic_update_slice_in_dim(row, block, start, 1)
-  )
+  write_row = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
   # Without the barrier, XLA on CPU fuses the write of a single row into both readers of
   # the buffer and copies the whole buffer for each reader.
-  return jax.lax.optimization_barrier(write_row(buffer, new, index))
+  return jax.lax.optimization_barrier(jax.vmap(write_row)(buffer, new, index))
 
 
 def write_both(

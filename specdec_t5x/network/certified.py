@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from specdec_t5x.core.knobs import KnobError
 from specdec_t5x.native import library, platforms
 from specdec_t5x.network import products, rounded
-from specdec_t5x.network.rounded import Matrix, Rounding
+from specdec_t5x.network.rounded import Matrix
 
 # The name of a screened head among a decode's derived parameters.
 NAME = "head"
@@ -80,9 +80,8 @@ def screen(params: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the codes of a network's head, their scales and their error bounds."""
   place, name, weights = _head(params)
   kernel = weights if name == WEIGHTS else weights.T
-  as_head = {"decoder": {"logits_dense": {"kernel": kernel}}}
-  rounded_head = Rounding(layout="panels")(as_head)["decoder"]["logits_dense"]["kernel"]
-  screened = {**rounded_head, "bounds": _bounds(kernel, rounded_head)}
+  codes = rounded.rounded_matrix(kernel, bits=8, group=0, layout="panels")
+  screened = {**codes, "bounds": _bounds(kernel, codes)}
   return flax.traverse_util.unflatten_dict({place: screened})
 
 
@@ -113,7 +112,7 @@ def multiply(
 
 def _head(params: Mapping[str, Any]) -> tuple[tuple[str, ...], str, Array]:
   """Returns the path of a screen among parameters, and the head's name and array."""
-  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params))
+  flat = flax.traverse_util.flatten_dict(params)
   if rounded.PROJECTION in flat:
     return rounded.PROJECTION, WEIGHTS, flat[rounded.PROJECTION]
   embedder = ("token_embedder",)

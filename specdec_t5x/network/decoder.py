@@ -85,8 +85,8 @@ class DecoderLayer(nn.Module):
 
     Args:
       x: input of the block.
-      remember: map from the new keys and values to all visible keys and values: the
-        identity in training, a write into the cache in decoding.
+      remember: map from the new keys and values to all visible keys and values, for
+        example a write into the cache; None if only the new ones are visible.
       bias: bias of self-attention.
       cross: keys and values of the encoded input.
       cross_bias: bias of cross-attention.
@@ -99,8 +99,7 @@ class DecoderLayer(nn.Module):
     if "self" not in without:
       y = self.pre_self_attention_layer_norm(x)
       query, new = self.self_attention.query_key_values(y, positions)
-      key_values = remember(new)
-      visible = key_values
+      visible = key_values = remember(new) if remember else new
       if self.config.merged:
         visible, bias = beside(key_values, bias, cross, cross_bias)
       y = self.self_attention(query, visible, bias, deterministic)
@@ -144,60 +143,55 @@ class Decoder(nn.Module):
   def cross_key_values(self, encoded) -> list[KeyValues]:
     """Returns each layer's keys and values of the encoded input."""
     name = "self_attention" if self.config.merged else "encoder_decoder_attention"
-    attentions = [getattr(layer, name) for layer in self.layers]
-    return [tracing.call(module, "key_values", encoded) for module in attentions]
+    return [
+      tracing.call(getattr(layer, name), "key_values", encoded) for layer in self.layers
+    ]
 
-  def __call__(self, x, mask, positions, cross, cross_mask, *, deterministic, taps):
-    """Returns the features of whole sequences."""
-    biases = self_biases(self, positions, positions, mask)
-    cross, cross_bias = self._cross(cross, cross_mask)
-    x = self.dropout(x, deterministic=deterministic)
-    streams = []
-    for layer, bias, inputs in zip(self.layers, biases, cross, strict=True):
-      x, _ = layer(
-        x, _same, bias, inputs, cross_bias, positions, deterministic=deterministic
-      )
-      streams.append(x)
-    x = self.dropout(self.decoder_norm(x), deterministic=deterministic)
-    return _beside(streams, x, taps)
+  def __call__(
+    self,
+    x,
+    remember,
+    biases,
+    cross,
+    cross_mask,
+    positions,
+    *,
+    deterministic=True,
+    without=(),
+    taps=1,
+  ):
+    """Returns the features of positions, and each layer's keys and values.
 
-  def extend(self, x, cache: DecoderCache, biases, positions, without, taps):
-    """Returns the features of new positions, and each layer's keys and values."""
-    mask = cache.encoder_mask
-    cross, cross_bias = self._cross(
-      list(zip(cache.cross_keys, cache.cross_values, strict=True)),
-      None if mask is None else mask[:, None],
-    )
+    `remember`, `biases` and `cross` have an entry for each layer, as in `DecoderLayer`.
+    `without` and `taps` are as in `CachedNetwork.extend`.
+    """
+    cross_bias = None
+    if self.cross_attention:
+      cross_bias = mask_bias(cross_mask[:, None], self.config.dtype)
     # A layer uses rotary positions only. Other positions need no tracing.
     positions = positions if self.config.is_gemma else None
-    written = list(zip(cache.keys, cache.values, strict=True))
+    x = self.dropout(x, deterministic=deterministic)
     streams = []
+    written = []
     for i, layer in enumerate(self.layers):
-      x, key_values = tracing.call(
-        layer,
-        "__call__",
-        x,
-        jax.tree_util.Partial(cache_lib.write_both, written[i], cache.index),
-        biases[i],
-        cross[i],
-        cross_bias,
-        positions,
-        without=tuple(kind for kind in SUBLAYERS if f"{kind}_{i}" in without),
-      )
-      written[i] = key_values or written[i]
+      inputs = cross[i] if self.cross_attention else None
+      arrays = x, remember[i], biases[i], inputs, cross_bias, positions
+      if deterministic:
+        skipped = tuple(kind for kind in SUBLAYERS if f"{kind}_{i}" in without)
+        x, key_values = tracing.call(layer, "__call__", *arrays, without=skipped)
+      else:
+        x, key_values = layer(*arrays, deterministic=False)
       streams.append(x)
-    return _beside(streams, self.decoder_norm(x), taps), written
+      written.append(key_values)
+    x = self.dropout(self.decoder_norm(x), deterministic=deterministic)
+    depths = [-(-len(streams) * i // taps) for i in range(1, taps)]
+    features = [*(streams[depth - 1] for depth in depths), x]
+    return jnp.concatenate(features, axis=-1), written
 
   def project(self, features):
     """Returns the logits of features by a projection apart from the embedding."""
     logits = self.logits_dense(features)
     return hot.spread(logits, self.hot_places) if self.config.hot else logits
-
-  def _cross(self, key_values, mask):
-    """Returns each layer's keys and values of the input, and the bias of the input."""
-    if not self.cross_attention:
-      return [None] * len(self.layers), None
-    return key_values, mask_bias(mask[:, None], self.config.dtype)
 
 
 class CachedNetwork(nn.Module):
@@ -258,19 +252,21 @@ class CachedNetwork(nn.Module):
     key_positions = key_positions.at[rows, slots].set(positions)
     visible = cache_lib.block_mask(index, cache.num_slots, tree)
     positions = positions[:, -size:]
-    features, written = self.decoder.extend(
+    stored = list(zip(cache.keys, cache.values, strict=True))
+    features, written = self.decoder(
       self.token_embedder(self.started(tokens, positions == 0)),
-      cache,
+      [jax.tree_util.Partial(cache_lib.write_both, x, index) for x in stored],
       self_biases(self.decoder, positions, key_positions, visible),
+      list(zip(cache.cross_keys, cache.cross_values, strict=True)),
+      None if cache.encoder_mask is None else cache.encoder_mask[:, None],
       positions,
-      without,
-      taps,
+      without=without,
+      taps=taps,
     )
-    cache = cache.replace(
-      index=index + size,
-      keys=tuple(key for key, _ in written),
-      values=tuple(value for _, value in written),
-    )
+    # A layer without self-attention keeps the cache.
+    written = [new or old for new, old in zip(written, stored, strict=True)]
+    keys, values = zip(*written, strict=True)
+    cache = cache.replace(index=index + size, keys=keys, values=values)
     logits = self.logits(features[..., -self.config.emb_dim :])
     return logits, features, cache
 
@@ -298,15 +294,18 @@ class CachedNetwork(nn.Module):
     if decoder_segment_ids is not None:
       is_new_segment = decoder_segment_ids[:, 1:] != decoder_segment_ids[:, :-1]
       is_first = is_first.at[:, 1:].set(is_new_segment)
-    return self.decoder(
+    mask = mask & same_segment(decoder_segment_ids, decoder_segment_ids)
+    features, _ = self.decoder(
       self.token_embedder(self.started(decoder_input_tokens, is_first)),
-      mask & same_segment(decoder_segment_ids, decoder_segment_ids),
-      positions,
+      [None] * self.config.num_decoder_layers,
+      self_biases(self.decoder, positions, positions, mask),
       cross,
       cross_mask,
+      positions,
       deterministic=not enable_dropout,
       taps=taps,
     )
+    return features
 
   def logits(self, features: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
     """Returns the float32 logits of decoder features."""
@@ -371,17 +370,6 @@ class CachedNetwork(nn.Module):
     for name, arrays in (("keys", cache.keys), ("values", cache.values)):
       by_layer = {f"layers_{i}": array for i, array in enumerate(arrays)}
       self.put_variable("cache", name, by_layer)
-
-
-def _same(key_values):
-  """Returns the new keys and values, which are all visible ones in training."""
-  return key_values
-
-
-def _beside(streams, features, taps):
-  """Returns the outputs of layers at even depths and the features, concatenated."""
-  depths = [-(-len(streams) * i // taps) for i in range(1, taps)]
-  return jnp.concatenate([*(streams[depth - 1] for depth in depths), features], axis=-1)
 
 
 def same_segment(query_ids, key_ids) -> Bool[Array, "B Q S"] | bool:

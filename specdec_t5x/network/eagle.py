@@ -25,8 +25,8 @@ from jaxtyping import Array, Bool, Float
 
 from specdec_t5x.network.attention import KeyValues
 from specdec_t5x.network.cache import DecoderCache
-from specdec_t5x.network.heads import REPLICATED
-from specdec_t5x.network.layers import Dense, LayerNorm
+from specdec_t5x.network.heads import dense
+from specdec_t5x.network.layers import LayerNorm
 from specdec_t5x.network.parallel import LayerDrafter
 
 
@@ -39,7 +39,7 @@ class EagleDrafter(LayerDrafter):
     super().setup()
     cfg = self.config
     self.depth_norms = [LayerNorm(cfg.layer) for _ in range(self.taps)]
-    self.depths = Dense(cfg.emb_dim, REPLICATED, dtype=cfg.dtype, products=cfg.products)
+    self.depths = dense(cfg, cfg.emb_dim)
 
   def fused(self, features: Float[Array, "B L F"]) -> Float[Array, "B L D"]:
     """Returns g of the target's features of three depths, which are concatenated."""

@@ -230,7 +230,7 @@ def start_decoding(
   """Reads each input and prompt once, and allocates the caches of a decode.
 
   Args:
-    module: the network, which has `encode`, `start` and `extend`.
+    module: the network, which has `start` and `extend`.
     params: parameters of the network.
     inputs: inputs of the encoder, padded (`network.inputs`).
     num_slots: cache slots of a row, without the slots of the prompt.
@@ -283,22 +283,22 @@ def _read(networks, inputs, num_slots):
   module, params = networks[0]
   length = inputs.shape[1]
 
-  def start(width, inputs):
-    inputs = inputs[:, :width]
-    # `tracing` traces once, even if a queue starts several states.
-    encoded = tracing.apply(
-      module, "encode", {"params": params}, inputs, enable_dropout=False
-    )
+  # `tracing` traces once, even if a queue starts several states.
+  def start(encoded, inputs):
     call = functools.partial(tracing.apply, num_slots=num_slots)
     return [call(x, "start", {"params": y}, encoded, inputs) for x, y in networks]
 
   if not isinstance(module, Transformer):
-    return start(length, inputs)
+    return start(None, inputs)
 
-  def start_and_widen(width, inputs):
-    return [cache.widened(length) for cache in start(width, inputs)]
+  def encode_and_start(width, inputs):
+    inputs = inputs[:, :width]
+    encoded = tracing.apply(
+      module, "encode", {"params": params}, inputs, enable_dropout=False
+    )
+    return [cache.widened(length) for cache in start(encoded, inputs)]
 
   widths = encoder_widths(length)
   longest = input_lengths(inputs).max()
-  starts = [functools.partial(start_and_widen, width) for width in widths]
+  starts = [functools.partial(encode_and_start, width) for width in widths]
   return jax.lax.switch((jnp.array(widths) < longest).sum(), starts, inputs)

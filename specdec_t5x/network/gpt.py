@@ -8,7 +8,7 @@ Shapes: B batch, L length, P prompt, D width, V vocabulary.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import GptConfig
@@ -33,19 +33,11 @@ class GptTransformer(CachedNetwork):
 
   # ---- Decoding with a cache that has one index per row. ----
 
-  def encode(
-    self, inputs: Int[Array, "B P"], enable_dropout: bool = True
-  ) -> Float[Array, "B 0 D"]:
-    """Returns an empty encoding, because the network has no encoder."""
-    del enable_dropout
-    return jnp.zeros((inputs.shape[0], 0, self.config.emb_dim), self.config.dtype)
-
   def start(
-    self, encoded: Float[Array, "B 0 D"], inputs: Int[Array, "B P"], num_slots: int
+    self, encoded: None, inputs: Int[Array, "B P"], num_slots: int
   ) -> DecoderCache:
     """Returns an empty cache of `num_slots` tokens per row, prompts included."""
-    del inputs
-    return self.empty_cache(encoded.shape[0], num_slots)
+    return self.empty_cache(len(inputs), num_slots)
 
   # ---- T5X's network interface. ----
 

@@ -9,7 +9,7 @@ Shapes: D width of the features, V vocabulary.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import flax.linen as nn
@@ -20,7 +20,7 @@ from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.lazy import Lazy
 from specdec_t5x.network import hot
 from specdec_t5x.network.config import NetworkConfig, T5Config
-from specdec_t5x.network.layers import Dense, project
+from specdec_t5x.network.layers import Dense
 
 # Heads are small, so each device holds all parameters.
 REPLICATED = (None, None)
@@ -127,8 +127,8 @@ class FeatureDrafter(nn.Module):
   def logits(self, features: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
     """Returns the logits of drafted features, for heads trimmed to hot tokens."""
     cfg = self.config
-    dense = _dense(cfg, cfg.hot, nn.initializers.zeros, name=hot.KERNEL)
-    logits = dense(features).astype(jnp.float32)
+    projection = dense(cfg, cfg.hot, nn.initializers.zeros, name=hot.KERNEL)
+    logits = projection(features).astype(jnp.float32)
     return hot.spread(logits, hot.places(self, cfg.vocab_size))
 
   def __call__(self, *args, **kwargs):
@@ -157,7 +157,20 @@ def config_from_shapes(
   (vocab_size,) = shapes.get(hot.PLACES, (0,))
   knobs = {"vocab_size": vocab_size, "hot": hot.size(shapes), "dtype": dtype}
   if "fuse/kernel" in shapes:
-    return _layer_from_shapes(shapes, knobs)
+    emb_dim, joined = shapes["layer/self_attention/query/kernel"]
+    num_heads = shapes["relpos_bias/rel_embedding"][0]
+    is_gated = "layer/mlp/wi_0/kernel" in shapes
+    return HeadsConfig(
+      kind="eagle" if "depths/kernel" in shapes else "parallel",
+      count=shapes["masks"][0] + 1 if "masks" in shapes else _EAGLE_COUNT,
+      emb_dim=emb_dim,
+      num_heads=num_heads,
+      head_dim=joined // num_heads,
+      mlp_dim=shapes["layer/mlp/wo/kernel"][0],
+      mlp_activations=("gelu", "linear") if is_gated else ("relu",),
+      cross_attention="layer/encoder_decoder_attention/query/kernel" in shapes,
+      **knobs,
+    )
   if "wi/kernel" in shapes:
     emb_dim, hidden = shapes["wi/kernel"]
     count = shapes["wo/kernel"][1] // emb_dim
@@ -169,26 +182,10 @@ def config_from_shapes(
   return HeadsConfig("medusa", count, emb_dim, len(blocks) // count, **knobs)
 
 
-def _layer_from_shapes(shapes, knobs) -> HeadsConfig:
-  """Returns the configuration of a drafting layer."""
-  emb_dim, joined = shapes["layer/self_attention/query/kernel"]
-  num_heads = shapes["relpos_bias/rel_embedding"][0]
-  is_gated = "layer/mlp/wi_0/kernel" in shapes
-  return HeadsConfig(
-    kind="eagle" if "depths/kernel" in shapes else "parallel",
-    count=shapes["masks"][0] + 1 if "masks" in shapes else _EAGLE_COUNT,
-    emb_dim=emb_dim,
-    num_heads=num_heads,
-    head_dim=joined // num_heads,
-    mlp_dim=shapes["layer/mlp/wo/kernel"][0],
-    mlp_activations=("gelu", "linear") if is_gated else ("relu",),
-    cross_attention="layer/encoder_decoder_attention/query/kernel" in shapes,
-    **knobs,
-  )
-
-
-def _dense(config, features, init, name=None):
-  """Returns a linear map of heads."""
+def dense(
+  config: HeadsConfig, features: int, init: Callable = Dense.kernel_init, name=None
+) -> Dense:
+  """Returns a linear map of heads with `features` outputs."""
   return Dense(features, REPLICATED, init, config.dtype, config.products, name=name)
 
 
@@ -205,8 +202,8 @@ class _Residual(nn.Module):
   def __call__(self, h):
     cfg = self.config
     for i in range(cfg.layers):
-      dense = _dense(cfg, cfg.emb_dim, nn.initializers.zeros, f"layers_{i}")
-      h = h + nn.silu(dense(h))
+      layer = dense(cfg, cfg.emb_dim, nn.initializers.zeros, f"layers_{i}")
+      h = h + nn.silu(layer(h))
     return h
 
 
@@ -231,16 +228,13 @@ class Blockwise(FeatureDrafter):
 
   def setup(self):
     cfg = self.config
-    self.wi = Dense(
-      cfg.count * cfg.hidden_dim, REPLICATED, dtype=cfg.dtype, products=cfg.products
-    )
+    self.wi = dense(cfg, cfg.count * cfg.hidden_dim)
     # The initial weights are small, not 0. With zeros before and after the relu no
     # weight would ever learn.
     small = nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
-    self.wo = _dense(cfg, cfg.count * cfg.emb_dim, small)
+    self.wo = dense(cfg, cfg.count * cfg.emb_dim, small)
 
   def features(self, h: Float[Array, "*B D"]) -> Float[Array, "*B H D"]:
     """Returns the feature of every head for the target's feature."""
-    (hidden,) = project(h, self.wi)
-    change = self.wo(nn.relu(hidden)).reshape(*h.shape[:-1], -1, h.shape[-1])
+    change = self.wo(nn.relu(self.wi(h))).reshape(*h.shape[:-1], -1, h.shape[-1])
     return h[..., None, :] + change

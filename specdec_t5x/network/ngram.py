@@ -18,6 +18,7 @@ Shapes: B batch, N block, S slots, C contexts, W successors a context, V vocabul
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 import flax.linen as nn
@@ -128,19 +129,11 @@ class NgramTable(nn.Module):
     # Parameters `contexts_1` hold the contexts of two tokens, for trigrams.
     self.contexts = [Contexts(count, cfg.width) for count in cfg.contexts]
 
-  def encode(
-    self, inputs: Int[Array, "B E"], enable_dropout: bool = False
-  ) -> Float[Array, "B 0 0"]:
-    """Returns an empty encoding, because the table does not read inputs."""
-    del enable_dropout
-    return jnp.zeros((inputs.shape[0], 0, 0))
-
   def start(
-    self, encoded: Float[Array, "B 0 0"], inputs: Int[Array, "B E"], num_slots: int
+    self, encoded: None, inputs: Int[Array, "B E"], num_slots: int
   ) -> TokenCache:
     """Returns an empty cache of `num_slots` tokens per row."""
-    del encoded
-    rows = inputs.shape[0]
+    rows = len(inputs)
     tokens = jnp.zeros((rows, num_slots), jnp.int32)
     return TokenCache(jnp.zeros(rows, jnp.int32), tokens)
 
@@ -196,8 +189,7 @@ class NgramTable(nn.Module):
     for contexts in self.contexts:
       contexts.hashes  # noqa: B018 - creates the parameters beyond `order`, too.
     inputs = tokens[-2]
-    empty = TokenCache(jnp.zeros(inputs.shape[0], jnp.int32), jnp.zeros_like(inputs))
-    return self.extend(empty, inputs)[0]
+    return self.extend(self.start(None, inputs, inputs.shape[1]), inputs)[0]
 
 
 def context_hash(
@@ -251,7 +243,5 @@ def config_from_shapes(
 
 
 def _write(rows, new, index):
-  write_row = jax.vmap(
-    lambda row, block, start: jax.lax.dynamic_update_slice_in_dim(row, block, start, 0)
-  )
-  return write_row(rows, new, index)
+  write_row = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=0)
+  return jax.vmap(write_row)(rows, new, index)

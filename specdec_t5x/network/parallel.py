@@ -25,26 +25,19 @@ from specdec_t5x.network import cache as cache_lib
 from specdec_t5x.network.attention import KeyValues, mask_bias
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.decoder import DecoderLayer
-from specdec_t5x.network.heads import REPLICATED, FeatureDrafter, HeadsConfig
-from specdec_t5x.network.layers import (
-  Dense,
-  LayerNorm,
-  RelativePositionBias,
-  parameter,
-)
+from specdec_t5x.network.heads import REPLICATED, FeatureDrafter, dense
+from specdec_t5x.network.layers import LayerNorm, RelativePositionBias, parameter
 
 
 class LayerDrafter(FeatureDrafter):
   """One decoder layer over the target's features and the tokens after them."""
-
-  config: HeadsConfig
 
   def setup(self):
     cfg = self.config
     layer = cfg.layer
     self.feature_norm = LayerNorm(layer)
     self.token_norm = LayerNorm(layer)
-    self.fuse = Dense(cfg.emb_dim, REPLICATED, dtype=cfg.dtype, products=cfg.products)
+    self.fuse = dense(cfg, cfg.emb_dim)
     self.relpos_bias = RelativePositionBias(layer, bidirectional=False)
     self.layer = DecoderLayer(layer, cfg.cross_attention)
     self.out_norm = LayerNorm(layer)
@@ -61,7 +54,7 @@ class LayerDrafter(FeatureDrafter):
     x: Float[Array, "B N D"],
     positions: tuple[Int[Array, "#B N"], Int[Array, "#B A"]],
     visible: Bool[Array, "B N A"],
-    remember: Callable[[KeyValues], KeyValues],
+    remember: Callable[[KeyValues], KeyValues] | None,
     cross: KeyValues | None,
     cross_mask: Bool[Array, "B #N E"] | None,
   ) -> tuple[Float[Array, "B N D"], tuple[Float[Array, "B H A K"], ...]]:
@@ -72,7 +65,7 @@ class LayerDrafter(FeatureDrafter):
       positions: positions of the N inputs, and of all A positions that can be visible.
       visible: which of the A positions each input sees.
       remember: map from the keys and values of the N inputs to those of all A
-        positions.
+        positions; None if both are the same.
       cross: the target's keys and values of the input.
       cross_mask: which tokens of the input each position sees.
     """
@@ -117,12 +110,10 @@ class LayerDrafter(FeatureDrafter):
     """Returns drafted features, to create the parameters."""
     cfg = self.config
     embedded = h[None]
-    features = jnp.tile(embedded, self.taps)
     visible = jnp.ones((1, 1, 1), bool)
-    if not cfg.cross_attention:
-      return self.everywhere(features, embedded, visible, None, None)
     keys = jnp.zeros((1, cfg.num_heads, 1, cfg.head_dim))
-    return self.everywhere(features, embedded, visible, (keys, keys), visible)
+    cross = ((keys, keys), visible) if cfg.cross_attention else (None, None)
+    return self.everywhere(jnp.tile(embedded, self.taps), embedded, visible, *cross)
 
 
 class ParallelDrafter(LayerDrafter):
@@ -222,7 +213,7 @@ class ParallelDrafter(LayerDrafter):
       self.with_masks(features, embedded, size),
       (positions, positions),
       jnp.concatenate([sees_known, sees_masks], axis=-1),
-      lambda new: new,
+      None,
       cross,
       None if cross_mask is None else cross_mask[:, at],
     )

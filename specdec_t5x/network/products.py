@@ -124,9 +124,7 @@ def attend(
   if are_native(choice, query.shape[0] * query.shape[1], str(query.dtype), most):
     # float32 features stay float32 in a layer with bfloat16 activations.
     dtype = jnp.result_type(query, value)
-    return _native_attend(
-      query.astype(dtype), key.astype(dtype), value.astype(dtype), bias.astype(dtype)
-    )
+    return _native_attend(*(x.astype(dtype) for x in (query, key, value, bias)))
   return xla_attend(query, key, value, bias)
 
 

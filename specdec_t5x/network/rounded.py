@@ -78,7 +78,7 @@ class Rounding:
 
   def __call__(self, params: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the rounded matrices of a network's parameters, at the same paths."""
-    flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params))
+    flat = flax.traverse_util.flatten_dict(params)
     if _are_rounded(flat):
       raise ValueError(
         "Expected the parameters of a checkpoint, got rounded parameters. Round the "
@@ -91,7 +91,7 @@ class Rounding:
       if path[-1] == "embedding":
         matrix = matrix.T
         path = (*path[:-1], LOGITS)
-      matrices[path] = _rounded(matrix, self.bits, self.group, self.layout)
+      matrices[path] = rounded_matrix(matrix, self.bits, self.group, self.layout)
     return flax.traverse_util.unflatten_dict(matrices)
 
 
@@ -103,8 +103,8 @@ def of_weights(config: Any) -> Rounding | None:
 
 def within(params: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
   """Returns parameters, or axes of parameters, with rounded matrices at their paths."""
-  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params))
-  flat_matrices = flax.traverse_util.flatten_dict(flax.core.unfreeze(made))
+  flat = flax.traverse_util.flatten_dict(params)
+  flat_matrices = flax.traverse_util.flatten_dict(made)
   replaced = {path[:-1] for path in flat_matrices}
   kept = {}
   for path, array in flat.items():
@@ -117,7 +117,7 @@ def within(params: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]
 
 def check(config: Any, params: Mapping[str, Any]) -> None:
   """Raises a ValueError if parameters do not match the network's `weights`."""
-  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params))
+  flat = flax.traverse_util.flatten_dict(params)
   if _are_rounded(flat) != (of_weights(config) is not None):
     raise ValueError(
       f"Expected parameters in weights={config.weights!r}, got other parameters. Load "
@@ -136,7 +136,7 @@ def axes_of(made: Mapping[str, Any], params_axes: Mapping[str, Any]) -> dict[str
     made: rounded matrices.
     params_axes: logical axes of the network's parameters.
   """
-  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params_axes))
+  flat = flax.traverse_util.flatten_dict(params_axes)
   axes = {}
   for path in flax.traverse_util.flatten_dict(made):
     *matrix_path, part = path
@@ -180,20 +180,19 @@ def multiply(
     x: rows.
     *kernels: rounded matrices.
   """
-  # Our kernels take any number of rows, because XLA has to reorder packed codes first.
-  native = x.size > 0 and products.are_native(choice, 1, str(x.dtype))
-  matrices = [{part: k[part] for part in ("codes", "scales")} for k in kernels]
   rows = x.size // max(x.shape[-1], 1)
-  is_few = 0 < rows <= few.MOST_ROWS and len(matrices) <= few.MOST_MATRICES
+  is_few = 0 < rows <= few.MOST_ROWS and len(kernels) <= few.MOST_MATRICES
   # The choice is the same for any number of rows, so that plain and speculative
   # decoding multiply in the same way.
   if (choice != "xla" and x.dtype == jnp.bfloat16 and is_few) and all(
-    gpu_choice.CHOICES.is_used(_few_key(matrix)) for matrix in matrices
+    gpu_choice.CHOICES.is_used(_few_key(kernel)) for kernel in kernels
   ):
-    return _few_multiply(x, *matrices)
-  if native and matrices[0]["codes"].ndim > 2:
-    return _native_multiply(x, *matrices)
-  return _xla_multiply(x, *matrices)
+    return _few_multiply(x, *kernels)
+  # Our kernels take any number of rows, because XLA has to reorder packed codes first.
+  is_native = x.size > 0 and products.are_native(choice, 1, str(x.dtype))
+  if is_native and kernels[0]["codes"].ndim > 2:
+    return _native_multiply(x, *kernels)
+  return _xla_multiply(x, *kernels)
 
 
 def _name(path: Sequence[str], params: Collection[Sequence[str]]) -> str | None:
@@ -229,7 +228,7 @@ def contests(
   """
   if layout_for(config) != "pairs":
     return
-  flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(params))
+  flat = flax.traverse_util.flatten_dict(params)
   matrices = {}
   for path, codes in flat.items():
     # Our kernel does not multiply in float32, the dtype of logits.
@@ -291,7 +290,7 @@ def _few_multiply(x, *matrices):
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def _rounded(
+def rounded_matrix(
   matrix: Float[Array, "I O"], bits: int, group: int, layout: str
 ) -> dict[str, Array]:
   """Returns codes [G * group, O] and scales [G, O]; codes of inputs beyond I are 0."""
