@@ -16,13 +16,14 @@ from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import network_for
 from tests import networks
-from tests.t5x_bridge import tiny
 
 pytestmark = pytest.mark.slow
 
-T5 = network_for(tiny.config(1, 16, vocab_size=14))
+SIZES = {"vocab_size": 14, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 24}
+T5 = network_for(T5Config(**SIZES, num_encoder_layers=1, num_decoder_layers=1))
 SAMPLING = Sampling()
 LENGTH = 12
 EOS = 1

@@ -20,11 +20,15 @@ def pair(tmp_path_factory):
   settings = runs.bindings(
     TEXT=str(text),
     VOCABULARY_PATH=tiny.train_vocabulary(root),
-    TARGET_CHECKPOINT_PATH=tiny.save_t5x(root / "target", tiny_gpt.TARGET, seed=1),
+    TARGET_CHECKPOINT_PATH=drawn(root / "target", tiny_gpt.TARGET),
   )
   gin_file = root / "pair.gin"
   gin_file.write_text((runs.ROOT / "tests/e2e/tiny_lm.gin").read_text() + settings)
-  return gin_file, tiny.save_t5x(root / "draft", tiny_gpt.DRAFT, seed=2)
+  return gin_file, drawn(root / "draft", tiny_gpt.DRAFT)
+
+
+def drawn(directory, config):
+  return tiny.save(directory, config, tiny.drawn(config))
 
 
 @pytest.fixture(scope="session")

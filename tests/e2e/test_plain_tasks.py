@@ -41,7 +41,8 @@ def test_tokens_and_texts_equal_seqio_s(vocabulary_path, extra_ids):
   expected = theirs.decode_tf(tokens.astype(np.int32)).numpy()
   for row, text in zip(tokens, expected, strict=True):
     assert ours.decode(row) == text.decode()
-  assert ours == theirs != seqio.SentencePieceVocabulary(vocabulary_path, extra_ids + 1)
+  assert ours == theirs
+  assert ours != seqio.SentencePieceVocabulary(vocabulary_path, extra_ids + 1)
   assert ours != seqio.ByteVocabulary(extra_ids)
 
 
