@@ -90,6 +90,14 @@ def compile_once(tmp_path_factory):
     os.environ[name.upper()] = str(value)
 
 
+@pytest.fixture(scope="session")
+def vocabulary_path(tmp_path_factory):
+  """Returns the path of the tiny networks' SentencePiece model."""
+  from tests.t5x_bridge import tiny  # The imports above install the checks first.
+
+  return tiny.train_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+
+
 @pytest.fixture
 def unchecked():
   """Disables the checks of annotations: users' arguments are not checked."""

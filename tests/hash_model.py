@@ -23,7 +23,7 @@ from specdec_t5x.decoding.state import initial_state, num_slots
 from specdec_t5x.native.distributions import adjusted_probs
 from specdec_t5x.network.cache import block_mask
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.network.net import Net, in_blocks_of
+from specdec_t5x.network.net import Net
 from tests.exactness.distributions import adjusted
 from tests.exactness.enumeration import Setting, target_probs
 
@@ -224,11 +224,9 @@ def output_lengths(tokens):
   return np.where(is_end.any(1), is_end.argmax(1) + 1, tokens.shape[1])
 
 
-def plain(target, sampling, keys, max_length, eos_id=1, block=1):
+def plain(target, sampling, keys, max_length, eos_id=1):
   """Returns the outputs of plain decoding, with a row per key."""
-  ctx, state = speculation(
-    target, None, Token(), sampling, keys, max_length, eos_id, block=block
-  )
+  ctx, state = speculation(target, None, Token(), sampling, keys, max_length, eos_id)
   return generate(ctx, state)
 
 
@@ -243,13 +241,12 @@ def speculation(
   *,
   source=None,
   policy=FIXED,
-  block=1,
 ):
   """Returns how to decode and the initial state, with a row per key.
 
   The drafter's networks are table models; None is plain decoding.
   """
-  size = drafter.tree.size if drafter else block - 1
+  size = drafter.tree.size if drafter else 0
   slots = num_slots(max_length, size)
   networks = drafter.networks if drafter else {}
   caches = {
@@ -268,7 +265,7 @@ def speculation(
     max_length=max_length,
     eos_id=eos_id,
     target=Net(
-      in_blocks_of(block, target.extend) if block > 1 else target.extend,
+      target.extend,
       target.vocab_size,
       logits=lambda h: h,
       embed=lambda tokens: tokens[..., None],

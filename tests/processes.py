@@ -19,21 +19,25 @@ def environment(devices=1):
   }
 
 
-def printed(*arguments, timeout=None, **settings):
-  """Runs Python with settings in the environment and returns the printed text.
+def finished(*arguments, timeout=None, **settings):
+  """Runs Python with settings in the environment and returns the ended process.
 
   A timeout is for programs that may hang: many times the duration on a slow machine.
   """
-  paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
-  process = subprocess.run(
+  return subprocess.run(
     [sys.executable, *map(str, arguments)],
-    env={**os.environ, **paths, **settings},
+    env={**environment(), **settings},
     cwd=ROOT,
     capture_output=True,
     text=True,
     check=False,
     timeout=timeout,
   )
+
+
+def printed(*arguments, **settings):
+  """Runs Python like `finished` and returns the printed text."""
+  process = finished(*arguments, **settings)
   assert process.returncode == 0, process.stderr[-3000:]
   return process.stdout
 

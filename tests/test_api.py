@@ -41,7 +41,7 @@ def tokens(outputs):
 def paths(tmp_path_factory):
   root = tmp_path_factory.mktemp("api")
   target = tiny.save_t5x(root / "t", tiny.TARGET, seed=1)
-  draft = tiny.save_orbax(root / "d", tiny.DRAFT, seed=2)
+  draft = tiny.save_t5x(root / "d", tiny.DRAFT, seed=2, format="orbax")
   return target, draft, tiny.train_vocabulary(root)
 
 

@@ -29,11 +29,6 @@ DECODERS = {
 }
 
 
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory):
-  return tiny.train_vocabulary(tmp_path_factory.mktemp("groups"))
-
-
 @functools.cache
 def models(kind):
   configs = (
@@ -98,17 +93,11 @@ def test_an_incomplete_batch_repeats_its_first_input():
   assert [x.tolist() for _, x in found] == [[[3] * 3, [1, -1, -1]], [[2, 2, -1]] * 2]
 
 
-def test_keys_depend_on_the_inputs_numbers():
-  key = jax.random.key(3)
-  numbers = np.array([5, 0, 7])
-  assert (keys_at(key, numbers) == row_keys(key, 8)[numbers]).all()
-
-
 @pytest.mark.parametrize(
   "name",
   ["plain", "fixed", *(pytest.param(x, marks=slow) for x in ("copies", "several"))],
 )
-def test_samples_equal_samples_of_single_inputs(name, vocabulary, monkeypatch):
+def test_samples_equal_samples_of_single_inputs(name, vocabulary_path, monkeypatch):
   kind, words = DECODERS[name]
   target, draft = models(kind)
   draft = draft if "gamma" in words else None
@@ -122,18 +111,15 @@ def test_samples_equal_samples_of_single_inputs(name, vocabulary, monkeypatch):
     specdec_t5x.generate,
     target=target,
     draft=draft,
-    vocabulary=vocabulary,
+    vocabulary=vocabulary_path,
     sampling=sampling,
     max_length=room,
     batch_size=3,
     seed=seed,
     **words,
   )
-  found = open_vocabulary(vocabulary)
-  parts = {"drafter": words["drafter"]} if "drafter" in words else {}
-  decoder, params = assembled(
-    target, draft, **parts, **{n: x for n, x in words.items() if n != "drafter"}
-  )
+  found = open_vocabulary(vocabulary_path)
+  decoder, params = assembled(target, draft, **words)
   alone = api.compiled(decoder, sampling, room, found.eos_id)
   for texts in (inputs, inputs[::-1], [*inputs[3:], *inputs[:3]]):
     outputs = generate(texts)
@@ -146,12 +132,12 @@ def test_samples_equal_samples_of_single_inputs(name, vocabulary, monkeypatch):
 
 
 @pytest.mark.parametrize("at", [0, 31, 63])
-def test_a_long_input_does_not_pad_short_inputs(at, vocabulary, monkeypatch):
+def test_a_long_input_does_not_pad_short_inputs(at, vocabulary_path, monkeypatch):
   texts = [TEXTS[0]] * 63
   texts.insert(at, " ".join(TEXTS * 60))
   shapes = shapes_of(monkeypatch)
   generate = functools.partial(
-    specdec_t5x.generate, vocabulary=vocabulary, max_length=4, batch_size=16
+    specdec_t5x.generate, vocabulary=vocabulary_path, max_length=4, batch_size=16
   )
   outputs = generate(texts, *models("t5"), gamma=2)
   (slots, (rows, width)), (few, (many, narrow)) = shapes
@@ -168,7 +154,7 @@ def test_a_long_input_does_not_pad_short_inputs(at, vocabulary, monkeypatch):
   "words", [{}, pytest.param({"gamma": 2}, marks=slow)], ids=["plain", "fixed"]
 )
 def test_calls_of_any_size_share_programs_and_keep_their_samples(
-  words, vocabulary, monkeypatch
+  words, vocabulary_path, monkeypatch
 ):
   target, draft = models("t5")
   texts = tiny.sentences(21, seed=9)
@@ -179,7 +165,7 @@ def test_calls_of_any_size_share_programs_and_keep_their_samples(
       texts[:count],
       target,
       draft if words else None,
-      vocabulary,
+      vocabulary_path,
       sampling=Sampling(1.0),
       max_length=6,
       batch_size=4,
@@ -192,12 +178,12 @@ def test_calls_of_any_size_share_programs_and_keep_their_samples(
   assert {shape for _, shape in shapes} == {(rows, 16) for rows in (1, 2, 3, 4, 32)}
 
 
-def test_rows_without_an_input_change_no_estimate(vocabulary):
+def test_rows_without_an_input_change_no_estimate(vocabulary_path):
   """Of three inputs in four rows, the fourth neither drafts nor counts."""
   target, draft = models("t5")
   policy = CostAware((1.0, 1.01, 1.02), prior_alpha=0.9)
   decoder, params = assembled(target, draft, gamma=2, policy=policy)
-  found = open_vocabulary(vocabulary)
+  found = open_vocabulary(vocabulary_path)
   ids = api.encoded(TEXTS[:3], target.network, found)
   run = api.compiled(decoder, Sampling(1.0), 6, found.eos_id)
   decoded = []

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from specdec_t5x import api
-from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoder import FIXED_WIDTH, Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
@@ -20,7 +19,7 @@ from specdec_t5x.network import functional
 from specdec_t5x.network.config import GptConfig, T5Config
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.net import in_blocks_of
-from specdec_t5x.ways import Model, assembled
+from specdec_t5x.ways import Model
 from tests import networks
 
 SHAPE = {"vocab_size": 40, "emb_dim": 64, "num_heads": 2, "head_dim": 32}
@@ -37,27 +36,20 @@ def model(config, seed=0):
   return Model(network, params)
 
 
-def run(config, sampling=GREEDY, draft=None, slots=0, rows=slice(None), **words):
-  """Returns tokens and scores of a decode in blocks of equal width."""
-  draft_model = model(config, 1) if draft == "draft" else draft
-  decoder, params = assembled(model(config), draft_model, same_bits=True, **words)
-  decoder = dataclasses.replace(decoder, slots=slots)
-  keys = jax.random.split(jax.random.key(0), len(INPUTS))[rows]
-
-  @jax.jit
-  def decode(params, keys):
-    return decoder.decode(params, INPUTS[rows], keys, sampling, ROOM, 1)
-
-  decoded = decode(params, keys)
+def run(config, has_draft=True, **words):
+  """Returns tokens and scores of a greedy decode in blocks of equal width."""
+  draft = model(config, 1) if has_draft else None
+  words |= {"inputs": INPUTS, "room": ROOM, "same_bits": True}
+  decoded = networks.decode(model(config), draft, **words)
   return np.asarray(decoded.tokens), np.asarray(decoded.statistics.log_prob)
 
 
 WAYS = {
-  "gamma 1": {"draft": "draft", "gamma": 1},
-  "gamma 7": {"draft": "draft", "gamma": 7},
-  "auto": {"draft": "draft"},
-  "itself": {"drafter": Quantized(4, 32, gamma=3)},
-  "in turns": {"draft": "draft", "gamma": 4, "slots": 12},
+  "gamma 1": {"gamma": 1},
+  "gamma 7": {"gamma": 7},
+  "auto": {},
+  "itself": {"has_draft": False, "drafter": Quantized(4, 32, gamma=3)},
+  "in turns": {"gamma": 4, "slots": 12},
 }
 
 
@@ -72,7 +64,7 @@ WAYS = {
 )
 def test_plain_and_speculative_logits_have_the_same_bits(config, ways):
   """The bits of XLA's bfloat16 products depend on a block's width."""
-  tokens, scores = run(config)
+  tokens, scores = run(config, has_draft=False)
   for name in ways:
     found, way_scores = run(config, **WAYS[name])
     np.testing.assert_array_equal(found, tokens, err_msg=name)

@@ -9,7 +9,6 @@ import time
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from lab.stress import memory
@@ -173,7 +172,6 @@ def test_a_job_is_not_measured_with_more_memory_than_it_takes(cache, counted):
     "",
     '{"seconds": null, "prepare": [1.0, 1.0]}',
     '{"seconds": [1.0, 2.0, 3.0]}',
-    '{"seconds": [1.0, 2.0, 3.0], "prepare": [1.0]}',
     '{"seconds": [1.0, 2.0, 3.0], "prepare": [1.0, NaN]}',
     '{"seconds": [1.0, 2.0], "prepare": [1.0, 1.0]}',
     '{"seconds": ["1", "2", "3"], "prepare": [1.0, 1.0]}',
@@ -208,24 +206,6 @@ def test_times_that_can_t_be_kept_serve_a_program(
 
 
 # ---- Decoders with times ----
-
-
-def decode(decoder):
-  run = jax.jit(lambda *arrays: decoder.decode(*arrays, GREEDY, ROOM, 1))
-  return run(*arguments())
-
-
-def test_a_decoder_uses_the_measured_times(cache, monkeypatch):
-  outputs = []
-  for slow in (0.5, 99.0):
-    times = (1.0, 1.0 + slow, 1.0 + slow)
-    measured = times, (0.5, 0.5)
-    monkeypatch.setattr(tuning, "measure", lambda *_, found=measured: found)
-    outputs.append(decode(tuned()))
-    file_of(cache).unlink()
-  quick, dear = outputs
-  assert quick.statistics.drafted.sum() > 0 == dear.statistics.drafted.sum()
-  np.testing.assert_array_equal(quick.tokens, dear.tokens)
 
 
 @pytest.mark.parametrize("is_measured", [True, False], ids=["measured", "given"])

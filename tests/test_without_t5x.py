@@ -30,10 +30,10 @@ print(json.dumps(found))
 def paths(tmp_path_factory):
   root = tmp_path_factory.mktemp("pair")
   t5x_format = tiny.save_t5x(root / "t5x", tiny.TARGET, seed=1)
-  orbax = tiny.save_orbax(root / "orbax", tiny.TARGET, seed=1)
+  orbax = tiny.save_t5x(root / "orbax", tiny.TARGET, seed=1, format="orbax")
   folder = str(root / "folder")
   hf_folder.write(folder, tiny.TARGET, specdec_t5x.load_model(t5x_format).params)
-  draft = tiny.save_orbax(root / "draft", tiny.DRAFT, seed=2)
+  draft = tiny.save_t5x(root / "draft", tiny.DRAFT, seed=2, format="orbax")
   return [t5x_format, orbax, folder], draft, tiny.train_vocabulary(root)
 
 

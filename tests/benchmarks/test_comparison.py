@@ -1,8 +1,6 @@
 """Comparisons of ways to decode on a tiny pair: the contents of the rows."""
 
 import contextlib
-import functools
-import json
 import resource
 import subprocess
 import sys
@@ -11,9 +9,7 @@ from types import SimpleNamespace
 import pytest
 import t5x
 
-from benchmarks import comparison, infer
-from benchmarks.__main__ import COMPARISONS
-from benchmarks.command import Command
+from benchmarks import infer
 from benchmarks.table import tables
 from tests import commands
 from tests.benchmarks.conftest import SHORT, named, ran
@@ -89,25 +85,6 @@ def test_every_domain_has_every_way_with_needs_and_costs(pair, tmp_path):
   assert by["small", "chain"]["training"] == "a draft model"
   assert by["target", "rounded to 8 bits"]["training"] == "none"
   assert by["small", "chain"]["tokens_per_call"]["value"] >= 1
-
-
-def test_a_comparison_is_an_entry_of_data(pair, tmp_path, monkeypatch):
-  way = {"of": ["first"], "shape": "{gammas} tokens", "each": "gammas"}
-  entry = {
-    "about": "Draft lengths.",
-    "title": "Draft lengths, {task}",
-    "columns": ["shape", {"key": "tokens_per_call", "digits": 1}],
-    "flags": ["pair", "gammas"],
-    "ways": [{**way, "gamma": "$gammas", "rules": ["token"]}],
-  }
-  monkeypatch.setitem(tables("benchmarks"), "lengths", entry)
-  args = ["--gammas", "1", "2", *SHORT[2:], f"--output={tmp_path}"]
-  make = functools.partial(comparison.make, "lengths")
-  assert Command("lengths", make).main([*pair, *args]) == 0
-  table = json.loads((tmp_path / "lengths.json").read_text())
-  assert [row["shape"] for row in table["rows"]] == ["1 tokens", "2 tokens"]
-  assert {row["identical"] for row in table["rows"]} == {"3/3"}
-  assert set(COMPARISONS) == {"batches", "rules", "methods"}
 
 
 # ---- t5x.infer with and without speculation. ----

@@ -139,25 +139,15 @@ def test_an_oracle_gains_at_most_the_paper_s_60_percent():
   assert 1 / (1 - alpha + alpha * c) / best == pytest.approx(bound, rel=1e-3)
 
 
-def test_acceptance_over_all_drafts():
-  for p, q in random_probs(50):
-    beta = float(enumerated_acceptance(p, q, Fraction(1)))
-    assert acceptance(floats(p), floats(q)) == pytest.approx(beta, abs=1e-14)
-
-
-def test_acceptance_by_hand():
-  # min: .5, .25, 0.
-  assert acceptance([0.5, 0.5, 0.0], [0.5, 0.25, 0.25]) == 0.75
-  # Greedy distributions are one-hot: two distributions agree or differ.
-  np.testing.assert_array_equal(acceptance(np.eye(3), np.eye(3)[[0, 2, 1]]), [1, 0, 0])
-
-
 @pytest.mark.parametrize("lenience", [Fraction(1), Fraction(1, 2), Fraction(1, 10)])
-def test_lenient_acceptance_over_all_drafts(lenience):
-  for p, q in random_probs(50, seed=2):
+def test_acceptance_over_all_drafts(lenience):
+  for p, q in random_probs(50):
     alpha = float(enumerated_acceptance(p, q, lenience))
-    computed = lenient_acceptance(floats(p), floats(q), float(lenience))
-    assert computed == pytest.approx(alpha, abs=1e-14)
+    p, q = floats(p), floats(q)
+    found = lenient_acceptance(p, q, float(lenience))
+    assert found == pytest.approx(alpha, abs=1e-14)
+    if lenience == 1:
+      assert acceptance(p, q) == found
 
 
 def test_lenient_acceptance_by_hand():
@@ -168,6 +158,7 @@ def test_lenient_acceptance_by_hand():
   )
   batch = lenient_acceptance([p, q], q, [[1.0], [0.5]])
   np.testing.assert_allclose(batch, [[0.75, 1.0], [0.95, 1.0]])
+  np.testing.assert_allclose(acceptance([p, q], q), [0.75, 1.0])
 
 
 def test_ratio_by_hand():
@@ -226,11 +217,9 @@ def test_a_high_rate_s_interval_stays_below_1():
     (lambda: expected_tokens(75, 3), "alpha must be between 0 and 1, got 75.0"),
     (lambda: expected_tokens(np.nan, 3), "alpha must be .* got nan"),
     (lambda: expected_tokens([0.5, -0.5], 3), "got -0.5"),
-    (lambda: expected_tokens(0.5, -1), "gamma must be a whole number .* got -1.0"),
     (lambda: expected_tokens(0.5, 2.5), "gamma must be a whole number .* got 2.5"),
     (lambda: walltime_improvement(0.5, 3, -0.1), "c must be a finite .* got -0.1"),
     (lambda: operations_factor(0.5, 3, np.inf), "c_hat must be a finite .* got inf"),
-    (lambda: optimal_gamma(0.5, np.nan), "c must be a finite number"),
     (lambda: optimal_gamma(0.5, 0.1, max_gamma=0), "max_gamma must be .* got 0"),
     (lambda: optimal_gamma(1.5, 0.1), "alpha must be"),
     (lambda: acceptance([0.5, 0.5], [1.0]), r"got shapes \(2,\) and \(1,\)"),
@@ -238,7 +227,6 @@ def test_a_high_rate_s_interval_stays_below_1():
     (lambda: acceptance([2.0, -1.0], [0.5, 0.5]), "p must be probabilities .* got -1"),
     (lambda: acceptance([0.5, 0.5], [3.0, 1.0]), "q's sum .* must be 1, got 4.0"),
     (lambda: lenient_acceptance([1.0], [1.0], 0), "lenience must be .* got 0.0"),
-    (lambda: lenient_acceptance([1.0], [1.0], 2), "lenience must be .* got 2.0"),
   ],
 )
 def test_out_of_range_is_refused(call, message):

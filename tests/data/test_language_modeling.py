@@ -64,26 +64,6 @@ def test_skipped_texts_are_reported_once(files, caplog):
     register(files, 9, name="too_short")
 
 
-def test_prefix_lm_features(files):
-  lengths = {"inputs": 6, "targets": 10}
-  convert = seqio.PrefixLMFeatureConverter(pack=False)
-
-  def converted(name):
-    return convert(
-      seqio.get_mixture_or_task(name).get_dataset(lengths, "test", shuffle=False),
-      lengths,
-    ).as_numpy_iterator()
-
-  (first, _) = converted(register(files, 2))
-  tokens = [*BYTES.encode("a bc  def\tg"), 1]
-  assert first["decoder_target_tokens"].tolist() == [*tokens, *[0] * 4]
-  assert first["decoder_loss_weights"].tolist() == [0] * 4 + [1] * 8 + [0] * 4
-  assert first["decoder_causal_attention"].tolist() == [1] * 5 + [0] * 11
-  first = next(converted(register(files, 0, name="whole")))
-  assert first["decoder_target_tokens"].tolist() == [*tokens[:10], *[0] * 6]
-  assert first["decoder_causal_attention"].tolist() == [1] + [0] * 15
-
-
 @pytest.mark.parametrize("across_words", [False, True])
 def test_tokens_equal_the_text_s_unless_pieces_cross_words(write, across_words):
   lines = [f"the end of the {word} of the end" for word in ("day", "way", "bay")]
@@ -134,7 +114,6 @@ def test_real_text_with_t5s_vocabulary(write):
   [
     ("lines.txt", -1, r"prompt_words must be .*from 0 \(no prompt\) to 200"),
     ("lines.txt", 201, "prompt_words must be"),
-    ("lines.txt", 2.0, "prompt_words must be"),
     (("a", "b"), 5, "must be the path of a text"),
   ],
 )

@@ -16,14 +16,12 @@ from specdec_t5x.data import (
   language_modeling,
   spec_bench,
   tasks,
-  text_files,
   vocabularies,
 )
 from specdec_t5x.t5x_bridge import writer
 from specdec_t5x.vocabularies.sentencepieces import SentencePieceVocabulary
 from tests import real_data, tfds_folders
 from tests.data.conftest import examples
-from tests.t5x_bridge import tiny
 
 BYTES = seqio.ByteVocabulary()
 
@@ -67,9 +65,7 @@ ADDED = "translate English to German: "
     (ADDED, f"{ADDED}a man", f"{ADDED}a man"),
     (ADDED, f"{ADDED}{ADDED}a man", f"{ADDED}{ADDED}a man"),
     (ADDED, ADDED, ADDED),
-    (ADDED, "", ADDED),
     (ADDED, f"He said: {ADDED}a man", f"{ADDED}He said: {ADDED}a man"),
-    ("<2de> ", "<2de> a man", "<2de> a man"),
     ("Übersetze: ", "Übersetze: ein Mann", "Übersetze: ein Mann"),
     ("Übersetze: ", "Übersetze ein", "Übersetze: Übersetze ein"),
     ("", "a man", "a man"),
@@ -153,10 +149,7 @@ def test_equal_arguments_give_the_same_task_and_other_arguments_are_refused(file
 
 
 def test_files_are_checked_when_registered_and_read(files, write):
-  bad = {"test": (files["test"][0], write("short", "one\n"))}
-  with pytest.raises(ValueError, match=r"has 7 lines .* has 1"):
-    tasks.translation_from_files("t", bad, vocabulary=BYTES)
-  assert "t" not in seqio.TaskRegistry.names()
+  """tests/errors/cases.toml has files of unequal length."""
   with pytest.raises(ValueError, match="got an empty dict"):
     tasks.translation_from_files("t", {}, vocabulary=BYTES)
   name = tasks.translation_from_files("t", files, vocabulary=BYTES)
@@ -219,34 +212,14 @@ def test_humaneval_keeps_the_code_unchanged(write):
     tasks.humaneval_from_file("other", "nowhere", BYTES)
 
 
-def test_real_humaneval():
-  path = str(real_data.path("humaneval/HumanEval.jsonl"))
-  name = tasks.humaneval_from_file("humaneval", path, BYTES)
-  found = examples(name)
-  with open(path, encoding="utf-8") as file:
-    problems = [json.loads(line) for line in file]
-  assert len(found) == 164
-  for example, problem in zip(found, problems, strict=True):
-    assert example["inputs"].tolist() == [*BYTES.encode(problem["prompt"]), 1]
-    solution = problem["canonical_solution"]
-    assert example["targets"].tolist() == [*BYTES.encode(solution), 1]
-
-
-def test_t5_vocabulary():
-  vocabulary = vocabularies.T5_VOCABULARY  # The bucket is not read.
-  assert vocabulary.sentencepiece_model_file.startswith("gs://t5-data/vocabs/cc_all")
-  assert vocabulary.extra_ids == 100
-
-
 # ---- Unusual input that is valid: docs/errors.md. ----
 
 LENGTHS = {"inputs": 8, "targets": 4}
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory):
-  path = tiny.train_vocabulary(tmp_path_factory.mktemp("vocabulary"))
-  return seqio.SentencePieceVocabulary(path, extra_ids=0)
+def vocabulary(vocabulary_path):
+  return seqio.SentencePieceVocabulary(vocabulary_path, extra_ids=0)
 
 
 def test_blank_and_enormous_lines_are_valid_inputs(tmp_path, vocabulary):
@@ -359,46 +332,3 @@ def test_lm1b(tfds_dir):
   (row,) = examples(name, split="train")
   assert row["targets_pretokenized"] == b" five six"
   assert language_modeling.lm1b() == "lm1b"
-
-
-def test_real_wmt14(tfds_dir):
-  lines = text_files.read_lines(
-    str(real_data.path("wmt14_500_multiref/wmt14-en-de.extra_refs.txt"))
-  )
-  english, german = (
-    [t for k, t in (x.split("\t", 1) for x in lines) if k.startswith(kind)]
-    for kind in ("S-", "T-")
-  )
-  rows = [{"en": x, "de": y} for x, y in zip(english, german, strict=True)]
-  tfds_folders.write("wmt14_translate/de-en", tfds_dir, test=rows)
-  vocabulary = SentencePieceVocabulary(
-    str(real_data.path("t5_spiece/spiece.model")), 100
-  )
-  name = tasks.wmt14_ende(vocabulary)
-  rows = examples(name)
-  size = seqio.get_mixture_or_task(name).num_input_examples("test")
-  assert size == len(rows) == 500
-  prefix = "translate English to German: "
-  for example, source, target in zip(rows, english, german, strict=True):
-    assert example["inputs_pretokenized"].decode() == prefix + source
-    assert example["inputs"].tolist() == [*vocabulary.encode(prefix + source), 1]
-    assert example["targets"].tolist() == [*vocabulary.encode(target), 1]
-
-
-def test_real_cnn_dailymail(tfds_dir):
-  path = str(real_data.path("cnndm_manuj/cnn_dailymail_validation.csv"))
-  records = text_files.read_fields(path, ("article", "highlights", "id"))
-  validation = [{"publisher": "", **record} for record in records]
-  tfds_folders.write("cnn_dailymail", tfds_dir, validation=validation)
-  vocabulary = SentencePieceVocabulary(
-    str(real_data.path("t5_spiece/spiece.model")), 100
-  )
-  lengths = {"inputs": 512, "targets": 128}
-  rows = examples(tasks.cnn_dailymail(vocabulary), "validation", lengths)
-  assert len(rows) == len(records) == 500
-  for example, record in zip(rows, records, strict=True):
-    assert example["targets_pretokenized"].decode() == record["highlights"]
-    inputs = example["inputs_pretokenized"].decode()
-    assert inputs == "summarize: " + record["article"]
-    assert example["inputs"][-1] == 1
-    assert len(example["inputs"]) <= 512

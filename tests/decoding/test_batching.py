@@ -16,7 +16,7 @@ from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.network.config import GptConfig, T5Config
+from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import network_for
 from tests import networks
 
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.slow
 
 SIZES = {"vocab_size": 14, "emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 24}
 T5 = network_for(T5Config(**SIZES, num_encoder_layers=1, num_decoder_layers=1))
-GPT = network_for(GptConfig(**SIZES, num_layers=1))
 SAMPLING = Sampling()
 LENGTH = 12
 EOS = 1
@@ -36,7 +35,6 @@ for number, size in enumerate([3, 20, 1, 7, 24, 2, 19, 5, 10, 1, 12]):
 DECODERS = {
   "plain": Decoder(T5),
   "fixed": Decoder(T5, DraftModel(T5, 2)),
-  "decoder-only": Decoder(GPT, DraftModel(GPT, 1)),
 }
 
 
@@ -68,11 +66,11 @@ def all_at_once(name):
   return decode(DECODERS[name], 0)
 
 
-@pytest.mark.parametrize("name", ["fixed", "decoder-only"])
-def test_outputs_do_not_depend_on_the_number_of_rows(name):
-  expected = all_at_once(name)
+def test_outputs_do_not_depend_on_the_number_of_rows():
+  """tests/test_table.py has decoder-only networks and further drafters."""
+  expected = all_at_once("fixed")
   assert len(set(np.asarray(expected.statistics.emitted).tolist())) > 4
-  found = decode(DECODERS[name], 5)
+  found = decode(DECODERS["fixed"], 5)
   np.testing.assert_array_equal(found.tokens, expected.tokens)
   expected = expected.replace(policy_state=found.policy_state)
   chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-4)

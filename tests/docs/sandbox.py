@@ -14,16 +14,12 @@ import runpy
 import shutil
 import sys
 
-import jax
-import numpy as np
-
 from specdec_t5x.demo import embedded
 from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.t5x_bridge.restore import T5XParameters, abstract_state
 from tests import commands
 from tests.real_data import ROOT
+from tests.t5x_bridge import tiny
 
 _SIZES = {
   "vocab_size": 2048,
@@ -34,6 +30,7 @@ _SIZES = {
   "num_encoder_layers": 1,
   "num_decoder_layers": 1,
 }
+_T5 = T5Config(**_SIZES)
 _LINES = [f"The dog {n} sees the old house." for n in range(40)]
 # Appended flags. The last flag wins.
 _SMALL = (
@@ -81,13 +78,12 @@ def _tiny(text: str) -> str:
 def _make_demo() -> None:
   for language, lines in zip(("en", "de"), (_LINES, _LINES[::-1]), strict=True):
     pathlib.Path(f"pair/test.{language}").write_text("\n".join(lines[:3]) + "\n")
-  target = _t5()
   more = pathlib.Path("runs/demo/ende")
-  _save(embedded.target(), target)
+  _save(embedded.target(), _T5)
   for path in (embedded.draft(), more / "draft_tiny/checkpoint_600"):
-    _save(path, target, seed=1)
+    _save(path, _T5, seed=1)
   for kind in ("parallel", "eagle"):
-    heads = HeadsConfig.of(target, 5, kind=kind)
+    heads = HeadsConfig.of(_T5, 5, kind=kind)
     _save(more / f"heads/{kind}/checkpoint_600", heads)
   pathlib.Path("targets.de").write_text("\n".join(_LINES))
   commands.training(
@@ -100,21 +96,9 @@ def _make_demo() -> None:
   )
 
 
-def _t5():
-  return T5Config(**_SIZES)
-
-
 def _save(checkpoint, config, seed=0):
-  """Saves parameters drawn with NumPy: an initializer would be compiled."""
-  path = pathlib.Path(checkpoint)
-  network = network_for(config)
-  draw = np.random.default_rng(seed).normal
-  params = jax.tree.map(
-    lambda x: draw(size=x.shape).astype(x.dtype), abstract_state(network).params
-  )
-  T5XParameters(network, str(path.parent)).save(
-    int(path.name.removeprefix("checkpoint_")), params
-  )
+  folder, _, step = str(checkpoint).rpartition("/checkpoint_")
+  tiny.save(pathlib.Path(folder), config, tiny.drawn(config, seed), step=int(step))
 
 
 def _make_own_files() -> None:
@@ -123,10 +107,9 @@ def _make_own_files() -> None:
     for language in ("en", "de"):
       lines = _LINES[:3] if name == "my" else _LINES
       pathlib.Path(f"{name}.{language}").write_text("\n".join(lines) + "\n")
-  config = _t5()
-  _save("my_pair/target/checkpoint_2000", config, seed=3)
-  _save("my_pair/draft/checkpoint_1800", config, seed=1)
-  decoder = dataclasses.replace(config, num_encoder_layers=0, num_decoder_layers=1)
+  _save("my_pair/target/checkpoint_2000", _T5, seed=3)
+  _save("my_pair/draft/checkpoint_1800", _T5, seed=1)
+  decoder = dataclasses.replace(_T5, num_encoder_layers=0, num_decoder_layers=1)
   _save("my_pair/shared_encoder/checkpoint_1000", decoder, seed=2)
 
 

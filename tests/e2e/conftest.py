@@ -10,7 +10,8 @@ from tests.t5x_bridge import tiny
 def pair(tmp_path_factory):
   root = tmp_path_factory.mktemp("e2e")
   gin_file = runs.tiny_pair(root, runs.EXAMPLES)
-  return gin_file, tiny.save_orbax(root / "draft", tiny.DRAFT, seed=2)
+  draft = tiny.save_t5x(root / "draft", tiny.DRAFT, seed=2, format="orbax")
+  return gin_file, draft
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import string
-import subprocess
 import sys
 
 import t5x
@@ -51,15 +50,8 @@ def tiny_pair(root, examples):
   return gin_file
 
 
-def infer(*gin_files, cwd=ROOT, **settings):
-  return subprocess.run(
-    command(*gin_files, **settings),
-    cwd=cwd,
-    env=processes.environment(),
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+def infer(*gin_files, **settings):
+  return processes.finished(*command(*gin_files, **settings)[1:])
 
 
 def command(*gin_files, module="t5x.infer", flags=(), **bindings):

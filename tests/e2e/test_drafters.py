@@ -21,10 +21,10 @@ from lab.link import process
 from specdec_t5x.core.describe import describe
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.t5x_bridge import macros
-from specdec_t5x.t5x_bridge.restore import T5XParameters
 from tests import commands, table
 from tests.e2e import runs
 from tests.t5x_bridge import tiny
+from tests.training.conftest import saved
 
 
 @pytest.fixture(scope="session")
@@ -41,8 +41,7 @@ def checkpoints(models, tmp_path_factory):
     if name not in paths:
       root = tmp_path_factory.mktemp("network")
       model = models[name]
-      T5XParameters(model.network, str(root)).save(1, model.params)
-      paths[name] = str(root / "checkpoint_1")
+      paths[name] = saved(model.network, root, model.params)
     return paths[name]
 
   return path_of

@@ -146,20 +146,10 @@ ROUNDED = {"WEIGHTS": "int8"}
 
 
 @pytest.fixture(scope="module")
-def decoded(infer, tmp_path_factory):
-  """Returns a function from settings to the output folder and the printed text."""
-
-  def run(kind, *files, **bindings):
-    output = tmp_path_factory.mktemp("out")
-    files = [f"configs/{file}.gin" for file in files]
-    return output, infer(output, *files, config=f"{kind}_ende", **bindings)
-
-  return run
-
-
-@pytest.fixture(scope="module")
-def plain(decoded):
-  return decoded("baseline", **ROUNDED)
+def plain(infer, tmp_path_factory):
+  """Returns the output folder of the rounded target and the printed text."""
+  output = tmp_path_factory.mktemp("plain")
+  return output, infer(output, config="baseline_ende", **ROUNDED)
 
 
 def test_the_record_names_the_rounded_model(plain, speculative):
@@ -176,12 +166,12 @@ def test_the_record_names_the_rounded_model(plain, speculative):
 
 
 @pytest.mark.slow
-def test_speculation_gives_the_rounded_target_s_outputs(decoded, plain):
+def test_speculation_gives_the_rounded_target_s_outputs(infer, plain, tmp_path):
   """The draft has the target's weights, rounded to 4 bits."""
   rounded = {"BITS": 4, "GROUP": 8, "DRAFT_CHECKPOINT_PATH": None}
-  output, _ = decoded("spec", "drafters/quantized", **ROUNDED, **rounded)
-  assert runs.tokens(output) == runs.tokens(plain[0])
-  summary = runs.summary(output)
+  infer(tmp_path, "configs/drafters/quantized.gin", **ROUNDED, **rounded)
+  assert runs.tokens(tmp_path) == runs.tokens(plain[0])
+  summary = runs.summary(tmp_path)
   assert summary["statistics"]["drafted"] > 0
   assert summary["decoder"]["target"]["config"]["weights"] == "int8"
   (size,) = summary["derived"].values()

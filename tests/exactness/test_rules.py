@@ -239,7 +239,10 @@ def test_block_verification_accepts_at_least_as_many_tokens_as_token_verificatio
 
 
 def test_rules_state_their_guarantee():
-  assert all(RULES[name].guarantee is Guarantee.EXACT for name in EXACT)
+  for rule in (RULES[name] for name in EXACT):
+    assert rule.guarantee is Guarantee.EXACT
+    assert rule_at(rule, GREEDY) == (RULES["greedy"], GREEDY)
+    assert rule_at(rule, Sampling()) == (rule, Sampling())
   assert RULES["greedy"].guarantee is Guarantee.GREEDY_EXACT
   for lenience, guarantee in ((1.0, "EXACT"), (0.5, "BOUNDED"), (0.999, "BOUNDED")):
     assert rule_for("lenient", lenience).guarantee is Guarantee[guarantee]
@@ -266,9 +269,3 @@ def test_rules_state_their_guarantee():
 def test_incompatible_settings_are_refused(name, sampling, knobs, message):
   with pytest.raises(ValueError, match=message):
     rule_at(dataclasses.replace(RULES[name], **knobs), sampling)
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_exact_rules_are_greedy_at_temperature_zero(name):
-  assert rule_at(RULES[name], GREEDY) == (RULES["greedy"], GREEDY)
-  assert rule_at(RULES[name], Sampling()) == (RULES[name], Sampling())

@@ -1,7 +1,6 @@
 """Generation settings of a folder are applied, named or refused."""
 
 import dataclasses
-import json
 import shutil
 
 import jax.numpy as jnp
@@ -29,11 +28,7 @@ def theirs(tmp_path):
 
 
 def set_fields(folder, name=generation.GENERATION, **fields):
-  (folder / name).write_text(
-    json.dumps(json.loads((folder / name).read_text()) | fields)
-    if (folder / name).exists()
-    else json.dumps(fields)
-  )
+  folders.set_json(folder / name, fields)
 
 
 def decoded(folder, draft=None, inputs=IDS, **words):

@@ -5,13 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import jobs
 from benchmarks.table import tables
 from lab.__main__ import main
 from lab.link.bits import probs_bits
 from lab.online import command
 from lab.online.command import CONTROL
-from lab.peers import CTRANSLATE2, HUGGING_FACE, UPSTREAM, importable, methods, programs
+from lab.peers import programs
 from specdec_t5x.native import library
 from tests.benchmarks.conftest import named
 from tests.benchmarks.conftest import steady_parts as steady_parts
@@ -94,18 +93,6 @@ def test_an_output_that_repeats_its_input_is_copied(files, tmp_path, capsys):
   (row,) = ran("copy", tmp_path, *flags, "--lead=1")["rows"]
   assert row["equal"] == "1/1"
   assert row["alpha"]["value"] > 0.5
-
-
-FLAGS = "--rules=0 --max-length=10 --num-inputs=2 --gamma=3"
-
-
-@pytest.mark.slow
-def test_installed_peers_are_found(pair):
-  args = methods.COMMAND.parser().parse_args([*pair, *FLAGS.split(), "--output=none"])
-  found = methods.installed(jobs.load(args), args)
-  assert (programs.HF_PLAIN in found) == importable(HUGGING_FACE)
-  assert (programs.CT2["int8"] in found) == importable(CTRANSLATE2)
-  assert (programs.UPSTREAM in found) == importable(UPSTREAM)
 
 
 @pytest.mark.slow

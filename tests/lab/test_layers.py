@@ -178,13 +178,9 @@ def test_costs_by_weights_are_shares_of_all_weights():
 # ---- The search. ----
 
 
-def search(alpha=alpha_of):
-  return layer_search.Search(NAMES, alpha, COSTS)
-
-
 @pytest.mark.slow
 def test_optuna_finds_dependent_sublayers_that_the_knapsack_misses():
-  found = search()
+  found = layer_search.Search(NAMES, alpha_of, COSTS)
   knapsack = found.by_knapsack()
   best = found.by_optuna(40, seed=0)
   speeds = [found.row(skip)["speed"] for skip in (knapsack, best)]
@@ -198,18 +194,6 @@ def test_optuna_finds_dependent_sublayers_that_the_knapsack_misses():
   assert speeds[0] <= speeds[1] <= top
   assert speeds[1] > 0.98 * top
   assert found.measured < 80
-
-
-@pytest.mark.slow
-def test_the_search_is_deterministic():
-  """Repeated searches measure the same sets, so a continued search repeats nothing."""
-  calls = [], []
-  for each in calls:
-    found = search(lambda skip, each=each: each.append(skip) or alpha_of(skip))
-    found.by_knapsack()
-    found.by_optuna(12, seed=3)
-    assert len(each) == len(set(each)) == found.measured
-  assert calls[0] == calls[1]
 
 
 # ---- The command. ----

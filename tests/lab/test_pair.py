@@ -1,6 +1,5 @@
 """The recipe of the pair in the package: gin files, texts, vocabulary and training."""
 
-import dataclasses
 import hashlib
 import pathlib
 
@@ -73,15 +72,11 @@ def study():
   return Study(job, target, drafts, inputs, EOS)
 
 
-def compared(study, temperature):
-  setting = Setting(GAMMA, temperature)
-  return comparison.rows(study, setting, comparison.costs_of(study), len)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("steady_parts")
 def test_greedy_outputs_equal_the_target_s_and_it_drafts_best(study):
-  greedy = compared(study, 0.0)
+  costs = comparison.costs_of(study)
+  greedy = comparison.rows(study, Setting(GAMMA, 0.0), costs, len)
   *untrained, other, itself = greedy
   assert tuple(row["draft"] for row in untrained) == UNTRAINED
   assert (other["draft"], itself["draft"]) == ("other", "itself")
@@ -97,13 +92,6 @@ def test_greedy_outputs_equal_the_target_s_and_it_drafts_best(study):
     assert row["c"] == pytest.approx(c)
     theorem = theory.walltime_improvement(row["alpha"].value, GAMMA, c)
     assert row["theorem"] == pytest.approx(float(theorem))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("steady_parts")
-def test_sampled_rows_have_no_count_of_identical_outputs(study):
-  (row,) = compared(dataclasses.replace(study, drafts=study.drafts[-2:-1]), 1.0)
-  assert row["identical"] == "sampled"
 
 
 def test_scores_ignore_padding(tmp_path):

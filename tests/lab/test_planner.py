@@ -1,4 +1,4 @@
-"""Plans equal brute force, and closed forms equal simulations."""
+"""Plans and closed forms equal enumerations."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 
 from lab.hierarchy import planner
 from lab.hierarchy.planner import Measured
-from specdec_t5x.core.theory import acceptance, expected_tokens, optimal_gamma
+from specdec_t5x.core.theory import expected_tokens, optimal_gamma
 
 GAMMA = 4
 
@@ -68,72 +68,31 @@ def test_one_level_equals_the_paper_s_formula():
   assert plan.seconds == pytest.approx(seconds)
 
 
-def test_calls_per_window_equal_calls_by_hand():
-  """Windows take the calls that were computed by hand.
-
-  A window of 2 with a drafted token takes one call if the token is accepted, else two.
-  """
-  assert planner.calls_per_window([0.75], 1, 2) == pytest.approx(1.25)
-  assert planner.calls_per_window([0.0] * 3, 3, 4) == pytest.approx(4)
-  assert planner.calls_per_window([1.0] * 3, 3, 8) == pytest.approx(2)
-
-
-def distributions(seed, size=5, places=6):
-  """Returns constant distributions p, q and lower; q is near p, lower is near q."""
-  rng = np.random.default_rng(seed)
-  p = rng.dirichlet(np.ones(size))
-  q = 0.7 * p + 0.3 * rng.dirichlet(np.ones(size))
-  lower = 0.6 * q + 0.4 * rng.dirichlet(np.ones(size))
-  return [np.tile(distribution, (places, 1)) for distribution in (p, q, lower)]
-
-
-def simulated(p, q, lower, gamma, samples=100_000):
-  """Simulates windows of a two-level hierarchy with lower drafts of gamma tokens.
-
-  p, q and `lower` are the distributions of the target, the middle network and the
-  lowest draft [G, V].
-
-  Returns:
-    (mean, standard error) of the tokens per call of the target, and of the middle
-    network's calls per call of the target.
-  """
-  rng = np.random.default_rng(0)
-
-  def draw(distribution):
-    return rng.choice(distribution.size, samples, p=distribution / distribution.sum())
-
-  left = np.zeros(samples, int)
-  tokens = np.ones(samples)
-  starts, stands = np.ones((2, samples), bool)
-  calls = np.zeros(samples)
-  for i, (target, middle, distribution) in enumerate(zip(p, q, lower, strict=True)):
-    calls += starts
-    left = np.where(starts, min(gamma, len(p) - i - 1), left)
-    x = draw(distribution)
-    drafted = left > 0
-    passes = drafted & (rng.random(samples) < middle[x] / distribution[x])
-    x = np.where(passes, x, draw(np.maximum(middle - distribution, 0.0)))
-    x = np.where(drafted, x, draw(middle))
-    stands &= rng.random(samples) < target[x] / middle[x]
-    tokens += stands
-    starts = ~passes
-    left = left - 1
-  return [(x.mean(), x.std(ddof=1) / np.sqrt(samples)) for x in (tokens, calls)]
+def enumerated_calls(alpha, gamma, window):
+  """Returns the mean calls per window over every outcome of the tokens' tests."""
+  mean = 0.0
+  for events in itertools.product([True, False], repeat=window):
+    calls = left = 0
+    starts = True
+    for place, accepted in enumerate(events):
+      if starts:
+        calls += 1
+        left = min(gamma, window - place - 1)
+      starts = not (left > 0 and accepted)
+      left -= 1
+    accepted = sum(events)
+    mean += calls * alpha**accepted * (1 - alpha) ** (window - accepted)
+  return mean
 
 
 @pytest.mark.parametrize("gamma", [1, 3])
-@pytest.mark.parametrize("seed", range(3))
-def test_fixed_windows_follow_the_closed_form(seed, gamma):
-  p, q, lower = distributions(seed)
-  (tokens, tokens_error), (calls, calls_error) = simulated(p, q, lower, gamma)
-  stand = planner.survival(acceptance(p, q)[0], len(p))
-  below = planner.survival(acceptance(q, lower)[0], gamma)
-  assert tokens == pytest.approx(
-    planner.tokens_per_call(stand, len(p)), abs=4 * tokens_error
-  )
-  assert calls == pytest.approx(
-    planner.calls_per_window(below, gamma, len(p)), abs=4 * calls_error
-  )
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.75, 1.0])
+def test_calls_per_window_equal_an_enumeration(alpha, gamma):
+  below = planner.survival(alpha, gamma)
+  for window in (2, 4, 6):
+    expected = enumerated_calls(alpha, gamma, window)
+    found = planner.calls_per_window(below, gamma, window)
+    assert found == pytest.approx(expected)
 
 
 def test_two_levels_equal_a_plan_by_hand():

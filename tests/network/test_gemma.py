@@ -15,10 +15,10 @@ from specdec_t5x import api
 from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.network.config import config_from_shapes
 from specdec_t5x.network.heads import HeadsConfig
-from specdec_t5x.t5x_bridge.restore import T5XParameters
 from specdec_t5x.training.heads import new_heads
 from tests.network import kinds
 from tests.network.kinds import GEMMA_1, GEMMA_2
+from tests.training.conftest import saved
 
 LENGTH = 12
 
@@ -27,8 +27,7 @@ LENGTH = 12
 @kinds.each(kinds.GEMMAS)
 def test_a_checkpoint_is_read_with_its_configuration(config, tmp_path):
   model = kinds.model(config)
-  T5XParameters(model.network, str(tmp_path)).save(0, model.params)
-  path = str(tmp_path / "checkpoint_0")
+  path = saved(model.network, tmp_path, model.params)
   loaded = api.load_model(path, config=config)
   chex.assert_trees_all_equal(flax.core.unfreeze(loaded.params), model.params)
 

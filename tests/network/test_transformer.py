@@ -1,4 +1,4 @@
-"""Networks of every kind: blocks, trees, packing, prompts, bfloat16, upstream."""
+"""Networks of every kind: blocks, trees, prompts, bfloat16, upstream."""
 
 import dataclasses
 
@@ -28,7 +28,6 @@ from tests.network.kinds import GPT, INPUTS, ROWS, SLOTS, T5_1_0, T5_1_1, random
 pytestmark = pytest.mark.slow
 
 T5S = {"t5 1.1": T5_1_1, "t5 1.0": T5_1_0}
-NO_DROPOUT = {"enable_dropout": False}
 EACH = {**T5S, "gated gpt": kinds.GATED_GPT, **kinds.GEMMAS}
 
 
@@ -64,63 +63,6 @@ def test_a_tree_scores_every_path(config):
     sequence = jnp.concatenate([prefix, nodes[:, path]], axis=1)
     expected = kinds.forced(config, sequence)[:, 4:]
     np.testing.assert_allclose(logits[:, path], expected, atol=1e-5)
-
-
-def test_a_row_depends_on_neither_other_rows_nor_padding():
-  tokens = random_tokens(4, 4)
-  rows = jnp.array([2, 2, 1])  # Without the longest input.
-  extend, cache = kinds.start(T5_1_1)
-  together, _, _ = extend(cache, tokens)
-  padded = jnp.pad(INPUTS, ((0, 0), (0, 7)))[rows]
-  params = kinds.variables(T5_1_1)["params"]
-  extend, cache = networks.start(network_for(T5_1_1), params, padded, SLOTS)
-  found, _, _ = extend(cache, tokens[rows])
-  np.testing.assert_allclose(found, together[rows], atol=1e-5)
-
-
-def test_t5x_decode_interface_equals_extend():
-  network = network_for(T5_1_1)
-  params = {"params": kinds.variables(T5_1_1)["params"]}
-  tokens = random_tokens(6, 4)
-  size = 4
-  calls = {"decode": True, "enable_dropout": False, "mutable": ["cache"]}
-
-  @jax.jit
-  def begin():
-    encoded = network.apply(params, INPUTS, enable_dropout=False, method="encode")
-    return encoded, network.apply(params, INPUTS, tokens, tokens, **calls)[1]["cache"]
-
-  @jax.jit
-  def one(encoded, cache, token):
-    settings = {"method": "decode", "max_decode_length": size, **calls}
-    state = {**params, "cache": cache}
-    logits, variables = network.apply(state, encoded, INPUTS, token, token, **settings)
-    return logits, variables["cache"]
-
-  extend, cache = kinds.start(T5_1_1)
-  expected, _, _ = extend(cache, tokens)
-  encoded, cache = begin()
-  for i in range(size):
-    logits, cache = one(encoded, cache, tokens[:, i : i + 1])
-    np.testing.assert_allclose(logits[:, 0], expected[:, i], atol=1e-5)
-  assert int(cache["cache_index"]) == size
-
-
-@kinds.each({"t5 1.1": T5_1_1, "gpt": GPT})
-def test_packed_examples_do_not_see_each_other(config):
-  network = network_for(config)
-  params = {"params": kinds.variables(config)["params"]}
-  segments = {"decoder_segment_ids": jnp.array([[1] * 4 + [2] * 4])}
-  tokens = random_tokens(5, 8)[:1]
-  arguments = [tokens, jnp.ones_like(tokens)]
-  if not is_decoder_only(network):
-    segments["encoder_segment_ids"] = segments["decoder_segment_ids"]
-    arguments = [INPUTS[:1, :8], *arguments]
-  apply = jax.jit(lambda *x, **words: network.apply(params, *x, **words, **NO_DROPOUT))
-  packed = apply(*arguments, **segments)
-  alone = apply(*(x[:, 4:] for x in arguments))
-  # Positions are relative, so the packed second example equals the single example.
-  np.testing.assert_allclose(packed[:, 4:], alone, atol=1e-5)
 
 
 def test_bfloat16_stays_close_to_float32():

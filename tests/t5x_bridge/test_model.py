@@ -13,7 +13,7 @@ from t5x import decoding, models, utils
 
 from specdec_t5x import tuning
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.data import language_modeling, tasks
+from specdec_t5x.data import tasks
 from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.native import library
 from specdec_t5x.network.functional import network_for
@@ -48,9 +48,9 @@ def predict(model, batch, params=None, **kwargs):
 
 @pytest.fixture(scope="module")
 def params(vocabulary):
-  models_by_kind = {name: kind.speculative(vocabulary) for name, kind in KINDS.items()}
   return {
-    name: tiny.variables(model)["params"] for name, model in models_by_kind.items()
+    name: tiny.variables(kind.speculative(vocabulary))["params"]
+    for name, kind in KINDS.items()
   }
 
 
@@ -264,56 +264,24 @@ def test_target_and_draft_get_their_parameters(vocabulary, paths, pair):
   assert list(model.tuned) == [(2, tiny.LENGTHS["targets"])]
 
 
-@pytest.fixture(scope="module")
-def dataset(vocabulary, tmp_path_factory):
-  text = tmp_path_factory.mktemp("text") / "in.txt"
+def test_a_run_is_checked_without_changes(vocabulary, vocabulary_path, paths, tmp_path):
+  """tests/errors/cases.toml has further refusals."""
+  text = tmp_path / "in.txt"
   text.write_text("a man\n")
-  # The name has the folder, because the fixture may run again with a new text.
   name = tasks.translation_from_files(
-    f"preflight_{text.parent.name}", {"test": (str(text), None)}, vocabulary=vocabulary
+    f"preflight_{tmp_path.name}", {"test": (str(text), None)}, vocabulary=vocabulary
   )
-  return lambda task=name, **lengths: utils.DatasetConfig(
-    mixture_or_task_name=task,
-    task_feature_lengths={"inputs": 8, "targets": 8, **lengths},
-    split="test",
-    batch_size=1,
-    shuffle=False,
-    seed=0,
-  )
+  lengths = {"inputs": 8, "targets": 8}
+  config = utils.DatasetConfig(name, lengths, "test", 1, shuffle=False, seed=0)
 
+  def check(paths, vocabulary=vocabulary):
+    model = tiny.speculative(vocabulary)
+    preflight.check_run(config, model, str(tmp_path / "out"), paths)
 
-def check(vocabulary, dataset_cfg, paths, tmp_path, **overrides):
-  settings = {
-    "output_dir": str(tmp_path / "out"),
-    "model": tiny.speculative(vocabulary),
-    **overrides,
-  }
-  preflight.check_run(dataset_cfg, paths=paths, **settings)
-
-
-def test_a_good_run_passes(vocabulary, dataset, paths, tmp_path):
-  check(vocabulary, dataset(), paths["t5x"], tmp_path)
-  check(vocabulary, dataset(), paths["orbax"], tmp_path)
-  check(vocabulary, dataset(), paths["t5x"], tmp_path, model=tiny.plain(vocabulary))
-  (tmp_path / "text").write_text("a man sees the dog\n")
-  task = language_modeling.language_modeling_from_files(
-    "decoder_only_task", {"test": str(tmp_path / "text")}, vocabulary, prompt_words=2
-  )
-  prompts = dataset(task, **tiny_gpt.LENGTHS)
-  model = tiny_gpt.speculative(vocabulary)
-  check(vocabulary, prompts, paths["decoder-only"], tmp_path, model=model)
-  assert not (tmp_path / "out").exists()
-
-
-def test_a_network_without_a_path_is_named(vocabulary, dataset, paths, tmp_path):
-  alone = {"target": paths["t5x"]["target"]}
+  check(paths["t5x"])
   with pytest.raises(ValueError, match="needs a path of the network 'draft'"):
-    check(vocabulary, dataset(), alone, tmp_path)
-
-
-def test_a_task_with_a_different_vocabulary_is_refused(
-  vocabulary_path, dataset, paths, tmp_path
-):
+    check({"target": paths["t5x"]["target"]})
   other = seqio.SentencePieceVocabulary(vocabulary_path, extra_ids=9)
   with pytest.raises(ValueError, match="ocabular"):
-    check(other, dataset(), paths["t5x"], tmp_path)
+    check(paths["t5x"], other)
+  assert not (tmp_path / "out").exists()

@@ -205,9 +205,9 @@ def pair():
   return [Model(x, state(x, seed).params) for seed, x in enumerate(networks, 1)]
 
 
-def drawn(config):
-  """Returns random parameters without compiling, for tests that run no network."""
-  draw = np.random.default_rng(0).normal
+def drawn(config, seed=0):
+  """Returns random parameters; an initializer would be compiled."""
+  draw = np.random.default_rng(seed).normal
   shapes = abstract_state(network_for(config)).params
   return jax.tree.map(lambda x: draw(size=x.shape).astype(x.dtype), shapes)
 
@@ -228,7 +228,3 @@ def save(directory, config, params, format="t5x", step=7) -> str:
 
 def save_t5x(directory, config, seed=0, **how) -> str:
   return save(directory, config, state(network_for(config), seed).params, **how)
-
-
-def save_orbax(directory, config, seed=0) -> str:
-  return save_t5x(directory, config, seed, format="orbax")
