@@ -93,7 +93,8 @@ def oracle_start(decode: Decode):
     networks = {}
     for name, network in spec.networks.items():
       extend = oracle_extend(network.extend, forced["draft"])
-      networks[name] = dataclasses.replace(network, extend=extend)
+      # A projection of features knows no position, so `extend` projects both tokens.
+      networks[name] = dataclasses.replace(network, extend=extend, logits=None)
     extend = oracle_extend(target.extend, forced["target"])
     bent = dataclasses.replace(target, extend=extend, without=without)
     return dataclasses.replace(spec, target=bent, networks=networks), state

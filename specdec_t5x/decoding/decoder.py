@@ -67,6 +67,8 @@ class Decoder:
       the strict baseline: every call of the target has the shape of a call of
       speculation, and both compute the same arithmetic on the same numbers, as far as
       machine and compiler permit (docs/math.md, "The strict baseline").
+    stops_early: whether a loop over drafted tokens ends when all rows have stopped;
+      None leaves the choice to the platform.
   """
 
   target: Network
@@ -77,6 +79,7 @@ class Decoder:
   observer: Observer | None = None
   same_bits: bool | None = None
   block: int = 1
+  stops_early: bool | None = None
 
   def __post_init__(self):
     if not is_whole(self.slots, 0):
@@ -266,6 +269,9 @@ class Decoder:
     rule, drawn, rule_sampling = self.at(sampling)
     is_fixed = self.is_fixed(rows)
     overrun = FIXED_WIDTH - 1 if is_fixed else self._drafted
+    stops_early = self.stops_early
+    if stops_early is None:
+      stops_early = platforms.conditions_are_free()
     nets = nets_of(
       self.networks,
       params,
@@ -286,6 +292,7 @@ class Decoder:
       networks=nets,
       widths=() if is_fixed else widths_of(self.drafter, self.policy),
       room=num_slots(max_length, overrun),
+      stops_early=stops_early,
     )
 
   def encode(

@@ -228,7 +228,7 @@ def score(ctx: Context, state: DecodeState, proposal: Proposal):
   # The last known token heads the block: the target has not read this token.
   cache, last = state.target_cache.at(state.lengths - 1), state.last_tokens()
   extend, widths = ctx.target.extend, ctx.widths
-  if proposal.tree.is_chain and widths:
+  if proposal.tree.is_chain and len(widths) > 1:
     # No rule reads a position after `num_valid`.
     chosen = narrowest(widths, proposal.num_valid)
     block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)

@@ -46,7 +46,7 @@ from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.decoding.state import DecodeState, write_rows
 from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob
 from specdec_t5x.drafters.of_target import OfTarget
-from specdec_t5x.network.net import Net
+from specdec_t5x.network.net import Net, extend_from
 
 WINDOWS = ("fixed", "flush")
 
@@ -259,7 +259,7 @@ class Cascade(ChainDrafter):
     # The root of a block is the last known token. The middle network's cache may lack
     # more tokens.
     more = context.behind - 1
-    extend = _reading_before(lower.target.extend, state.sequences, more)
+    extend = _reading_before(lower.target, state.sequences, more)
     target = dataclasses.replace(lower.target, extend=extend)
     return dataclasses.replace(lower, target=target)
 
@@ -267,9 +267,9 @@ class Cascade(ChainDrafter):
     """Returns the lower drafter's context, with the middle network as the target."""
     networks = context.networks
     if self.of_target:
-      extend = self.network.extend(context)
+      target = Net(self.network.extend(context), context.target.vocab_size)
     else:
-      extend = networks["draft"].extend
+      target = networks["draft"]
     rule, rule_sampling = rule_at(self.rule, context.sampling)
     policy = Fixed()
     return dataclasses.replace(
@@ -279,7 +279,7 @@ class Cascade(ChainDrafter):
       rule_sampling=rule_sampling,
       policy=policy,
       max_length=self.tree.size,
-      target=Net(extend, context.target.vocab_size),
+      target=target,
       networks={name: networks[self._above(name)] for name in self.drafter.networks},
       widths=widths_of(self.drafter, policy),
       behind=context.behind + 1,
@@ -319,9 +319,7 @@ def _below(name: str) -> str:
   return f"{stem}_{int(number) + 1}" if stem and number.isdigit() else f"{name}_2"
 
 
-def _reading_before(
-  extend: ExtendFn, sequences: Int[Array, "B S"], more: int
-) -> ExtendFn:
+def _reading_before(net: Net, sequences: Int[Array, "B S"], more: int) -> ExtendFn:
   """Returns `extend` that also reads `more` known tokens before each block."""
 
   def read(cache, block):
@@ -331,21 +329,10 @@ def _reading_before(
     window = start[:, None] + jnp.arange(more + size)
     text = write_rows(sequences, block, index)
     tokens = jnp.take_along_axis(text, window, axis=1)
-    logits, features, cache = extend(cache.at(start), tokens)
     # If fewer than `more` tokens are known, the last slots hold garbage, which later
     # calls overwrite.
     first = index - start
-    logits = _cut(logits, first, size)
-    features = _cut(features, first, size)
+    logits, features, cache = extend_from(net, cache.at(start), tokens, first, size)
     return logits, features, cache.at(index + size)
 
   return read
-
-
-def _cut(rows: Array, at: Int[Array, "B"], size: int) -> Array:
-  """Returns `size` entries of each row, starting at index `at` of the row."""
-
-  def cut(row, at):
-    return jax.lax.dynamic_slice_in_dim(row, at, size)
-
-  return jax.vmap(cut)(rows, at)

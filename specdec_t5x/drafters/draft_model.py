@@ -82,7 +82,6 @@ class _Draft:
   tokens: Int[Array, "B G"]  # Zeros beyond `num_drawn`, like `probs`.
   probs: Float[Array, "B G V"] | None  # None if tokens are certain.
   num_drawn: Int[Array, ""]
-  num_valid: Int[Array, "B"]
   may_grow: Bool[Array, "B"]  # Whether each row may get another valid token.
 
 
@@ -111,8 +110,13 @@ class Stepwise(ChainDrafter):
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Any]:
-    """Drafts until every row has stopped; see `decoding.contracts.Drafter`."""
-    check_uniforms(uniforms, self.tree.size)
+    """Drafts token by token; see `decoding.contracts.Drafter`.
+
+    With `Context.stops_early` the draft ends when every row has stopped. Otherwise the
+    draft has G tokens, because the host would wait for a device at every decision.
+    """
+    size = self.tree.size
+    check_uniforms(uniforms, size)
     lengths = context.draft_lengths(state)
     extend = self.extend(context)
 
@@ -124,13 +128,11 @@ class Stepwise(ChainDrafter):
       probs = draft.probs
       if probs is not None:
         probs = jax.lax.dynamic_update_index_in_dim(probs, q, place, axis=1)
-      num_valid = draft.num_valid + draft.may_grow.astype(jnp.int32)
-      is_last = is_end(token, context.eos_id) | (num_valid >= lengths)
+      is_last = is_end(token, context.eos_id) | (place + 1 >= lengths)
       return draft.replace(
         tokens=jax.lax.dynamic_update_index_in_dim(draft.tokens, token, place, axis=1),
         probs=probs,
         num_drawn=place + 1,
-        num_valid=num_valid,
         may_grow=draft.may_grow & ~is_last,
       )
 
@@ -146,15 +148,18 @@ class Stepwise(ChainDrafter):
       tokens=jnp.zeros(shape, jnp.int32),
       probs=None if certain else jnp.zeros((*shape, logits.shape[-1])),
       num_drawn=jnp.zeros((), jnp.int32),
-      num_valid=jnp.zeros_like(lengths),
       may_grow=lengths > 0,
     )
-    # The loop ends after at most G tokens, because a row may grow only while the row
-    # has fewer than `lengths` <= G valid tokens.
-    draft = jax.lax.while_loop(
-      lambda draft: draft.may_grow.any(), draft_next, append(draft, logits)
-    )
-    proposal = Proposal.chain(draft.tokens, draft.probs, draft.num_valid)
+    draft = append(draft, logits)
+    if context.stops_early:
+      # A row may grow only while the row has fewer than `lengths` <= G tokens.
+      draft = jax.lax.while_loop(lambda draft: draft.may_grow.any(), draft_next, draft)
+    else:
+      draft = jax.lax.fori_loop(1, size, lambda _, draft: draft_next(draft), draft)
+    ends = is_end(draft.tokens, context.eos_id)
+    up_to_end = jnp.where(ends.any(axis=1), ends.argmax(axis=1) + 1, size)
+    num_valid = jnp.minimum(lengths, up_to_end)
+    proposal = Proposal.chain(draft.tokens, draft.probs, num_valid)
     return proposal, self.next_state(draft.cache, state)
 
 
@@ -223,11 +228,12 @@ class DraftModel(Stepwise):
     self, context: Context, state: DecodeState
   ) -> tuple[Float[Array, "B V"], Cache]:
     """Scores the known tokens that the cache lacks, many after a pause in drafting."""
-    extend = self.extend(context)
+    net, count = context.networks["draft"], context.behind
     cache = state.drafter_state.cache
     if context.policy.may_rest:
-      return caught_up(extend, cache, state.sequences, state.lengths)
-    return read_last(extend, cache, state.sequences, state.lengths, context.behind)
+      ends = state.lengths - count
+      cache = caught_up(net.extend, cache, state.sequences, ends)
+    return read_last(net, cache, state.sequences, state.lengths, count)
 
   def next_state(self, cache: Cache, state: DecodeState) -> StepwiseState:
     """Returns the state with the draft's cache, and the number of known tokens."""
