@@ -26,6 +26,7 @@ from specdec_t5x.core.knobs import Check, Knob, declared, is_whole
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import (
   Cache,
+  DraftFn,
   ExtendFn,
   Proposal,
   Verdict,
@@ -94,6 +95,10 @@ class Stepwise(ChainDrafter):
   def extend(self, context: Context) -> ExtendFn:
     """Returns the drafting network's `extend`, which the draft calls with one token."""
 
+  def draft_fn(self, context: Context, rows: int) -> DraftFn | None:
+    """Returns a function that drafts certain tokens in one call, or None."""
+    del context, rows
+
   @abc.abstractmethod
   def first_logits(
     self, context: Context, state: DecodeState
@@ -110,10 +115,11 @@ class Stepwise(ChainDrafter):
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Any]:
-    """Drafts token by token; see `decoding.contracts.Drafter`.
+    """Drafts a chain; see `decoding.contracts.Drafter`.
 
-    With `Context.stops_early` the draft ends when every row has stopped. Otherwise the
-    draft has G tokens, because the host would wait for a device at every decision.
+    If `draft_fn` gives a function, all tokens after the first are one call. Otherwise a
+    token is a call. With `Context.stops_early` the draft ends when every row has
+    stopped, and otherwise after G tokens.
     """
     size = self.tree.size
     check_uniforms(uniforms, size)
@@ -151,7 +157,22 @@ class Stepwise(ChainDrafter):
       may_grow=lengths > 0,
     )
     draft = append(draft, logits)
-    if context.stops_early:
+    sampling = context.sampling
+    is_argmax = sampling.certain and not (sampling.top_k or sampling.top_p)
+    draft_later = self.draft_fn(context, lengths.size) if is_argmax else None
+    if draft_later and size > 1:
+      noise = None
+      if sampling.coupled and not sampling.greedy:
+        # Here alone: only coupled draws need the noise.
+        from specdec_t5x.core.noise import exponentials
+
+        noise = -jnp.log(exponentials(uniforms[:, 1:], logits.shape[-1]))
+        noise = noise.swapaxes(0, 1)
+      tokens, cache = draft_later(
+        draft.cache, draft.tokens[:, 0], size - 1, noise, sampling.temperature
+      )
+      draft = draft.replace(cache=cache, tokens=draft.tokens.at[:, 1:].set(tokens.T))
+    elif context.stops_early:
       # A row may grow only while the row has fewer than `lengths` <= G tokens.
       draft = jax.lax.while_loop(lambda draft: draft.may_grow.any(), draft_next, draft)
     else:
@@ -217,6 +238,11 @@ class DraftModel(Stepwise):
   def extend(self, context: Context) -> ExtendFn:
     """Returns the draft network's `extend`."""
     return context.networks["draft"].extend
+
+  def draft_fn(self, context: Context, rows: int) -> DraftFn | None:
+    """Returns the draft network's `draft` for the number of rows."""
+    draft = context.networks["draft"].draft
+    return draft and draft(rows)
 
   def start(self, context, caches, source) -> StepwiseState:
     """Returns a state with the draft's first cache."""

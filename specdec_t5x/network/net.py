@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.types import Cache, ExtendFn
+from specdec_t5x.core.types import Cache, DraftFn, ExtendFn
 from specdec_t5x.native import platforms
 from specdec_t5x.native.cuda import step as draft_step
 from specdec_t5x.network import certified, functional
@@ -31,6 +31,8 @@ class Net:
     vocab_size: V.
     params: the parameters.
     derived: arrays that were computed from the parameters, by name (`Drafter.derive`).
+    draft: from a number of rows to a function that drafts several certain tokens in one
+      call, or to None.
     logits: the projection of features to logits; None if `extend` has no features.
     embed: the embedding of tokens.
     without: makes `extend` of the target without the named sublayers, on the target's
@@ -41,6 +43,7 @@ class Net:
   vocab_size: int
   params: Any = None
   derived: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  draft: Callable[[int], DraftFn | None] | None = None
   logits: Callable[[Float[Array, "*B D"]], Float[Array, "*B V"]] | None = None
   embed: Callable[[Int[Array, "*B"]], Float[Array, "*B D"]] | None = None
   without: Callable[..., ExtendFn] | None = None
@@ -82,9 +85,8 @@ def nets_of(
     )
   }
   for name, network in drafts:
-    step = steps[name]
-    derived = {step: params[step]} if step in params else {}
-    nets[name] = draft_net(network, params[name], vocab_size, derived)
+    step = params.get(steps[name])
+    nets[name] = draft_net(network, params[name], vocab_size, step)
   return nets
 
 
@@ -92,7 +94,7 @@ def draft_net(
   network: Network,
   params: Any,
   vocab_size: int,
-  derived: Mapping[str, Any] | None = None,
+  step: Mapping[str, Any] | None = None,
 ) -> Net:
   """Returns a draft as functions, over the target's tokens.
 
@@ -100,16 +102,20 @@ def draft_net(
     network: the draft.
     params: the parameters.
     vocab_size: the number of the target's tokens.
-    derived: the weights of the draft's step by our kernel, by name, or None.
+    step: the weights of the draft's step by our kernel, or None.
   """
+  parts = {}
   extend = functional.extend_fn(network, params)
-  for weights in (derived or {}).values():
-    extend = draft_step.extend_fn(network, weights, extend)
+  if step:
+    parts["derived"] = step
+    extend = draft_step.extend_fn(network, step, extend)
+    # With equal vocabularies the largest logit is that of a token of the target.
+    if network.config.vocab_size == vocab_size:
+      parts["draft"] = draft_step.draft_fn(network, step)
   extend = functional.resized_extend_fn(network, extend, vocab_size)
-  logits = None
   if isinstance(network, CachedNetwork):
-    logits = functional.resized_logits_fn(network, params, vocab_size)
-  return Net(extend, vocab_size, params, derived or {}, logits)
+    parts["logits"] = functional.resized_logits_fn(network, params, vocab_size)
+  return Net(extend, vocab_size, params, **parts)
 
 
 def first_caches(

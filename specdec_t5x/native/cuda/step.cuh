@@ -36,6 +36,7 @@ constexpr int kPerChunk = 32;   // Fragments that one bulk copy brings.
 constexpr int kChunk = kFragment * kPerChunk;
 constexpr int kState = kHead + 2;  // Attention's sums, their largest score and weight.
 constexpr int kLogitTiles = 2;     // Tiles of 16 logits that a block computes at once.
+static_assert(kThreads >= 16 * kMostRows, "a tile's logits have a thread each");
 // Words of the scratch memory: the number of the last exchange, the blocks that are done,
 // the best logit and the next token of each row, and from kSums on two sets of sums.
 constexpr int kEpoch = 0;
@@ -53,13 +54,14 @@ struct StepShape {
   int vocab;
   int slots;
   int inputs;
-  int steps;      // Tokens that follow on one another, each the argmax of the last logits.
+  int steps;      // Tokens that follow on one another, each chosen by the last logits.
   int gated;      // 1: gelu(gate) times linear, as T5 1.1; 0: relu, as T5 1.0.
   int distances;  // Of the table of biases: larger ones have the last one's.
   int tiles;      // Tiles of logits of a block.
   int chunks;     // Chunks of weights of a block.
   int ring;       // Chunks in shared memory.
   float scale;    // Of the logits.
+  float temperature;  // Divides the logits before noise is added.
 };
 
 struct StepArrays {
@@ -70,6 +72,7 @@ struct StepArrays {
   const bf16* norms;           // [3 L + 1, D]
   const float* biases;         // [H, distances]
   const unsigned char* mask;   // [R, E]
+  const float* noise;          // [steps, R, V]; nullptr: a token is the logits' argmax.
   uint64_t* scratch;           // [kSums + 2 H R D]
   int* chosen;                 // [steps, R]
   float* logits;               // [steps, R, V]
@@ -337,9 +340,11 @@ __device__ __forceinline__ void attend(const Keys<C>& all, int first, int step,
   }
 }
 
-// Larger for a larger logit, then for a smaller id.
-__device__ __forceinline__ unsigned long long order_of(float logit, int id) {
-  const unsigned u = __float_as_uint(logit);
+// Larger for a larger value, then for a smaller id. NaN and infinity are larger than all
+// numbers, and their id is -1, which is no token.
+__device__ __forceinline__ unsigned long long order_of(float value, int id) {
+  if (!(value < INFINITY)) return 0xffffffffull << 32;
+  const unsigned u = __float_as_uint(value);
   const unsigned key = u & 0x80000000u ? ~u : u | 0x80000000u;
   return static_cast<unsigned long long>(key) << 32 | static_cast<unsigned>(~id);
 }
@@ -695,6 +700,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int all_steps = D / 16;
     const int from = all_steps * (warp % kSplits) / kSplits;
     const int to = all_steps * (warp % kSplits + 1) / kSplits;
+    const int summing = kThreads / (16 * R) * (16 * R);  // Threads, each with one row.
 #pragma unroll 1
     for (int t = 0; t < s.tiles; t += kLogitTiles) {
       float* const sums = floats(at.logits) + t / kLogitTiles % 2 * kWarps * 16 * R;
@@ -710,7 +716,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       __syncthreads();
       refill(tiles * all_steps);
 #pragma unroll 1
-      for (int i = tid; i < tiles * R * 16; i += kThreads) {
+      for (int i = tid; tid < summing && i < tiles * R * 16; i += summing) {
         const int of_tile = i / (R * 16);
         const int row = i / 16 % R;
         float sum = 0;
@@ -722,10 +728,10 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int id = (blockIdx.x * s.tiles + t + of_tile) * 16 + i % 16;
         if (id < s.vocab) {
           sum *= s.scale;
-          arrays.logits[(size_t(step) * R + row) * s.vocab + id] = sum;
+          const size_t to = (size_t(step) * R + row) * s.vocab + id;
+          arrays.logits[to] = sum;
+          if (arrays.noise) sum = sum / s.temperature + arrays.noise[to];
           const unsigned long long order = order_of(sum, id);
-          // This thread's items are all of one row: R * 16 divides kThreads, or there is
-          // one item only.
           best = order > best ? order : best;
         }
       }
@@ -744,9 +750,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     unsigned long long* const words =
         reinterpret_cast<unsigned long long*>(arrays.scratch);
     if (tid < R) {
-      const int groups = min(kThreads / 16, kLogitTiles * R);
       unsigned long long top = 0;
-      for (int i = tid; i < groups; i += R) top = max(top, bests[i]);
+      for (int i = tid; i < summing / 16; i += R) top = max(top, bests[i]);
       atomicMax(words + kBest + tid, top);
       __threadfence();
     }

@@ -21,7 +21,7 @@ class StepShape(ctypes.Structure):
     *((name, ctypes.c_int) for name in ("rows", "width", "heads", "layers", "hidden")),
     *((name, ctypes.c_int) for name in ("vocab", "slots", "inputs", "steps", "gated")),
     *((name, ctypes.c_int) for name in ("distances", "tiles", "chunks", "ring")),
-    ("scale", ctypes.c_float),
+    *((name, ctypes.c_float) for name in ("scale", "temperature")),
   ]
 
 
@@ -30,7 +30,8 @@ class StepArrays(ctypes.Structure):
 
   _fields_ = [
     *((name, ctypes.c_void_p) for name in ("tokens", "index", "weights", "embedding")),
-    *((name, ctypes.c_void_p) for name in ("norms", "biases", "mask", "scratch")),
+    *((name, ctypes.c_void_p) for name in ("norms", "biases", "mask", "noise")),
+    ("scratch", ctypes.c_void_p),
     *((name, ctypes.c_void_p) for name in ("chosen", "logits", "features")),
     *((name, ctypes.c_void_p * _LAYERS) for name in ("keys", "values")),
     *((name, ctypes.c_void_p * _LAYERS) for name in ("cross_keys", "cross_values")),
@@ -89,7 +90,16 @@ def pointer(array: np.ndarray) -> int:
 
 
 def step_arguments(
-  layout, arrays, caches, *, steps=1, gated=True, scale=1.0, ring=_RING
+  layout,
+  arrays,
+  caches,
+  *,
+  steps=1,
+  gated=True,
+  scale=1.0,
+  ring=_RING,
+  noise=None,
+  temperature=1.0,
 ):
   """Returns the arguments of the step and the result arrays.
 
@@ -101,6 +111,8 @@ def step_arguments(
     gated: whether the network is a T5 1.1.
     scale: factor of the logits.
     ring: chunks in shared memory.
+    noise: noise of each step's logits, or None.
+    temperature: divisor of the logits before noise is added.
   """
   rows = len(arrays["tokens"])
   slots, inputs = (caches[k][0].shape[2] for k in ("keys", "cross_keys"))
@@ -110,13 +122,15 @@ def step_arguments(
     **{"slots": slots, "inputs": inputs, "steps": steps, "gated": int(gated)},
     **{"distances": arrays["biases"].shape[1], "tiles": layout.tiles},
     **{"chunks": arrays["weights"].shape[2], "ring": ring, "scale": scale},
+    "temperature": temperature,
   }
   results = {
     "chosen": np.full((steps, rows), -1, np.int32),
     "logits": np.full((steps, rows, layout.vocab), np.nan, np.float32),
     "features": np.full((steps, rows, layout.width), 0x7FFF, np.uint16),
   }
-  arguments = StepArrays(**{k: pointer(v) for k, v in {**arrays, **results}.items()})
+  given = {**arrays, **results} | ({} if noise is None else {"noise": noise})
+  arguments = StepArrays(**{k: pointer(v) for k, v in given.items()})
   for name, buffers in caches.items():
     for i, buffer in enumerate(buffers):
       getattr(arguments, name)[i] = pointer(buffer)
