@@ -7,7 +7,8 @@
 // - of a layer's eight products, five follow on one another inside a cluster, which has a
 //   quick barrier. Three times a layer all clusters add what they computed to the residual
 //   stream: each block writes its sums with a tag beside each (one 64-bit word), and those
-//   who need a sum poll for its tag. No barrier of the grid is needed;
+//   who need a sum poll for its tag. No barrier of the grid is needed. Blocks exchange their
+//   best logits in the same way, and each chooses the next step's tokens by itself;
 // - block r of a cluster keeps columns [r D/C, (r + 1) D/C) of the residual stream. Products
 //   that follow a norm are split by inputs: norm(x) W = (x g) W / rms(x), so a block needs
 //   its own columns alone, and C partial sums and sums of squares meet in shared memory;
@@ -37,12 +38,9 @@ constexpr int kChunk = kFragment * kPerChunk;
 constexpr int kState = kHead + 2;  // Attention's sums, their largest score and weight.
 constexpr int kLogitTiles = 2;     // Tiles of 16 logits that a block computes at once.
 static_assert(kThreads >= 16 * kMostRows, "a tile's logits have a thread each");
-// Words of the scratch memory: the number of the last exchange, the blocks that are done,
-// the best logit and the next token of each row, and from kSums on two sets of sums.
+// Words of the scratch memory: the number of the last exchange, from kSums on two sets of
+// sums, and then each block's best logit of each row in two words.
 constexpr int kEpoch = 0;
-constexpr int kDone = 1;
-constexpr int kBest = 8;
-constexpr int kToken = 16;
 constexpr int kSums = 32;
 
 struct StepShape {
@@ -73,7 +71,7 @@ struct StepArrays {
   const float* biases;         // [H, distances]
   const unsigned char* mask;   // [R, E]
   const float* noise;          // [steps, R, V]; nullptr: a token is the logits' argmax.
-  uint64_t* scratch;           // [kSums + 2 H R D]
+  uint64_t* scratch;           // [kSums + 2 H R D + 2 R H C]
   int* chosen;                 // [steps, R]
   float* logits;               // [steps, R, V]
   bf16* features;              // [steps, R, D]
@@ -453,14 +451,37 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (i < s.heads) sum += __uint_as_float(static_cast<unsigned>(words[i]));
     return sum;
   };
-  const auto next_token = [&](int row) {
-    uint64_t word = load_relaxed(arrays.scratch + kToken + row);
-    long long since = 0;
-    while (static_cast<unsigned>(word >> 32) != epoch + exchanges) {
-      spin(since);
-      word = load_relaxed(arrays.scratch + kToken + row);
+  // Where blocks put their best logits of a row.
+  const auto bests_of = [&](int row, int block) {
+    const size_t sums = size_t(2) * s.heads * R * D;
+    return arrays.scratch + kSums + sums + (size_t(row) * gridDim.x + block) * 2;
+  };
+  // The token that a row's last step chose. Called by whole warps.
+  const auto chosen = [&](int row) {
+    unsigned long long best = 0;
+#pragma unroll 1
+    for (int block = lane; block < gridDim.x; block += 32) {
+      const uint64_t* const from = bests_of(row, block);
+      unsigned halves[2];
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        uint64_t word = load_relaxed(from + i);
+        long long since = 0;
+        while (static_cast<unsigned>(word >> 32) != epoch + exchanges) {
+          spin(since);
+          word = load_relaxed(from + i);
+        }
+        halves[i] = static_cast<unsigned>(word);
+      }
+      const auto order = static_cast<unsigned long long>(halves[0]) << 32 | halves[1];
+      best = order > best ? order : best;
     }
-    return static_cast<int>(word);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) {
+      const unsigned long long other = __shfl_xor_sync(~0u, best, o);
+      best = other > best ? other : best;
+    }
+    return static_cast<int>(~static_cast<unsigned>(best));
   };
   const auto partials = [&] { return floats(at.partial) + stages % 2 * at.partial_size; };
   const auto squares = [&] { return floats(at.squares) + stages % 2 * kMostRows; };
@@ -532,7 +553,9 @@ __global__ void __launch_bounds__(kThreads, 1)
         const float scale = __bfloat162float(scales[column]);
         float v;
         if (stage == 0) {
-          int token = step ? next_token(row) : arrays.tokens[row];
+          int token = step ? chosen(row) : arrays.tokens[row];
+          if (step && blockIdx.x == 0 && column == 0)
+            arrays.chosen[(step - 1) * R + row] = token;
           token = min(max(token, 0), s.vocab - 1);
           v = __bfloat162float(arrays.embedding[size_t(token) * D + c0 + column]);
         } else {
@@ -747,36 +770,26 @@ __global__ void __launch_bounds__(kThreads, 1)
         reinterpret_cast<unsigned long long*>(shared + at.best);
     if (tid % 16 == 0) bests[tid / 16] = best;
     __syncthreads();
-    unsigned long long* const words =
-        reinterpret_cast<unsigned long long*>(arrays.scratch);
+    // The next step polls for the blocks' best logits.
     if (tid < R) {
       unsigned long long top = 0;
       for (int i = tid; i < summing / 16; i += R) top = max(top, bests[i]);
-      atomicMax(words + kBest + tid, top);
-      __threadfence();
+      const uint64_t tag = epoch + exchanges + 1;
+      uint64_t* const to = bests_of(tid, blockIdx.x);
+      store_relaxed(to, tag << 32 | top >> 32);
+      store_relaxed(to + 1, tag << 32 | static_cast<unsigned>(top));
     }
-    __syncthreads();
     exchanges++;
-    if (tid == 0 && atomicAdd(words + kDone, 1ull) == gridDim.x - 1) {
-      __threadfence();
-      store_relaxed(arrays.scratch + kDone, 0);
-      const bool is_last = step + 1 == s.steps;
+  }
+  if (blockIdx.x == 0) {
 #pragma unroll 1
-      for (int row = 0; row < R; row++) {
-        const uint64_t top = load_relaxed(arrays.scratch + kBest + row);
-        const unsigned token = ~static_cast<unsigned>(top);
-        arrays.chosen[step * R + row] = static_cast<int>(token);
-        store_relaxed(arrays.scratch + kBest + row, 0);
-      }
-      __threadfence();
-#pragma unroll 1
-      for (int row = 0; row < R && !is_last; row++) {
-        const unsigned token = arrays.chosen[step * R + row];
-        const uint64_t tag = epoch + exchanges;
-        store_relaxed(arrays.scratch + kToken + row, tag << 32 | token);
-      }
-      if (is_last) store_relaxed(arrays.scratch + kEpoch, epoch + exchanges);
+    for (int row = warp; row < R; row += kWarps) {
+      const int token = chosen(row);
+      if (lane == 0) arrays.chosen[(s.steps - 1) * R + row] = token;
     }
+    // All blocks have read the epoch.
+    __syncthreads();
+    if (tid == 0) store_relaxed(arrays.scratch + kEpoch, epoch + exchanges);
   }
   // Others of the cluster may still read this block's shared memory.
   sync_cluster_shared();

@@ -42,7 +42,7 @@ class FewMatrix(ctypes.Structure):
   """FewMatrix of few.cuh."""
 
   _fields_ = [
-    *((name, ctypes.c_void_p) for name in ("weights", "scales", "residual", "y")),
+    *((name, ctypes.c_void_p) for name in ("weights", "scales", "y")),
     ("outputs", ctypes.c_int),
     ("blocks", ctypes.c_int),
   ]
@@ -53,11 +53,8 @@ class FewArrays(ctypes.Structure):
 
   _fields_ = [
     ("x", ctypes.c_void_p),
-    ("other", ctypes.c_void_p),
     ("matrices", FewMatrix * 3),
-    ("next", ctypes.c_void_p),
-    ("next_lines", ctypes.c_size_t),
-    *((name, ctypes.c_int) for name in ("rows", "inputs", "input")),
+    *((name, ctypes.c_int) for name in ("rows", "inputs")),
   ]
 
 
@@ -155,7 +152,7 @@ def step(library, layout, arrays, caches, **settings):
   return results
 
 
-def few(library, bits, cluster, x, matrices, other=None, *, kind=0, residuals=()):
+def few(library, bits, cluster, x, matrices):
   """Runs the products of few rows and returns the results as bits of bfloat16.
 
   Args:
@@ -164,14 +161,9 @@ def few(library, bits, cluster, x, matrices, other=None, *, kind=0, residuals=()
     cluster: blocks that divide the inputs.
     x: bits of bfloat16, [R, I].
     matrices: (weights, scales or None, outputs) by matrix.
-    other: scales of the norm, or the second factor of the gate.
-    kind: value of `FewInput`.
-    residuals: residuals by matrix, or ().
   """
   rows, inputs = x.shape
-  arrays = FewArrays(x=pointer(x), rows=rows, inputs=inputs, input=kind)
-  if other is not None:
-    arrays.other = pointer(other)
+  arrays = FewArrays(x=pointer(x), rows=rows, inputs=inputs)
   results = []
   for i, (weights, scales, outputs) in enumerate(matrices):
     y = np.full((rows, outputs), 0x7FFF, np.uint16)
@@ -181,8 +173,6 @@ def few(library, bits, cluster, x, matrices, other=None, *, kind=0, residuals=()
     matrix.outputs = outputs
     if scales is not None:
       matrix.scales = pointer(scales)
-    if residuals:
-      matrix.residual = pointer(residuals[i])
     results.append(y)
   count = len(matrices)
   assert library.specdec_few(bits, cluster, ctypes.byref(arrays), count) == 0
