@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.distributions import argmax, certain_log_prob, draw
+from specdec_t5x.core.distributions import Sampling, argmax, certain_log_prob, draw
 from specdec_t5x.core.knobs import Check, Knob, declared, is_whole
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import (
@@ -158,16 +158,11 @@ class Stepwise(ChainDrafter):
     )
     draft = append(draft, logits)
     sampling = context.sampling
-    is_argmax = sampling.certain and not (sampling.top_k or sampling.top_p)
-    draft_later = self.draft_fn(context, lengths.size) if is_argmax else None
+    keeps_all = not (sampling.top_k or sampling.top_p)
+    is_one_call = sampling.greedy or (sampling.coupled and keeps_all)
+    draft_later = self.draft_fn(context, lengths.size) if is_one_call else None
     if draft_later and size > 1:
-      noise = None
-      if sampling.coupled and not sampling.greedy:
-        # Here alone: only coupled draws need the noise.
-        from specdec_t5x.core.noise import exponentials
-
-        noise = -jnp.log(exponentials(uniforms[:, 1:], logits.shape[-1]))
-        noise = noise.swapaxes(0, 1)
+      noise = noise_of(sampling, uniforms[:, 1:], logits.shape[-1])
       tokens, cache = draft_later(
         draft.cache, draft.tokens[:, 0], size - 1, noise, sampling.temperature
       )
@@ -196,6 +191,18 @@ def draw_token(
 
     logits = perturbed(logits, context.sampling, uniforms, context.adjust)
   return likeliest(logits), None
+
+
+def noise_of(
+  sampling: Sampling, uniforms: Float[Array, "B N L"], vocab_size: int
+) -> Float[Array, "N B V"] | None:
+  """Returns the noise of N coupled draws, as a `DraftFn` takes it; None at T = 0."""
+  if sampling.greedy:
+    return None
+  # Here alone: only coupled draws need the noise.
+  from specdec_t5x.core.noise import exponentials
+
+  return -jnp.log(exponentials(uniforms.swapaxes(0, 1), vocab_size))
 
 
 def likeliest(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
