@@ -300,7 +300,7 @@ FAULTS = {
     "step.cuh",
     {
       "static_cast<unsigned>(~id)": "static_cast<unsigned>(id)",
-      "const unsigned token = ~static_cast": "const unsigned token = static_cast",
+      "~static_cast<unsigned>(best)": "static_cast<unsigned>(best)",
     },
   ),
   "a token of NaN": (
