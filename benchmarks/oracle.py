@@ -10,7 +10,7 @@ call. An oracle needs the output in advance, so it is no way to decode.
 import dataclasses
 import functools
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from concurrent import futures
 from typing import Any
 
@@ -24,7 +24,7 @@ from benchmarks.timed import Loop, Program, iterated
 from specdec_t5x import prepared
 from specdec_t5x.api import Model
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.types import ExtendFn
+from specdec_t5x.core.types import DraftFn, ExtendFn
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.of_target import Quantized
@@ -57,6 +57,26 @@ def oracle_extend(extend: ExtendFn, forced: Int[Array, "B T"]) -> ExtendFn:
     return logits.at[rows, columns, chosen].set(largest), features, cache
 
   return bent
+
+
+def oracle_draft(
+  draft_at: Callable[[int], DraftFn | None] | None, forced: Int[Array, "B T"]
+) -> Callable[[int], DraftFn | None] | None:
+  """Returns `Net.draft` that runs in full and returns forced[:, i] at position i."""
+
+  def bent_at(rows):
+    draft = draft_at(rows)
+
+    def bent(cache, tokens, steps, *noise):
+      output_positions = cache.index[:, None] + jnp.arange(steps)
+      chosen, cache = draft(cache, tokens, steps, *noise)
+      told = jnp.take_along_axis(forced, output_positions, axis=1, mode="clip")
+      # The tokens depend on the network's, or the compiler would drop the network.
+      return jnp.where(chosen < -1, chosen, told.T), cache
+
+    return draft and bent
+
+  return draft_at and bent_at
 
 
 @functools.cache
@@ -93,7 +113,11 @@ def oracle_start(decode: Decode):
     networks = {}
     for name, network in spec.networks.items():
       extend = oracle_extend(network.extend, forced["draft"])
-      networks[name] = dataclasses.replace(network, extend=extend)
+      draft = oracle_draft(network.draft, forced["draft"])
+      # A projection of features knows no position, so `extend` projects both tokens.
+      networks[name] = dataclasses.replace(
+        network, extend=extend, draft=draft, logits=None
+      )
     extend = oracle_extend(target.extend, forced["target"])
     bent = dataclasses.replace(target, extend=extend, without=without)
     return dataclasses.replace(spec, target=bent, networks=networks), state

@@ -16,11 +16,11 @@ from jaxtyping import Array, Float, Int
 from specdec_t5x.contrib.truncation import SparseProbs, Truncation
 from specdec_t5x.core.distributions import AdjustFn, Sampling
 from specdec_t5x.core.noise import perturbed
-from specdec_t5x.core.types import Cache, ExtendFn, Proposal, check_uniforms
+from specdec_t5x.core.types import Cache, Proposal, check_uniforms
 from specdec_t5x.decoding.contracts import Context
 from specdec_t5x.decoding.state import DecodeState
 from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob, likeliest
-from specdec_t5x.network.net import read_last
+from specdec_t5x.network.net import Net, read_last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class SparseDraft(ChainDrafter):
     """Drafts gamma tokens; see `decoding.contracts.Drafter`."""
     check_uniforms(uniforms, self.tree.size)
     tokens, distribution, cache = drafted_sparsely(
-      context.networks["draft"].extend,
+      context.networks["draft"],
       state,
       uniforms,
       context.sampling,
@@ -69,7 +69,7 @@ class SparseDraft(ChainDrafter):
 
 
 def drafted_sparsely(
-  extend: ExtendFn,
+  net: Net,
   state: DecodeState,
   uniforms: Float[Array, "B G L"],
   sampling: Sampling,
@@ -80,7 +80,7 @@ def drafted_sparsely(
   """Drafts a chain from truncated distributions.
 
   Args:
-    extend: the network.
+    net: the network.
     state: the decode's state; the drafter's state is the network's cache.
     uniforms: the uniforms of each token.
     sampling: the adjustment of the distribution, before truncation.
@@ -99,11 +99,11 @@ def drafted_sparsely(
     distribution = truncation.of(adjust(logits, sampling))
     return distribution.draw(uniforms).astype(jnp.int32), distribution
 
-  return drafted_chain(extend, state, uniforms, drawn, behind)
+  return drafted_chain(net, state, uniforms, drawn, behind)
 
 
 def drafted_chain(
-  extend: ExtendFn,
+  net: Net,
   state: DecodeState,
   uniforms: Float[Array, "B G L"],
   draw_fn: Callable[[Float[Array, "B V"], Float[Array, "B L"]], tuple[Array, Any]],
@@ -112,7 +112,7 @@ def drafted_chain(
   """Drafts token by token, with one call of the network per token.
 
   Args:
-    extend: the network.
+    net: the network.
     state: the decode's state; the drafter's state is the network's cache.
     uniforms: the uniforms of each token.
     draw_fn: from logits and uniforms to a token and a distribution of any type.
@@ -122,13 +122,13 @@ def drafted_chain(
     The tokens, the distributions, and the cache, which lacks the last token.
   """
   logits, cache = read_last(
-    extend, state.drafter_state, state.sequences, state.lengths, behind
+    net, state.drafter_state, state.sequences, state.lengths, behind
   )
   first = draw_fn(logits, uniforms[:, 0])
 
   def draft_next(carry, uniforms):
     cache, token = carry
-    logits, _, cache = extend(cache, token[:, None])
+    logits, _, cache = net.extend(cache, token[:, None])
     token, distribution = draw_fn(logits[:, 0], uniforms)
     return (cache, token), (token, distribution)
 

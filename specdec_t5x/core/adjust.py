@@ -5,6 +5,8 @@ chooses the implementation when it is built, and passes the implementation to th
 and the drafters as an `AdjustFn`.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -93,7 +95,20 @@ def _keep_fewest(logits, amount, enough):
   all_logits = zeros + logits.shape[-1]
   bit = jnp.uint32(1 << 31)
   start = bit, zeros.astype(jnp.uint32), zeros + jnp.inf, all_logits, zeros
-  _, least, *_ = jax.lax.while_loop(is_open, decide_bit, start)
+
+  def bisect(start):
+    return jax.lax.while_loop(is_open, decide_bit, start)
+
+  def bisect_all_bits(start):
+    """Bisects in a known number of turns, because other loops stop a device."""
+
+    def turn(_, state):
+      select = functools.partial(jnp.where, is_open(state))
+      return jax.tree.map(select, decide_bit(state), state)
+
+    return jax.lax.fori_loop(0, 32, turn, start)
+
+  _, least, *_ = jax.lax.platform_dependent(start, cpu=bisect, default=bisect_all_bits)
   return jnp.where(keys >= least[..., None], logits, -jnp.inf)
 
 

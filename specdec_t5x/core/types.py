@@ -166,6 +166,12 @@ class Cache(Protocol):
 # sees. `positions` [B, M] are the M entries' positions. The default is a chain.
 ExtendFn = Callable[..., tuple[Float[Array, "B N V"], Float[Array, "B N D"], Cache]]
 
+# (cache, tokens [B], steps, noise [N, B, V] or None, temperature) -> (chosen [N, B],
+# cache): scores one token per row after the committed tokens, in each of N steps. A
+# step chooses the argmax of logits / temperature + noise, without noise the argmax of
+# the logits, and -1 if a logit is NaN or infinity. The next step scores that token.
+DraftFn = Callable[..., tuple[Int[Array, "N B"], Cache]]
+
 # One EOS token, or several.
 EndTokens = int | tuple[int, ...]
 

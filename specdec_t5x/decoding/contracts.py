@@ -39,10 +39,13 @@ class Context:
     eos_id: the EOS token, or several.
     target: verifies drafts.
     networks: the drafter's own networks, by name.
-    widths: the widths of the target's blocks to choose from; empty for whole blocks.
+    widths: the widths of the target's blocks to choose from; at most one for whole
+      blocks.
     behind: the most known tokens that a draft's cache may lack: two, and one for each
       outer speculation.
     room: a row's cache slots for the output.
+    stops_early: whether a loop over drafted tokens ends when all rows have stopped.
+      Otherwise the loop has a known number of turns.
   """
 
   drafter: "Drafter | None"
@@ -58,6 +61,7 @@ class Context:
   widths: tuple[int, ...] = ()
   behind: int = 2
   room: int = 0
+  stops_early: bool = True
 
   def draft_lengths(self, state: DecodeState) -> Int[Array, "B"]:
     """Returns the most drafted tokens of each row that count in the next iteration."""

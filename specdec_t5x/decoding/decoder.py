@@ -60,6 +60,8 @@ class Decoder:
       decoding with this setting; None is the default of `is_fixed`.
     block: tokens of a call in plain decoding; only the first token counts. GAMMA + 1 is
       the strict baseline (docs/math.md).
+    stops_early: whether a loop over drafted tokens ends when all rows have stopped;
+      None leaves the choice to the platform.
   """
 
   target: Network
@@ -70,6 +72,7 @@ class Decoder:
   observer: Observer | None = None
   same_bits: bool | None = None
   block: int = 1
+  stops_early: bool | None = None
 
   def __post_init__(self):
     if not is_whole(self.block, 1) or (self.drafter and self.block > 1):
@@ -238,6 +241,9 @@ class Decoder:
     rule, drawn, rule_sampling = self.at(sampling)
     is_fixed = self.is_fixed(rows)
     overrun = FIXED_WIDTH - 1 if is_fixed else self._drafted
+    stops_early = self.stops_early
+    if stops_early is None:
+      stops_early = platforms.conditions_are_free()
     nets = nets_of(
       self.networks,
       params,
@@ -258,6 +264,7 @@ class Decoder:
       networks=nets,
       widths=() if is_fixed else widths_of(self.drafter, self.policy),
       room=num_slots(max_length, overrun),
+      stops_early=stops_early,
     )
 
   def encode(

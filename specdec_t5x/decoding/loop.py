@@ -215,7 +215,7 @@ def score(ctx: Context, state: DecodeState, proposal: Proposal):
   """
   # The last known token heads the block: the target has not read this token.
   cache, last = state.target_cache.at(state.lengths - 1), state.last_tokens()
-  if ctx.widths:
+  if len(ctx.widths) > 1:
     # No rule reads a position after `num_valid`.
     chosen = narrowest(ctx.widths, proposal.num_valid)
     block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)

@@ -46,7 +46,7 @@ from specdec_t5x.decoding.policies import Fixed
 from specdec_t5x.decoding.state import DecodeState, write_rows
 from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob
 from specdec_t5x.drafters.of_target import OfTarget
-from specdec_t5x.network.net import Net
+from specdec_t5x.network.net import Net, extend_from
 
 
 @flax.struct.dataclass
@@ -229,9 +229,7 @@ class Cascade(ChainDrafter):
     if not self.of_target:
       # The root of a block is the last known token. The middle network's cache may lack
       # more tokens.
-      extend = _reading_before(
-        inner.target.extend, window.state.sequences, context.behind - 1
-      )
+      extend = _reading_before(inner.target, window.state.sequences, context.behind - 1)
       target = dataclasses.replace(inner.target, extend=extend)
       inner = dataclasses.replace(inner, target=target)
     if context.sampling.coupled:
@@ -274,9 +272,9 @@ class Cascade(ChainDrafter):
     rule, rule_sampling = rule_at(self.rule, context.sampling)
     policy = Fixed()
     if self.of_target:
-      extend = self.network.extend(context)
+      target = Net(self.network.extend(context), context.target.vocab_size)
     else:
-      extend = networks["draft"].extend
+      target = networks["draft"]
     return dataclasses.replace(
       context,
       drafter=self.drafter,
@@ -284,7 +282,7 @@ class Cascade(ChainDrafter):
       rule_sampling=rule_sampling,
       policy=policy,
       max_length=self.tree.size,
-      target=Net(extend, context.target.vocab_size),
+      target=target,
       networks={name: networks[self._above(name)] for name in self.drafter.networks},
       widths=widths_of(self.drafter, policy),
       behind=context.behind + 1,
@@ -305,9 +303,7 @@ def _below(name: str) -> str:
   return f"{stem}_{int(number) + 1}" if stem and number.isdigit() else f"{name}_2"
 
 
-def _reading_before(
-  extend: ExtendFn, sequences: Int[Array, "B S"], more: int
-) -> ExtendFn:
+def _reading_before(net: Net, sequences: Int[Array, "B S"], more: int) -> ExtendFn:
   """Returns `extend` that also reads `more` known tokens before each block."""
 
   def read(cache, block):
@@ -317,15 +313,10 @@ def _reading_before(
     window = start[:, None] + jnp.arange(more + size)
     text = write_rows(sequences, block, index)
     tokens = jnp.take_along_axis(text, window, axis=1)
-    logits, features, cache = extend(cache.at(start), tokens)
-
-    def cut(row, first):
-      return jax.lax.dynamic_slice_in_dim(row, first, size)
-
     # If fewer than `more` tokens are known, the last slots hold garbage, which later
     # calls overwrite.
-    logits = jax.vmap(cut)(logits, index - start)
-    features = jax.vmap(cut)(features, index - start)
+    first = index - start
+    logits, features, cache = extend_from(net, cache.at(start), tokens, first, size)
     return logits, features, cache.at(index + size)
 
   return read

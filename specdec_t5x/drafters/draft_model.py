@@ -21,11 +21,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.distributions import argmax, certain_log_prob, draw
+from specdec_t5x.core.distributions import Sampling, argmax, certain_log_prob, draw
 from specdec_t5x.core.knobs import Check, Knob, declared, is_whole
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import (
   Cache,
+  DraftFn,
   ExtendFn,
   Proposal,
   Verdict,
@@ -81,7 +82,6 @@ class _Draft:
   tokens: Int[Array, "B G"]  # Zeros beyond `num_drawn`, like `probs`.
   probs: Float[Array, "B G V"] | None  # None if tokens are certain.
   num_drawn: Int[Array, ""]
-  num_valid: Int[Array, "B"]
   may_grow: Bool[Array, "B"]  # Whether each row may get another valid token.
 
 
@@ -93,6 +93,10 @@ class Stepwise(ChainDrafter):
   @abc.abstractmethod
   def extend(self, context: Context) -> ExtendFn:
     """Returns the drafting network's `extend`, which the draft calls with one token."""
+
+  def draft_fn(self, context: Context, rows: int) -> DraftFn | None:
+    """Returns a function that drafts certain tokens in one call, or None."""
+    del context, rows
 
   @abc.abstractmethod
   def first_logits(
@@ -110,8 +114,14 @@ class Stepwise(ChainDrafter):
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Any]:
-    """Drafts until every row has stopped; see `decoding.contracts.Drafter`."""
-    check_uniforms(uniforms, self.tree.size)
+    """Drafts a chain; see `decoding.contracts.Drafter`.
+
+    If `draft_fn` gives a function, all tokens after the first are one call. Otherwise a
+    token is a call. With `Context.stops_early` the draft ends when every row has
+    stopped, and otherwise after G tokens.
+    """
+    size = self.tree.size
+    check_uniforms(uniforms, size)
     lengths = context.draft_lengths(state)
     extend = self.extend(context)
 
@@ -123,13 +133,11 @@ class Stepwise(ChainDrafter):
       probs = draft.probs
       if probs is not None:
         probs = jax.lax.dynamic_update_index_in_dim(probs, q, place, axis=1)
-      num_valid = draft.num_valid + draft.may_grow.astype(jnp.int32)
-      is_last = is_end(token, context.eos_id) | (num_valid >= lengths)
+      is_last = is_end(token, context.eos_id) | (place + 1 >= lengths)
       return draft.replace(
         tokens=jax.lax.dynamic_update_index_in_dim(draft.tokens, token, place, axis=1),
         probs=probs,
         num_drawn=place + 1,
-        num_valid=num_valid,
         may_grow=draft.may_grow & ~is_last,
       )
 
@@ -145,15 +153,28 @@ class Stepwise(ChainDrafter):
       tokens=jnp.zeros(shape, jnp.int32),
       probs=None if certain else jnp.zeros((*shape, logits.shape[-1])),
       num_drawn=jnp.zeros((), jnp.int32),
-      num_valid=jnp.zeros_like(lengths),
       may_grow=lengths > 0,
     )
-    # The loop ends after at most G tokens, because a row may grow only while the row
-    # has fewer than `lengths` <= G valid tokens.
-    draft = jax.lax.while_loop(
-      lambda draft: draft.may_grow.any(), draft_next, append(draft, logits)
-    )
-    proposal = Proposal.chain(draft.tokens, draft.probs, draft.num_valid)
+    draft = append(draft, logits)
+    sampling = context.sampling
+    keeps_all = not (sampling.top_k or sampling.top_p)
+    is_one_call = sampling.greedy or (sampling.coupled and keeps_all)
+    draft_later = self.draft_fn(context, lengths.size) if is_one_call else None
+    if draft_later and size > 1:
+      noise = noise_of(sampling, uniforms[:, 1:], logits.shape[-1])
+      tokens, cache = draft_later(
+        draft.cache, draft.tokens[:, 0], size - 1, noise, sampling.temperature
+      )
+      draft = draft.replace(cache=cache, tokens=draft.tokens.at[:, 1:].set(tokens.T))
+    elif context.stops_early:
+      # A row may grow only while the row has fewer than `lengths` <= G tokens.
+      draft = jax.lax.while_loop(lambda draft: draft.may_grow.any(), draft_next, draft)
+    else:
+      draft = jax.lax.fori_loop(1, size, lambda _, draft: draft_next(draft), draft)
+    ends = is_end(draft.tokens, context.eos_id)
+    up_to_end = jnp.where(ends.any(axis=1), ends.argmax(axis=1) + 1, size)
+    num_valid = jnp.minimum(lengths, up_to_end)
+    proposal = Proposal.chain(draft.tokens, draft.probs, num_valid)
     return proposal, self.next_state(draft.cache, state)
 
 
@@ -169,6 +190,18 @@ def draw_token(
 
     logits = perturbed(logits, context.sampling, uniforms, context.adjust)
   return likeliest(logits), None
+
+
+def noise_of(
+  sampling: Sampling, uniforms: Float[Array, "B N L"], vocab_size: int
+) -> Float[Array, "N B V"] | None:
+  """Returns the noise of N coupled draws, as a `DraftFn` takes it; None at T = 0."""
+  if sampling.greedy:
+    return None
+  # Here alone: only coupled draws need the noise.
+  from specdec_t5x.core.noise import exponentials
+
+  return -jnp.log(exponentials(uniforms.swapaxes(0, 1), vocab_size))
 
 
 def likeliest(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
@@ -212,6 +245,11 @@ class DraftModel(Stepwise):
     """Returns the draft network's `extend`."""
     return context.networks["draft"].extend
 
+  def draft_fn(self, context: Context, rows: int) -> DraftFn | None:
+    """Returns the draft network's `draft` for the number of rows."""
+    draft = context.networks["draft"].draft
+    return draft and draft(rows)
+
   def start(self, context, caches, source) -> StepwiseState:
     """Returns a state with the draft's first cache."""
     del context, source
@@ -222,11 +260,12 @@ class DraftModel(Stepwise):
     self, context: Context, state: DecodeState
   ) -> tuple[Float[Array, "B V"], Cache]:
     """Scores the known tokens that the cache lacks, many after a pause in drafting."""
-    extend = self.extend(context)
+    net, count = context.networks["draft"], context.behind
     cache = state.drafter_state.cache
     if context.policy.may_rest:
-      return caught_up(extend, cache, state.sequences, state.lengths)
-    return read_last(extend, cache, state.sequences, state.lengths, context.behind)
+      ends = state.lengths - count
+      cache = caught_up(net.extend, cache, state.sequences, ends)
+    return read_last(net, cache, state.sequences, state.lengths, count)
 
   def next_state(self, cache: Cache, state: DecodeState) -> StepwiseState:
     """Returns the state with the draft's cache, and the number of known tokens."""

@@ -88,20 +88,20 @@ class TreeDraft(Drafter):
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, Cache]:
     """Drafts all nodes; see `decoding.contracts.Drafter`."""
-    extend = context.networks["draft"].extend
+    net = context.networks["draft"]
     lengths = state.lengths
     cache = state.drafter_state
 
     def read(level, tokens):
       nonlocal cache
       if tokens is None:
-        logits, cache = read_last(extend, cache, state.sequences, lengths)
+        logits, cache = read_last(net, cache, state.sequences, lengths)
         return logits[:, None]
       drafted = slice(1, level.above[-1] + 1)
       positions = lengths[:, None] + self.tree.depths[drafted] - 1
       sees = self.tree.sees[level.above, drafted]
       sees = jnp.broadcast_to(sees, (lengths.size, *sees.shape))
-      logits, _, cache = extend(cache, tokens, positions, sees)
+      logits, _, cache = net.extend(cache, tokens, positions, sees)
       return logits
 
     proposal = siblings.grow(self.tree, self.siblings, context, uniforms, read)

@@ -213,6 +213,14 @@ def logits_fn(module: Network, params) -> Callable[[Array], Array]:
   return lambda h: module.apply({"params": params}, h, method="logits")
 
 
+def resized_logits_fn(
+  module: Network, params, vocab_size: int
+) -> Callable[[Array], Array]:
+  """Returns a draft's projection of features to logits over the target's tokens."""
+  project = logits_fn(module, params)
+  return lambda h: resized(project(h), vocab_size)
+
+
 def embed_fn(module: Network, params) -> Callable[[Array], Array]:
   """Returns the network's embedding of tokens [..] as [.., D]."""
   return lambda tokens: module.apply({"params": params}, tokens, method="embed")

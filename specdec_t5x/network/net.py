@@ -13,24 +13,27 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.types import Cache, ExtendFn
+from specdec_t5x.core.types import Cache, DraftFn, ExtendFn
 from specdec_t5x.native import platforms
 from specdec_t5x.native.cuda import step as draft_step
 from specdec_t5x.network import certified, functional
+from specdec_t5x.network.decoder import CachedNetwork
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.heads import FeatureDrafter
 
 
 @dataclasses.dataclass(frozen=True)
 class Net:
-  """A network as functions. The last three attributes are the target's alone.
+  """A network as functions. The last two attributes are the target's alone.
 
   Attributes:
     extend: scores tokens on a cache; the target's cache is the state's `target_cache`.
     vocab_size: V.
     params: the parameters.
     derived: arrays that were computed from the parameters, by name (`Drafter.derive`).
-    logits: the projection of features to logits.
+    draft: from a number of rows to a function that drafts several certain tokens in one
+      call, or to None.
+    logits: the projection of features to logits; None if `extend` has no features.
     embed: the embedding of tokens.
     without: makes `extend` of the target without the named sublayers, on the target's
       caches, optionally with rounded matrices.
@@ -40,6 +43,7 @@ class Net:
   vocab_size: int
   params: Any = None
   derived: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  draft: Callable[[int], DraftFn | None] | None = None
   logits: Callable[[Float[Array, "*B D"]], Float[Array, "*B V"]] | None = None
   embed: Callable[[Int[Array, "*B"]], Float[Array, "*B D"]] | None = None
   without: Callable[..., ExtendFn] | None = None
@@ -81,14 +85,37 @@ def nets_of(
     )
   }
   for name, network in drafts:
-    own, step = params[name], steps[name]
-    extend = functional.extend_fn(network, own)
-    derived = {step: params[step]} if step in params else {}
-    if derived:
-      extend = draft_step.extend_fn(network, params[step], extend)
-    extend = functional.resized_extend_fn(network, extend, vocab_size)
-    nets[name] = Net(extend, vocab_size, own, derived)
+    step = params.get(steps[name])
+    nets[name] = draft_net(network, params[name], vocab_size, step)
   return nets
+
+
+def draft_net(
+  network: Network,
+  params: Any,
+  vocab_size: int,
+  step: Mapping[str, Any] | None = None,
+) -> Net:
+  """Returns a draft as functions, over the target's tokens.
+
+  Args:
+    network: the draft.
+    params: the parameters.
+    vocab_size: the number of the target's tokens.
+    step: the weights of the draft's step by our kernel, or None.
+  """
+  parts = {}
+  extend = functional.extend_fn(network, params)
+  if step:
+    parts["derived"] = step
+    extend = draft_step.extend_fn(network, step, extend)
+    # With equal vocabularies the largest logit is that of a token of the target.
+    if network.config.vocab_size == vocab_size:
+      parts["draft"] = draft_step.draft_fn(network, step)
+  extend = functional.resized_extend_fn(network, extend, vocab_size)
+  if isinstance(network, CachedNetwork):
+    parts["logits"] = functional.resized_logits_fn(network, params, vocab_size)
+  return Net(extend, vocab_size, params, **parts)
 
 
 def first_caches(
@@ -208,34 +235,39 @@ def run_if(condition: Bool[Array, ""], run: Callable[[Any], Any], carry: Any) ->
 
 
 def caught_up(
-  extend: ExtendFn, cache: Cache, sequences: Int[Array, "B S"], lengths: Int[Array, "B"]
-) -> tuple[Float[Array, "B V"], Cache]:
-  """Scores all known tokens that a cache lacks, two per call; returns as `read_last`.
+  extend: ExtendFn,
+  cache: Cache,
+  sequences: Int[Array, "B S"],
+  ends: Int[Array, "B"],
+  block: int = 2,
+) -> Cache:
+  """Returns the cache with the first `ends` known tokens of each row.
 
-  The known tokens are the first `lengths` tokens of `sequences`.
+  Args:
+    extend: scores `block` tokens per row in a call, until no row lacks a token.
+    cache: the cache, with room for `block` tokens.
+    sequences: the known tokens.
+    ends: the number of tokens; none in rows with a negative number.
+    block: the number of tokens in a call.
   """
+  ends = jnp.maximum(ends, 0)
 
-  def lacks_tokens(carry):
-    _, cache = carry
-    return (cache.index < lengths).any()
+  def lacks_tokens(cache):
+    return (cache.index < ends).any()
 
-  def read_two(carry):
-    _, cache = carry
-    # A row with a complete cache reads the row's last token again.
-    start = jnp.minimum(cache.index, lengths - 1)
-    tokens = jnp.take_along_axis(sequences, start[:, None] + jnp.arange(2), axis=1)
-    logits, _, cache = extend(cache.at(start), tokens)
-    last = jnp.minimum(lengths - 1 - start, 1)[:, None, None]
-    logits = jnp.take_along_axis(logits, last, axis=1)[:, 0]
-    return logits, cache.at(jnp.minimum(start + 2, lengths))
+  def read_block(cache):
+    # A row with a complete cache reads the row's next tokens, and does not keep them.
+    start = jnp.minimum(cache.index, ends)
+    window = start[:, None] + jnp.arange(block)
+    tokens = jnp.take_along_axis(sequences, window, axis=1, mode="clip")
+    _, _, cache = extend(cache.at(start), tokens)
+    return cache.at(jnp.minimum(start + block, ends))
 
-  shape = jax.eval_shape(lambda: read_two((None, cache))[0])
-  logits = jnp.zeros(shape.shape, shape.dtype)
-  return jax.lax.while_loop(lacks_tokens, read_two, (logits, cache))
+  return jax.lax.while_loop(lacks_tokens, read_block, cache)
 
 
 def read_last(
-  extend: ExtendFn,
+  net: Net,
   cache: Cache,
   sequences: Int[Array, "B S"],
   lengths: Int[Array, "B"],
@@ -244,7 +276,7 @@ def read_last(
   """Scores the last `count` known tokens in one call.
 
   Args:
-    extend: the network.
+    net: the network.
     cache: the network's cache.
     sequences: the known tokens.
     lengths: the number of known tokens.
@@ -260,6 +292,28 @@ def read_last(
   start = jnp.maximum(lengths - count, 0)
   window = start[:, None] + jnp.arange(count)
   tokens = jnp.take_along_axis(sequences, window, axis=1)
-  logits, _, cache = extend(cache.at(start), tokens)
-  last = (lengths - 1 - start)[:, None, None]
-  return jnp.take_along_axis(logits, last, axis=1)[:, 0], cache.at(lengths)
+  logits, _, cache = extend_from(net, cache.at(start), tokens, lengths - 1 - start, 1)
+  return logits[:, 0], cache.at(lengths)
+
+
+def extend_from(
+  net: Net,
+  cache: Cache,
+  tokens: Int[Array, "B M"],
+  first: Int[Array, "B"],
+  size: int,
+) -> tuple[Float[Array, "B N V"], Float[Array, "B N D"], Cache]:
+  """Scores a block, and returns logits and features of `size` tokens from `first` on.
+
+  Other tokens are not projected to the vocabulary.
+  """
+  logits, features, cache = net.extend(cache, tokens)
+
+  def cut(rows):
+    cut_row = functools.partial(jax.lax.dynamic_slice_in_dim, slice_size=size)
+    return jax.vmap(cut_row)(rows, first)
+
+  features = cut(features)
+  # XLA drops the projection of all tokens if these logits are not used.
+  logits = cut(logits) if net.logits is None else net.logits(features)
+  return logits, features, cache

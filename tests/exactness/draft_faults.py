@@ -31,19 +31,17 @@ def argmax_draft_with_soft_q(logits, sampling, uniform, adjust):
 
 @trap("sparse_loop", sparse, "drafted_sparsely")
 def draws_from_the_whole_probs(
-  extend, state, uniforms, sampling, truncation, adjust, behind
+  net, state, uniforms, sampling, truncation, adjust, behind
 ):
   def drawn(logits, uniforms):
     token, probs = distributions.draw(logits, sampling, uniforms, adjust)
     return token, truncation.of(probs)
 
-  return sparse.drafted_chain(extend, state, uniforms, drawn, behind)
+  return sparse.drafted_chain(net, state, uniforms, drawn, behind)
 
 
 @trap("sparse_loop", sparse, "drafted_sparsely")
-def rounds_after_the_draw(
-  extend, state, uniforms, sampling, truncation, adjust, behind
-):
+def rounds_after_the_draw(net, state, uniforms, sampling, truncation, adjust, behind):
   def drawn(logits, uniforms):
     probs = adjust(logits, sampling)
     distribution = truncation.of(probs)
@@ -51,7 +49,7 @@ def rounds_after_the_draw(
     token = distributions.sample(jnp.where(is_kept, probs, 0.0), uniforms)
     return token.astype(jnp.int32), distribution
 
-  return sparse.drafted_chain(extend, state, uniforms, drawn, behind)
+  return sparse.drafted_chain(net, state, uniforms, drawn, behind)
 
 
 @trap("token_loop", Stepwise, "propose")
@@ -67,10 +65,10 @@ def ignore_top_p(logits, sampling, uniform, adjust):
 
 
 @trap("perfect_draft", draft_model, "read_last")
-def draft_reads_the_last_token_alone(extend, cache, sequences, lengths, count):
+def draft_reads_the_last_token_alone(net, cache, sequences, lengths, count):
   del count
   last = jnp.take_along_axis(sequences, lengths[:, None] - 1, axis=1)
-  logits, _, cache = extend(cache.at(lengths - 1), last)
+  logits, _, cache = net.extend(cache.at(lengths - 1), last)
   return logits[:, 0], cache
 
 
@@ -155,14 +153,14 @@ def window_s_probs_one_place_off(self, window, lengths, proposal=Cascade._propos
 
 
 @trap("perfect_hierarchy", draft_model, "read_last")
-def draft_reads_two_whatever_is_above(extend, cache, sequences, lengths, count):
+def draft_reads_two_whatever_is_above(net, cache, sequences, lengths, count):
   del count
-  return _read_last(extend, cache, sequences, lengths, 2)
+  return _read_last(net, cache, sequences, lengths, 2)
 
 
 @trap("windows_fixed", cascade, "_reading_before")
-def middle_network_reads_the_block_alone(extend, sequences, more):
-  return extend
+def middle_network_reads_the_block_alone(net, sequences, more):
+  return net.extend
 
 
 @trap("candidates_loop", TokenCache, "gathered")
@@ -176,8 +174,8 @@ def draft_s_cache_is_not_moved(self, context, drafter_state, *args):
 
 
 @trap("turns_loop", draft_model, "caught_up")
-def draft_reads_the_last_two_alone(*args):
-  return _read_last(*args)
+def draft_reads_the_last_two_alone(extend, cache, *args):
+  return cache
 
 
 def _rolled(caches, axis):

@@ -207,7 +207,8 @@ def draft_step(size: str) -> tuple[bool, str]:
   """Compares two layers of a draft's step with XLA's network.
 
   The kernel's logits must be about as close to float32 logits as XLA's bfloat16 logits.
-  Several steps in one launch must equal steps one after the other.
+  Several steps in one launch must equal steps one after the other. Steps with noise
+  must choose the argmax of logits / temperature + noise.
   """
   small = {"num_encoder_layers": 1, "num_decoder_layers": 2}
   networks = [
@@ -238,6 +239,13 @@ def draft_step(size: str) -> tuple[bool, str]:
   ours = _error(logits[0], exact)
   together = run(weights, token, cache, scratch, steps=_STEPS)
   scratch = together[4]
+  shape = _STEPS, 1, c.vocab_size
+  noise = jax.random.gumbel(jax.random.key(2), shape)
+  words = {"noise": noise, "temperature": _TEMPERATURE}
+  drawn = run(weights, token, cache, scratch, steps=_STEPS, **words)
+  scratch = drawn[4]
+  perturbed = drawn[1] / _TEMPERATURE + noise
+  coupled = bool((perturbed.argmax(-1) == drawn[0]).all())
   single = []
   for _ in range(_STEPS):
     tokens, step_logits, _, cache, scratch = run(weights, token, cache, scratch)
@@ -245,9 +253,10 @@ def draft_step(size: str) -> tuple[bool, str]:
     single.append(step_logits[0])
   equal = bool((together[1] == jnp.stack(single)).all())
   largest = bool((logits[0].argmax(-1) == chosen[0]).all())
-  words = f"error {ours:.4f}, XLA's {by_xla:.4f}; argmax {_is(largest)}"
-  passed = ours <= _SLACK * by_xla and largest and equal
-  return passed, f"{words}; {_STEPS} steps in one launch {_is(equal)}"
+  found = f"error {ours:.4f}, XLA's {by_xla:.4f}; argmax {_is(largest)}"
+  passed = ours <= _SLACK * by_xla and largest and equal and coupled
+  launch = f"{_STEPS} steps in one launch {_is(equal)}, with noise {_is(coupled)}"
+  return passed, f"{found}; {launch}"
 
 
 def few_rows(inputs: int, outputs: int, bits: int) -> tuple[bool, str]:

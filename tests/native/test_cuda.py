@@ -80,7 +80,7 @@ class Step:
     self.scratch = np.zeros(layouts.scratch_words(self.layout, self.rows), np.uint32)
     self.scale = 1.0 if gated else width**-0.5
 
-  def run(self, library, steps=1):
+  def run(self, library, steps=1, **words):
     """Runs the kernel and returns the results and the updated caches as float64."""
 
     def as_bits(x):
@@ -99,7 +99,7 @@ class Step:
     }
     bits = {name: list(map(as_bits, x)) for name, x in self.caches.items()}
     settings = {"steps": steps, "gated": self.gated, "scale": self.scale}
-    results = on_cpu.step(library, self.layout, arrays, bits, **settings)
+    results = on_cpu.step(library, self.layout, arrays, bits, **settings, **words)
     results["features"] = (
       results["features"].view(ml_dtypes.bfloat16).astype(np.float64)
     )
@@ -133,6 +133,48 @@ class Step:
       errors[name] = max(_error(ours, theirs) for ours, theirs in pairs)
     return errors
 
+  def check_draft(self, library, steps, temperature=None):
+    """Checks that one launch gives the tokens and bits of a launch per token."""
+    shape = steps, self.rows, self.layout.vocab
+    noise = np.random.default_rng(5).gumbel(size=shape).astype(np.float32)
+    words = {"noise": noise, "temperature": temperature} if temperature else {}
+    together = self.run(library, steps, **words)
+    caches, tokens, index = self.caches, self.tokens, self.index
+    for i in range(steps):
+      found = self.run(library)
+      for name in ("logits", "features"):
+        np.testing.assert_array_equal(found[name][0], together[name][i])
+      values = found["logits"][0]
+      is_finite = (values < np.inf).all(axis=-1)
+      if temperature:
+        values = values / np.float32(temperature) + noise[i]
+      chosen = np.where(is_finite, values.argmax(axis=-1), -1).astype(np.int32)
+      np.testing.assert_array_equal(together["chosen"][i], chosen)
+      self.tokens, self.index = chosen, self.index + 1
+      self.caches = {name: found.get(name, x) for name, x in self.caches.items()}
+    for name in ("keys", "values"):
+      np.testing.assert_array_equal(together[name], self.caches[name])
+    self.caches, self.tokens, self.index = caches, tokens, index
+    return together["chosen"]
+
+
+def tied(seed=0):
+  """Returns a step with equal logits of all tokens v and v + 250."""
+  step = Step(*SHAPES["one_row"], seed=seed)
+  kernel = step.params["decoder"]["logits_dense"]["kernel"]
+  kernel[:, 250:] = kernel[:, :250]
+  return step
+
+
+def overflowing():
+  """Returns a step with a logit of -infinity, NaN logits, and an infinite logit."""
+  step = Step(*SHAPES["three_rows"])
+  kernel = step.params["decoder"]["logits_dense"]["kernel"]
+  kernel[:, 7] = 0
+  kernel[207, 7] = 3e38  # The rows' features 207 are -1.52, NaN and 1.89.
+  step.params["token_embedder"]["embedding"][step.tokens[1]] = np.nan
+  return step
+
 
 def _error(ours, theirs):
   return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
@@ -151,6 +193,28 @@ def test_consecutive_steps_and_calls_equal_plain_steps(library):
   for _ in range(2):
     errors = step.errors(step.run(library, steps=3), steps=3)
     assert all(error < 1e-2 for error in errors.values()), errors
+
+
+@pytest.mark.parametrize("temperature", [None, 0.7], ids=["greedy", "coupled"])
+@pytest.mark.parametrize("shape", ["one_row", "three_rows", "eight_rows", "t5_1_0"])
+def test_a_draft_in_one_launch_equals_a_launch_per_token(library, shape, temperature):
+  step = Step(*SHAPES[shape])
+  chosen = step.check_draft(library, 4, temperature)
+  if temperature:
+    assert (chosen != step.check_draft(library, 4)).any()
+
+
+def test_equal_logits_choose_the_first_token(library):
+  assert (tied().check_draft(library, 3) < 250).all()
+
+
+def test_nan_and_infinity_choose_no_token(library):
+  step = overflowing()
+  for temperature in (None, 2.0):
+    chosen = step.check_draft(library, 2, temperature)
+    assert (chosen[0] == -1).tolist() == [False, True, True]
+  logits = step.run(library)["logits"][0]
+  np.testing.assert_array_equal(logits[:, 7], [-np.inf, np.nan, np.inf])
 
 
 def test_a_row_has_the_same_bits_without_other_rows(library):
@@ -212,34 +276,6 @@ def test_few_gives_the_same_products_for_any_number_of_rows(
       np.testing.assert_array_equal(ours, theirs[:rows])
 
 
-def test_few_fuses_norm_gate_and_residual(library):
-  random = np.random.default_rng(0)
-  weights, _, values = _matrix(random, 16, 320, 64)
-  matrices = [(weights, None, 64)]
-
-  def draw(*shape):
-    return plain.rounded(random.normal(size=shape))
-
-  x = draw(2, 320)
-  scales = draw(320)
-  residual = draw(2, 64)
-  (y,) = on_cpu.few(
-    library,
-    16,
-    2,
-    _bits(x),
-    matrices,
-    _bits(scales),
-    kind=1,
-    residuals=[_bits(residual)],
-  )
-  normed = x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-6) * scales
-  assert _error(_floats(y), residual + normed @ values) < 6e-3
-  other = draw(2, 320)
-  (y,) = on_cpu.few(library, 16, 4, _bits(x), matrices, _bits(other), kind=2)
-  assert _error(_floats(y), (plain.gelu(x) * other) @ values) < 6e-3
-
-
 # ---- Planted faults. The tests above must find every fault. ----
 
 FAULTS = {
@@ -247,6 +283,11 @@ FAULTS = {
   "a race in a cluster": ("step.cuh", {"stages % 2 * at.partial_size": "0"}),
   # A block reads the sums of other clusters too early.
   "a race between clusters": ("step.cuh", {"if (!is_there) spin(since);": "break;"}),
+  # A token is chosen before all blocks have scored theirs.
+  "an early choice": (
+    "step.cuh",
+    {"while (static_cast<unsigned>(word >> 32) != epoch + exchanges) {": "while (0) {"},
+  ),
   "a copy over weights in use": (
     "step.cuh",
     {"used / kPerChunk + slots);": "(used + 120) / kPerChunk + slots);"},
@@ -254,6 +295,26 @@ FAULTS = {
   "a wrong bias": (
     "step.cuh",
     {"biases[min(all.position - j,": "biases[min(all.position - j + 1,"},
+  ),
+  # Each step of a draft writes to the first step's slot.
+  "a stale entry of the cache": (
+    "step.cuh",
+    {"const int slot = positions[row] + step;": "const int slot = positions[row];"},
+  ),
+  "the last of equal logits": (
+    "step.cuh",
+    {
+      "static_cast<unsigned>(~id)": "static_cast<unsigned>(id)",
+      "~static_cast<unsigned>(best)": "static_cast<unsigned>(best)",
+    },
+  ),
+  "a token of NaN": (
+    "step.cuh",
+    {"if (!(value < INFINITY)) return 0xffffffffull << 32;": ""},
+  ),
+  "the first token's noise": (
+    "step.cuh",
+    {"arrays.noise[to]": "arrays.noise[row * s.vocab + id]"},
   ),
   "an ignored mask": ("step.cuh", {"all.mask[j / C] ? 0.f : -1e10f": "0.f"}),
   "a missing barrier": (
@@ -279,6 +340,9 @@ for shape in ("one_row", "three_rows"):
   step = test_cuda.Step(*test_cuda.SHAPES[shape])
   try:
     errors = step.errors(step.run(library, steps=2), steps=2)
+    step.check_draft(library, 2, 0.7)
+    test_cuda.tied().check_draft(library, 1)
+    test_cuda.overflowing().check_draft(library, 1)
   except (AssertionError, IndexError):
     sys.exit(7)  # A token that is not the argmax, or no token.
   if not all(error < 1e-2 for error in errors.values()):

@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 
 from benchmarks import oracle
+from lab.model.hlo import Program
 from specdec_t5x import generate, tuning
-from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.decoding.state import row_keys
+from specdec_t5x.core.distributions import GREEDY, LEVELS, Sampling
+from specdec_t5x.core.rules import RULES
+from specdec_t5x.decoding.state import row_keys, unit_uniforms
+from specdec_t5x.drafters import draft_model
 from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from specdec_t5x.hugging_face.generation import Generation
@@ -27,6 +30,7 @@ from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.ngram import NgramConfig
 from specdec_t5x.ways import Model, assembled
 from tests import networks
+from tests.drafters.test_stepwise import Prescribed
 from tests.native.cuda import handlers
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
@@ -212,6 +216,123 @@ def test_a_timed_pair_calls_the_kernel(gpu, monkeypatch):
     assert ("specdec_step" in program) == uses, name
 
 
+# ---- Drafts in one launch. ----
+
+COUPLED = Sampling(0.7, coupled=True)
+LENGTHS = (GAMMA, 2, 1)
+
+
+def coupled_pair():
+  """Returns a decoder of coupled draws with a draft length for each of three rows."""
+  decoder, params = assembled(
+    model(dtype="float32"), model(), gamma=GAMMA, rule="coupled"
+  )
+  return dataclasses.replace(decoder, policy=Prescribed(LENGTHS)), params
+
+
+def drafts(decoder, params, sampling, eos_id, *, one_launch=True):
+  """Drafts for three rows of different lengths.
+
+  Returns:
+    The proposal, the draft model's cache, and the computations of the compiled program
+    that launch the kernel, by name.
+  """
+  keys = row_keys(jax.random.key(3), len(LENGTHS))
+  ctx, state = networks.prepare(
+    decoder, params, INPUTS[: len(LENGTHS)], keys, sampling, ROOM, eos_id
+  )
+  net = ctx.networks["draft"]
+  if not one_launch:
+    net = dataclasses.replace(net, draft=None)
+  ctx = dataclasses.replace(ctx, networks={"draft": net}, stops_early=False)
+  uniforms = unit_uniforms(jax.random.key(4), (len(LENGTHS), GAMMA, LEVELS))
+  sequences = state.sequences.at[:, 1:3].set(jnp.array([[0, 0], [7, 0], [9, 4]]))
+  leaves, structure = jax.tree.flatten(
+    state.replace(sequences=sequences, lengths=jnp.array([1, 2, 3]))
+  )
+
+  @jax.jit
+  def run(*leaves):
+    state = jax.tree.unflatten(structure, leaves)
+    return ctx.drafter.propose(ctx, state, uniforms)
+
+  program = run.lower(*leaves).compile()
+  parsed = Program.read(program.as_text())
+  launches = [
+    name
+    for name, lines in parsed.computations.items()
+    for line in lines
+    if line.opcode == "custom-call" and "specdec_step" in line.rest
+  ]
+  proposal, after = program(*leaves)
+  return proposal, after.cache, [name == parsed.entry for name in launches]
+
+
+def same_drafts(decoder, params, sampling, eos_id):
+  """Checks that one launch drafts like a launch per token, and returns the draft."""
+  found, cache, launches = drafts(decoder, params, sampling, eos_id)
+  assert launches == [True]
+  usual, expected, launches = drafts(
+    decoder, params, sampling, eos_id, one_launch=False
+  )
+  assert launches == [False]  # One launch in the body of a loop.
+  np.testing.assert_array_equal(found.num_valid, usual.num_valid)
+  np.testing.assert_array_equal(found.tokens, usual.tokens)
+  np.testing.assert_array_equal(cache.index, expected.index)
+  for name in ("keys", "values"):
+    pairs = zip(getattr(cache, name), getattr(expected, name), strict=True)
+    for ours, theirs in pairs:
+      np.testing.assert_array_equal(ours, theirs)
+  return found
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=["greedy", "coupled"])
+def test_a_draft_is_one_launch(gpu, monkeypatch, sampling, capsys):
+  decoder, params = coupled_pair()
+  choose(decoder, params, len(LENGTHS), capsys)
+  found = same_drafts(decoder, params, sampling, 1)
+  np.testing.assert_array_equal(found.num_valid, LENGTHS)
+  # The second token of the first row as an end ends the row's draft.
+  end = int(found.tokens[0, 1])
+  early = same_drafts(decoder, params, sampling, end)
+  ends = np.asarray(early.tokens) == end
+  lengths = np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, GAMMA)
+  np.testing.assert_array_equal(early.num_valid, np.minimum(lengths, LENGTHS))
+  assert early.num_valid[0] < GAMMA
+  # The planted fault: tokens count after an end.
+  monkeypatch.setattr(
+    draft_model, "is_end", lambda tokens, eos_id: jnp.zeros_like(tokens, bool)
+  )
+  late, _, _ = drafts(decoder, params, sampling, end)
+  assert late.num_valid[0] == GAMMA
+
+
+@pytest.mark.parametrize(
+  "sampling", [Sampling(), Sampling(top_k=3, coupled=True)], ids=["drawn", "top-k"]
+)
+def test_other_sampling_launches_per_token(gpu, sampling, capsys):
+  decoder, params = coupled_pair()
+  if not sampling.coupled:
+    decoder = dataclasses.replace(decoder, rule=RULES["token"])
+  choose(decoder, params, len(LENGTHS), capsys)
+  *_, launches = drafts(decoder, params, sampling, 1)
+  assert launches == [False]
+
+
+def test_coupled_outputs_equal_plain_decoding(gpu, capsys):
+  decoder, params = coupled_pair()
+  choose(decoder, params, len(LENGTHS), capsys)
+  inputs = INPUTS[: len(LENGTHS)]
+  found = networks.run(decoder, params, inputs, ROOM, COUPLED)
+  plain = networks.decode(
+    model(dtype="float32"), None, inputs=inputs, room=ROOM, sampling=COUPLED
+  )
+  np.testing.assert_array_equal(found.tokens, plain.tokens)
+  # With the noise of other tokens few drafted tokens would be accepted.
+  counts = found.statistics
+  assert counts.accepted.sum() > 0.7 * counts.drafted.sum()
+
+
 # ---- The choice. ----
 
 
@@ -225,14 +346,16 @@ def planted(**changes):
   return of_network
 
 
-def forgetful(self, weights, tokens, cache, scratch, call=DraftStep.__call__):
-  """Scores like a step, and loses the values of the cache.
-
-  The first token is right; later tokens read a cache without values.
-  """
-  *found, after, scratch = call(self, weights, tokens, cache, scratch)
+def forgetful(self, weights, tokens, cache, *args, call=DraftStep.__call__, **words):
+  """Reads a cache without the values of the tokens before."""
   lost = tuple(jnp.zeros_like(x) for x in cache.values)
-  return *found, after.replace(values=lost), scratch
+  return call(self, weights, tokens, cache.replace(values=lost), *args, **words)
+
+
+def repeating(*args, call=DraftStep.__call__, noise, **words):
+  """Scores the first token in all steps, like a kernel that ignores the last choice."""
+  first = jax.nn.one_hot(args[2], noise.shape[-1])
+  return call(*args, noise=noise * 0 + 1e30 * first, **words)
 
 
 @pytest.mark.parametrize(
@@ -241,8 +364,9 @@ def forgetful(self, weights, tokens, cache, scratch, call=DraftStep.__call__):
     (draft_step, "of_network", planted(scale=1.2)),
     (draft_step, "of_network", planted(scale=float("nan"))),
     (DraftStep, "__call__", forgetful),
+    (DraftStep, "__call__", repeating),
   ],
-  ids=["wrong", "NaN", "stale cache"],
+  ids=["wrong", "NaN", "stale cache", "wrong choice"],
 )
 def test_a_kernel_with_wrong_results_is_not_used(
   gpu, monkeypatch, owner, name, fault, capsys

@@ -64,7 +64,9 @@ class StepByXla:
   def scratch(self, rows):
     return jnp.zeros(1, jnp.uint32)
 
-  def __call__(self, params, tokens, cache, scratch, steps=1):
+  def __call__(
+    self, params, tokens, cache, scratch, steps=1, noise=None, temperature=1.0
+  ):
     logits = []
     chosen = []
     count = steps
@@ -78,13 +80,16 @@ class StepByXla:
         found = found.at[:, ::2].mul(1.1)
       if self.fault == "second step" and i == 1:
         found += 0.5
-      tokens = found.argmax(-1).astype(jnp.int32)
+      perturbed = found
+      if noise is not None and self.fault != "noise":
+        perturbed = found / temperature + noise[i]
+      tokens = perturbed.argmax(-1).astype(jnp.int32)
       logits.append(found)
       chosen.append(tokens + (self.fault == "argmax"))
     return jnp.stack(chosen), jnp.stack(logits), None, cache, scratch
 
 
-@pytest.mark.parametrize("fault", [None, "logits", "argmax", "second step"])
+@pytest.mark.parametrize("fault", [None, "logits", "argmax", "noise", "second step"])
 def test_a_faulty_draft_step_fails(monkeypatch, fault):
   monkeypatch.setattr(checks, "DraftStep", StepByXla)
   monkeypatch.setattr(StepByXla, "fault", fault)

@@ -20,10 +20,11 @@ from specdec_t5x.contrib.link import wire
 from specdec_t5x.contrib.link.wire import Ask, Drafts, Setup
 from specdec_t5x.contrib.sparse import drafted_sparsely
 from specdec_t5x.contrib.truncation import SparseProbs
-from specdec_t5x.core.types import Cache, ExtendFn
+from specdec_t5x.core.types import Cache
 from specdec_t5x.decoding.state import initial_state
 from specdec_t5x.native import distributions
-from specdec_t5x.network.functional import extend_fn, lacks_encoder, start_decoding
+from specdec_t5x.network.functional import lacks_encoder, start_decoding
+from specdec_t5x.network.net import Net, caught_up, draft_net
 from specdec_t5x.network.transformer import check_encoder
 
 # The number of tokens per call when the draft's cache lacks known tokens.
@@ -35,7 +36,7 @@ class Drafting:
 
   Args:
     start: from the parameters, inputs [B, E] and a number of slots to an empty cache.
-    extend: from the parameters to the network's `extend`.
+    net: from the parameters to the network as functions.
     params: the network's parameters.
     vocab_size: the number of the network's tokens.
   """
@@ -43,12 +44,12 @@ class Drafting:
   def __init__(
     self,
     start: Callable[[Any, Array, int], Cache],
-    extend: Callable[[Any], ExtendFn],
+    net: Callable[[Any], Net],
     params: Any,
     vocab_size: int,
   ):
     self.vocab_size = vocab_size
-    self._extend = extend
+    self._net = net
     self._params = params
     # Compiled once per shape.
     self._start = jax.jit(start, static_argnums=2)
@@ -74,9 +75,9 @@ class Drafting:
       _, cache = start_decoding(network, params, inputs, slots)
       return cache
 
-    extend = functools.partial(extend_fn, network)
-    params = jax.device_put(model.params)
-    return cls(start, extend, params, network.config.vocab_size)
+    vocab_size = network.config.vocab_size
+    net = functools.partial(draft_net, network, vocab_size=vocab_size)
+    return cls(start, net, jax.device_put(model.params), vocab_size)
 
   def answer(self, request: bytes) -> bytes:
     """Returns a reply with drafts, or with the reason why there are no drafts.
@@ -143,18 +144,19 @@ class Drafting:
     return self._start(self._params, source, self._setup.slots + _BLOCK)
 
   def _stepped(self, params, setup: Setup, before, ask: Ask):
-    extend = self._extend(params)
+    net = self._net(params)
     cache, read = before
     sequences = ask.sequences
     lengths = jnp.maximum(ask.lengths, 1)
     same = jnp.cumprod(read == sequences, axis=1).sum(axis=1)
     cache = cache.at(jnp.minimum(cache.index, same))
-    cache = _caught_up(extend, cache, sequences, lengths)
+    # Drafting reads the last two known tokens itself.
+    cache = caught_up(net.extend, cache, sequences, lengths - 2, _BLOCK)
     # Drafting reads only the sequences, lengths and cache of a decode's state.
     keys = jax.random.split(jax.random.key(0), setup.rows)
     state = initial_state(cache, cache, keys, 1, 1)
     tokens, distribution, cache = drafted_sparsely(
-      extend,
+      net,
       state.replace(sequences=sequences, lengths=lengths),
       ask.uniforms,
       setup.sampling,
@@ -172,24 +174,6 @@ class Drafting:
       nothing = jnp.zeros((*tokens.shape, 0), jnp.int32)
       distribution = SparseProbs(nothing, nothing)
     return Drafts(tokens, distribution), cache, read
-
-
-def _caught_up(
-  extend: ExtendFn, cache: Cache, sequences: Int[Array, "B S"], lengths: Int[Array, "B"]
-) -> Cache:
-  """Returns the cache with all known tokens but the last two."""
-  padded = jnp.pad(sequences, ((0, 0), (0, _BLOCK)))
-  ends = jnp.maximum(lengths - 2, 0)
-
-  def read_block(cache):
-    # A row with a complete cache reads the row's last tokens again.
-    start = jnp.minimum(cache.index, ends)
-    places = start[:, None] + jnp.arange(_BLOCK)
-    tokens = jnp.take_along_axis(padded, places, axis=1)
-    _, _, cache = extend(cache.at(start), tokens)
-    return cache.at(jnp.minimum(start + _BLOCK, ends))
-
-  return jax.lax.while_loop(lambda cache: (cache.index < ends).any(), read_block, cache)
 
 
 @jax.jit

@@ -25,11 +25,6 @@ __device__ __forceinline__ void spin(long long& since) {
   if (now - since > 4000000000ll) __trap();
 }
 
-// Brings 128 bytes into the card's cache.
-__device__ __forceinline__ void prefetch(const void* p) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-}
-
 // A barrier of the cluster's threads, for shared memory alone. cluster.sync() would also wait
 // until everything that was written to global memory is seen by the whole card, and empty
 // the block's cache. What a block wrote to its shared memory is there after its own barrier,

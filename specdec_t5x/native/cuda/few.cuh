@@ -4,11 +4,7 @@
 // All of the work is reading W once. A warp multiplies some columns by 16 inputs at a time;
 // the inputs are divided among a block's warps and among the C blocks of a cluster, whose
 // sums are added in one order that depends on I and C alone. So a row has the same bits
-// alone and among others.
-//
-// What stands before and after a product in a T5 is computed beside it: x may be a norm
-// (scaled by 1 / rms at the end, so that each block needs its own inputs alone) or gelu(a) b,
-// and a residual may be added to y. Up to 3 matrices share x and a launch.
+// alone and among others. Up to 3 matrices share x and a launch.
 #pragma once
 
 #include "device.cuh"
@@ -82,24 +78,17 @@ struct Int4Weights {
 
 struct FewMatrix {
   const void* weights;
-  const bf16* scales;    // [O]
-  const bf16* residual;  // [R, O], or nullptr.
-  bf16* y;               // [R, O]
+  const bf16* scales;  // [O]
+  bf16* y;             // [R, O]
   int outputs;
-  int blocks;            // Blocks of columns up to and with this matrix.
+  int blocks;          // Blocks of columns up to and with this matrix.
 };
 
-enum FewInput { kPlain, kNorm, kGatedGelu };
-
 struct FewArrays {
-  const bf16* x;      // [R, I]
-  const bf16* other;  // The norm's scales [I], or what gelu(x) is multiplied by, [R, I].
+  const bf16* x;  // [R, I]
   FewMatrix matrices[kMostMatrices];
-  const char* next;   // Weights that are read soon.
-  size_t next_lines;  // How many 128 bytes of them are brought to the cache.
   int rows;
   int inputs;
-  int input;  // Of FewInput.
 };
 
 __host__ __device__ __forceinline__ int few_stride(int inputs) {
@@ -112,9 +101,7 @@ __host__ __device__ __forceinline__ int few_inputs(int inputs, int cluster) {
 template <class W>
 __host__ __device__ int few_bytes(int rows, int inputs, int cluster) {
   const int x = rows * few_stride(few_inputs(inputs, cluster)) * 2;
-  const int sums = (kFewWarps + 1) * W::kColumns / 2 * 32 * 16;
-  const int chunks = (few_inputs(inputs, cluster) + 255) / 256;
-  return x + sums + (kFewRows + rows * chunks) * 4;
+  return x + (kFewWarps + 1) * W::kColumns / 2 * 32 * 16;
 }
 
 __device__ __forceinline__ void add(float4& sum, const float4& v) {
@@ -125,7 +112,8 @@ __device__ __forceinline__ void add(float4& sum, const float4& v) {
 }
 
 template <class W, int C, int kUnroll>
-__global__ void __launch_bounds__(kFewThreads) few_kernel(const FewArrays a) {
+__global__ void __launch_bounds__(kFewThreads)
+    few_kernel(const __grid_constant__ FewArrays a) {
   DYNAMIC_SHARED(char, shared);
   typedef typename W::Vector Vector;
   constexpr int kTiles = W::kColumns / 2;  // Of 16 columns, a pair of each lane's.
@@ -173,39 +161,14 @@ __global__ void __launch_bounds__(kFewThreads) few_kernel(const FewArrays a) {
   const int stride = few_stride(few_inputs(a.inputs, C));
   float4* const sums = reinterpret_cast<float4*>(shared + R * stride * 2);
   float4* const total = sums + kFewWarps * kTiles * 32;
-  float* const squares = reinterpret_cast<float*>(total + kTiles * 32);  // [kFewRows]
-  float* const by_chunk = squares + kFewRows;                           // [R, chunks]
-  // 256 inputs of a row at a time: the order of squares does not depend on R.
-  const int chunks = (here + 15) / 16;
+  const int eights = here * 2;  // Of a row's inputs.
 #pragma unroll 2
-  for (int unit = warp; unit < R * chunks; unit += kFewWarps) {
-    const int row = unit / chunks;
-    const int i = unit % chunks * 256 + lane * 8;
-    float square = 0;
-    if (i < here * 16) {
-      const size_t offset = size_t(row) * a.inputs + block_from * 16 + i;
-      uint4 packed = *reinterpret_cast<const uint4*>(a.x + offset);
-      if (a.input != kPlain) {
-        const bf16* other = a.other + (a.input == kNorm ? block_from * 16 + i : offset);
-        const uint4 with = *reinterpret_cast<const uint4*>(other);
-        float v[8];
-        float w[8];
-        unpack(packed, v);
-        unpack(with, w);
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-          square = fmaf(v[k], v[k], square);
-          v[k] = (a.input == kNorm ? v[k] : gelu(v[k])) * w[k];
-        }
-        packed = pack(v);
-      }
-      *reinterpret_cast<uint4*>(x + row * stride + i) = packed;
-    }
-    if (a.input == kNorm) {
-#pragma unroll
-      for (int o = 16; o; o >>= 1) square += __shfl_xor_sync(~0u, square, o);
-      if (lane == 0) by_chunk[unit] = square;
-    }
+  for (int unit = tid; unit < R * eights; unit += kFewThreads) {
+    const int row = unit / eights;
+    const int i = unit % eights * 8;
+    const bf16* const of_row = a.x + size_t(row) * a.inputs + block_from * 16;
+    *reinterpret_cast<uint4*>(x + row * stride + i) =
+        *reinterpret_cast<const uint4*>(of_row + i);
   }
   __syncthreads();
 
@@ -235,12 +198,6 @@ __global__ void __launch_bounds__(kFewThreads) few_kernel(const FewArrays a) {
     }
   }
 
-  // What is multiplied next may come to the cache while this kernel ends.
-  for (size_t i = size_t(blockIdx.x) * kFewThreads + tid; i < a.next_lines;
-       i += size_t(gridDim.x) * kFewThreads) {
-    prefetch(a.next + i * 128);
-  }
-
   // The warps' sums, then the cluster's, as lanes hold them.
 #pragma unroll
   for (int t = 0; t < kTiles; t++)
@@ -252,11 +209,6 @@ __global__ void __launch_bounds__(kFewThreads) few_kernel(const FewArrays a) {
     for (int w = 0; w < kFewWarps; w++) add(sum, sums[w * kTiles * 32 + i]);
     total[i] = sum;
   }
-  if (a.input == kNorm && tid < R) {
-    float sum = 0;
-    for (int i = 0; i < chunks; i++) sum += by_chunk[tid * chunks + i];
-    squares[tid] = sum;
-  }
   const cg::cluster_group cluster = cg::this_cluster();
   if (C > 1) {
     sync_cluster_shared();
@@ -265,23 +217,11 @@ __global__ void __launch_bounds__(kFewThreads) few_kernel(const FewArrays a) {
   }
   const auto finish = [&](int row, int column, float first, float second) {
     if (row >= R) return;
-    if (a.input == kNorm) {
-      float square = 0;
-#pragma unroll
-      for (int b = 0; b < C; b++) square += *cluster.map_shared_rank(squares + row, b);
-      const float by = rsqrtf(square / a.inputs + 1e-6f);
-      first *= by;
-      second *= by;
-    }
     if (W::kScaled) {
       first *= __bfloat162float(matrix.scales[column]);
       second *= __bfloat162float(matrix.scales[column + 1]);
     }
     const size_t at = size_t(row) * matrix.outputs + column;
-    if (matrix.residual) {
-      first += __bfloat162float(matrix.residual[at]);
-      second += __bfloat162float(matrix.residual[at + 1]);
-    }
     *reinterpret_cast<unsigned*>(matrix.y + at) = pack_pair(first, second);
   };
   // Each block of the cluster finishes some of the columns.

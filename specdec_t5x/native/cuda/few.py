@@ -82,20 +82,15 @@ def multiply(
   empty = jnp.zeros(0, jnp.bfloat16)
   bits = matrices[0].bits
   division = tuning(bits, sum(m.outputs for m in matrices))
-  # The kernel could also scale or gate the rows, add to the products, and prefetch the
-  # next matrix.
-  arguments = [x, empty, empty]
+  arguments = [x]
   for matrix in matrices:
-    scales = empty if matrix.scales is None else matrix.scales
-    arguments += [matrix.codes, scales, empty]
+    arguments += [matrix.codes, empty if matrix.scales is None else matrix.scales]
   shapes = [jax.ShapeDtypeStruct((len(x), m.outputs), jnp.bfloat16) for m in matrices]
   call = jax.ffi.ffi_call("specdec_few", shapes, vmap_method="sequential")
   products = call(
     *arguments,
     bits=np.int64(bits),
-    input=np.int64(0),
     cluster=np.int64(division.cluster),
     unroll=np.int64(division.unroll),
-    next_bytes=np.int64(0),
   )
   return tuple(products)

@@ -159,7 +159,7 @@ def distance_biases(
 
 def scratch_words(layout: StepLayout, rows: int) -> int:
   """Returns the size of the kernel's scratch memory in 32-bit words."""
-  return 2 * (32 + 2 * layout.heads * rows * layout.width)
+  return 2 * (32 + 2 * rows * (layout.heads * layout.width + layout.blocks))
 
 
 def _by_inputs(layout, kernels: Sequence[Float[Array, "L D _"]], size: int):

@@ -12,13 +12,15 @@ static ffi::Error Step(cudaStream_t stream, ffi::Buffer<ffi::S32> tokens,
                        ffi::Buffer<ffi::S32> index, ffi::Buffer<ffi::BF16> weights,
                        ffi::Buffer<ffi::BF16> embedding, ffi::Buffer<ffi::BF16> norms,
                        ffi::Buffer<ffi::F32> biases, ffi::Buffer<ffi::PRED> mask,
-                       ffi::Buffer<ffi::U32> scratch, ffi::RemainingArgs caches,
+                       ffi::Buffer<ffi::F32> noise, ffi::Buffer<ffi::U32> scratch,
+                       ffi::RemainingArgs caches,
                        ffi::Result<ffi::Buffer<ffi::S32>> chosen,
                        ffi::Result<ffi::Buffer<ffi::F32>> logits,
                        ffi::Result<ffi::Buffer<ffi::BF16>> features,
                        ffi::Result<ffi::Buffer<ffi::U32>> scratch_out,
                        ffi::RemainingRets caches_out, int64_t hidden, int64_t gated,
-                       float scale, int64_t ring, int64_t cooperative) {
+                       float scale, float temperature, int64_t ring,
+                       int64_t cooperative) {
   StepShape shape;
   shape.rows = tokens.element_count();
   shape.width = embedding.dimensions()[1];
@@ -36,6 +38,7 @@ static ffi::Error Step(cudaStream_t stream, ffi::Buffer<ffi::S32> tokens,
   shape.chunks = weights.dimensions()[2];
   shape.ring = ring;
   shape.scale = scale;
+  shape.temperature = temperature;
   if (shape.rows > kMostRows || shape.layers > kMostLayers || shape.heads > kMostHeads ||
       scratch.untyped_data() != scratch_out->untyped_data()) {
     return ffi::Error::InvalidArgument("specdec_step: unsupported shapes");
@@ -48,6 +51,8 @@ static ffi::Error Step(cudaStream_t stream, ffi::Buffer<ffi::S32> tokens,
   arrays.norms = reinterpret_cast<const bf16*>(norms.untyped_data());
   arrays.biases = biases.typed_data();
   arrays.mask = reinterpret_cast<const unsigned char*>(mask.untyped_data());
+  // Without noise a token is the logits' argmax.
+  arrays.noise = noise.element_count() ? noise.typed_data() : nullptr;
   arrays.scratch = reinterpret_cast<uint64_t*>(scratch.untyped_data());
   arrays.chosen = chosen->typed_data();
   arrays.logits = logits->typed_data();
@@ -91,6 +96,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_step, Step,
                                   .Arg<ffi::Buffer<ffi::BF16>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::PRED>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::U32>>()
                                   .RemainingArgs()
                                   .Ret<ffi::Buffer<ffi::S32>>()
@@ -101,6 +107,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_step, Step,
                                   .Attr<int64_t>("hidden")
                                   .Attr<int64_t>("gated")
                                   .Attr<float>("scale")
+                                  .Attr<float>("temperature")
                                   .Attr<int64_t>("ring")
                                   .Attr<int64_t>("cooperative"),
                               {ffi::Traits::kCmdBufferCompatible});

@@ -7,7 +7,8 @@
 // - of a layer's eight products, five follow on one another inside a cluster, which has a
 //   quick barrier. Three times a layer all clusters add what they computed to the residual
 //   stream: each block writes its sums with a tag beside each (one 64-bit word), and those
-//   who need a sum poll for its tag. No barrier of the grid is needed;
+//   who need a sum poll for its tag. No barrier of the grid is needed. Blocks exchange their
+//   best logits in the same way, and each chooses the next step's tokens by itself;
 // - block r of a cluster keeps columns [r D/C, (r + 1) D/C) of the residual stream. Products
 //   that follow a norm are split by inputs: norm(x) W = (x g) W / rms(x), so a block needs
 //   its own columns alone, and C partial sums and sums of squares meet in shared memory;
@@ -36,12 +37,10 @@ constexpr int kPerChunk = 32;   // Fragments that one bulk copy brings.
 constexpr int kChunk = kFragment * kPerChunk;
 constexpr int kState = kHead + 2;  // Attention's sums, their largest score and weight.
 constexpr int kLogitTiles = 2;     // Tiles of 16 logits that a block computes at once.
-// Words of the scratch memory: the number of the last exchange, the blocks that are done,
-// the best logit and the next token of each row, and from kSums on two sets of sums.
+static_assert(kThreads >= 16 * kMostRows, "a tile's logits have a thread each");
+// Words of the scratch memory: the number of the last exchange, from kSums on two sets of
+// sums, and then each block's best logit of each row in two words.
 constexpr int kEpoch = 0;
-constexpr int kDone = 1;
-constexpr int kBest = 8;
-constexpr int kToken = 16;
 constexpr int kSums = 32;
 
 struct StepShape {
@@ -53,13 +52,14 @@ struct StepShape {
   int vocab;
   int slots;
   int inputs;
-  int steps;      // Tokens that follow on one another, each the argmax of the last logits.
+  int steps;      // Tokens that follow on one another, each chosen by the last logits.
   int gated;      // 1: gelu(gate) times linear, as T5 1.1; 0: relu, as T5 1.0.
   int distances;  // Of the table of biases: larger ones have the last one's.
   int tiles;      // Tiles of logits of a block.
   int chunks;     // Chunks of weights of a block.
   int ring;       // Chunks in shared memory.
   float scale;    // Of the logits.
+  float temperature;  // Divides the logits before noise is added.
 };
 
 struct StepArrays {
@@ -70,7 +70,8 @@ struct StepArrays {
   const bf16* norms;           // [3 L + 1, D]
   const float* biases;         // [H, distances]
   const unsigned char* mask;   // [R, E]
-  uint64_t* scratch;           // [kSums + 2 H R D]
+  const float* noise;          // [steps, R, V]; nullptr: a token is the logits' argmax.
+  uint64_t* scratch;           // [kSums + 2 H R D + 2 R H C]
   int* chosen;                 // [steps, R]
   float* logits;               // [steps, R, V]
   bf16* features;              // [steps, R, D]
@@ -337,9 +338,11 @@ __device__ __forceinline__ void attend(const Keys<C>& all, int first, int step,
   }
 }
 
-// Larger for a larger logit, then for a smaller id.
-__device__ __forceinline__ unsigned long long order_of(float logit, int id) {
-  const unsigned u = __float_as_uint(logit);
+// Larger for a larger value, then for a smaller id. NaN and infinity are larger than all
+// numbers, and their id is -1, which is no token.
+__device__ __forceinline__ unsigned long long order_of(float value, int id) {
+  if (!(value < INFINITY)) return 0xffffffffull << 32;
+  const unsigned u = __float_as_uint(value);
   const unsigned key = u & 0x80000000u ? ~u : u | 0x80000000u;
   return static_cast<unsigned long long>(key) << 32 | static_cast<unsigned>(~id);
 }
@@ -448,14 +451,37 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (i < s.heads) sum += __uint_as_float(static_cast<unsigned>(words[i]));
     return sum;
   };
-  const auto next_token = [&](int row) {
-    uint64_t word = load_relaxed(arrays.scratch + kToken + row);
-    long long since = 0;
-    while (static_cast<unsigned>(word >> 32) != epoch + exchanges) {
-      spin(since);
-      word = load_relaxed(arrays.scratch + kToken + row);
+  // Where blocks put their best logits of a row.
+  const auto bests_of = [&](int row, int block) {
+    const size_t sums = size_t(2) * s.heads * R * D;
+    return arrays.scratch + kSums + sums + (size_t(row) * gridDim.x + block) * 2;
+  };
+  // The token that a row's last step chose. Called by whole warps.
+  const auto chosen = [&](int row) {
+    unsigned long long best = 0;
+#pragma unroll 1
+    for (int block = lane; block < gridDim.x; block += 32) {
+      const uint64_t* const from = bests_of(row, block);
+      unsigned halves[2];
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        uint64_t word = load_relaxed(from + i);
+        long long since = 0;
+        while (static_cast<unsigned>(word >> 32) != epoch + exchanges) {
+          spin(since);
+          word = load_relaxed(from + i);
+        }
+        halves[i] = static_cast<unsigned>(word);
+      }
+      const auto order = static_cast<unsigned long long>(halves[0]) << 32 | halves[1];
+      best = order > best ? order : best;
     }
-    return static_cast<int>(word);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) {
+      const unsigned long long other = __shfl_xor_sync(~0u, best, o);
+      best = other > best ? other : best;
+    }
+    return static_cast<int>(~static_cast<unsigned>(best));
   };
   const auto partials = [&] { return floats(at.partial) + stages % 2 * at.partial_size; };
   const auto squares = [&] { return floats(at.squares) + stages % 2 * kMostRows; };
@@ -527,7 +553,9 @@ __global__ void __launch_bounds__(kThreads, 1)
         const float scale = __bfloat162float(scales[column]);
         float v;
         if (stage == 0) {
-          int token = step ? next_token(row) : arrays.tokens[row];
+          int token = step ? chosen(row) : arrays.tokens[row];
+          if (step && blockIdx.x == 0 && column == 0)
+            arrays.chosen[(step - 1) * R + row] = token;
           token = min(max(token, 0), s.vocab - 1);
           v = __bfloat162float(arrays.embedding[size_t(token) * D + c0 + column]);
         } else {
@@ -695,6 +723,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int all_steps = D / 16;
     const int from = all_steps * (warp % kSplits) / kSplits;
     const int to = all_steps * (warp % kSplits + 1) / kSplits;
+    const int summing = kThreads / (16 * R) * (16 * R);  // Threads, each with one row.
 #pragma unroll 1
     for (int t = 0; t < s.tiles; t += kLogitTiles) {
       float* const sums = floats(at.logits) + t / kLogitTiles % 2 * kWarps * 16 * R;
@@ -710,7 +739,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       __syncthreads();
       refill(tiles * all_steps);
 #pragma unroll 1
-      for (int i = tid; i < tiles * R * 16; i += kThreads) {
+      for (int i = tid; tid < summing && i < tiles * R * 16; i += summing) {
         const int of_tile = i / (R * 16);
         const int row = i / 16 % R;
         float sum = 0;
@@ -722,10 +751,10 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int id = (blockIdx.x * s.tiles + t + of_tile) * 16 + i % 16;
         if (id < s.vocab) {
           sum *= s.scale;
-          arrays.logits[(size_t(step) * R + row) * s.vocab + id] = sum;
+          const size_t to = (size_t(step) * R + row) * s.vocab + id;
+          arrays.logits[to] = sum;
+          if (arrays.noise) sum = sum / s.temperature + arrays.noise[to];
           const unsigned long long order = order_of(sum, id);
-          // This thread's items are all of one row: R * 16 divides kThreads, or there is
-          // one item only.
           best = order > best ? order : best;
         }
       }
@@ -741,37 +770,26 @@ __global__ void __launch_bounds__(kThreads, 1)
         reinterpret_cast<unsigned long long*>(shared + at.best);
     if (tid % 16 == 0) bests[tid / 16] = best;
     __syncthreads();
-    unsigned long long* const words =
-        reinterpret_cast<unsigned long long*>(arrays.scratch);
+    // The next step polls for the blocks' best logits.
     if (tid < R) {
-      const int groups = min(kThreads / 16, kLogitTiles * R);
       unsigned long long top = 0;
-      for (int i = tid; i < groups; i += R) top = max(top, bests[i]);
-      atomicMax(words + kBest + tid, top);
-      __threadfence();
+      for (int i = tid; i < summing / 16; i += R) top = max(top, bests[i]);
+      const uint64_t tag = epoch + exchanges + 1;
+      uint64_t* const to = bests_of(tid, blockIdx.x);
+      store_relaxed(to, tag << 32 | top >> 32);
+      store_relaxed(to + 1, tag << 32 | static_cast<unsigned>(top));
     }
-    __syncthreads();
     exchanges++;
-    if (tid == 0 && atomicAdd(words + kDone, 1ull) == gridDim.x - 1) {
-      __threadfence();
-      store_relaxed(arrays.scratch + kDone, 0);
-      const bool is_last = step + 1 == s.steps;
+  }
+  if (blockIdx.x == 0) {
 #pragma unroll 1
-      for (int row = 0; row < R; row++) {
-        const uint64_t top = load_relaxed(arrays.scratch + kBest + row);
-        const unsigned token = ~static_cast<unsigned>(top);
-        arrays.chosen[step * R + row] = static_cast<int>(token);
-        store_relaxed(arrays.scratch + kBest + row, 0);
-      }
-      __threadfence();
-#pragma unroll 1
-      for (int row = 0; row < R && !is_last; row++) {
-        const unsigned token = arrays.chosen[step * R + row];
-        const uint64_t tag = epoch + exchanges;
-        store_relaxed(arrays.scratch + kToken + row, tag << 32 | token);
-      }
-      if (is_last) store_relaxed(arrays.scratch + kEpoch, epoch + exchanges);
+    for (int row = warp; row < R; row += kWarps) {
+      const int token = chosen(row);
+      if (lane == 0) arrays.chosen[(s.steps - 1) * R + row] = token;
     }
+    // All blocks have read the epoch.
+    __syncthreads();
+    if (tid == 0) store_relaxed(arrays.scratch + kEpoch, epoch + exchanges);
   }
   // Others of the cluster may still read this block's shared memory.
   sync_cluster_shared();

@@ -9,7 +9,7 @@ Shapes: R rows, D width, V vocabulary, N steps, W words.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 from specdec_t5x.core.knobs import KnobError
-from specdec_t5x.core.types import ExtendFn
+from specdec_t5x.core.types import DraftFn, ExtendFn
 from specdec_t5x.native.cuda import choice, library
 from specdec_t5x.native.cuda import layout as layouts
 from specdec_t5x.network import functional
@@ -104,6 +104,9 @@ class DraftStep:
     cache: DecoderCache,
     scratch: UInt32[Array, "R W"],
     steps: int = 1,
+    *,
+    noise: Float[Array, "N R V"] | None = None,
+    temperature: float = 1.0,
   ) -> tuple[
     Int[Array, "N R"],
     Float[Array, "N R V"],
@@ -111,7 +114,7 @@ class DraftStep:
     DecoderCache,
     UInt32[Array, "R W"],
   ]:
-    """Scores a token of each row, and decodes greedily for `steps` steps.
+    """Scores a token of each row, and decodes `steps` steps in one launch.
 
     Args:
       weights: result of `prepared`.
@@ -119,12 +122,15 @@ class DraftStep:
         to the cache from slot `index` on.
       cache: cache with a free slot for each step.
       scratch: scratch memory that the last call with the same number of rows returned.
-      steps: number of tokens to score. Each token after the first is the argmax of the
-        previous logits.
+      steps: number of tokens to score. Each token after the first is the token that
+        the step before chose.
+      noise: noise of coupled draws. A step chooses the argmax of logits / temperature +
+        noise; without noise the argmax of the logits.
+      temperature: temperature of the draws.
 
     Returns:
-      The argmax of each step, logits, features, the cache with all steps committed, and
-      the scratch memory.
+      The token that each step chose (-1 if a logit is NaN or infinity), logits,
+      features, the cache with all steps committed, and the scratch memory.
     """
     rows = len(tokens)
     layers = self.layout.layers
@@ -137,7 +143,7 @@ class DraftStep:
       shape(scratch.shape, scratch.dtype),
       *(shape(x.shape, x.dtype) for x in buffers),
     )
-    aliases = {7: 3, **{8 + i: 4 + i for i in range(2 * layers)}}
+    aliases = {8: 3, **{9 + i: 4 + i for i in range(2 * layers)}}
     call = jax.ffi.ffi_call("specdec_step", results, input_output_aliases=aliases)
     argmaxes, logits, features, scratch, *buffers = call(
       tokens,
@@ -147,6 +153,7 @@ class DraftStep:
       weights["norms"],
       weights["biases"],
       cache.encoder_mask,
+      jnp.zeros(0) if noise is None else noise,
       scratch,
       *buffers,
       *cache.cross_keys,
@@ -154,6 +161,7 @@ class DraftStep:
       hidden=np.int64(self.layout.hidden),
       gated=np.int64(self.gated),
       scale=np.float32(self.scale),
+      temperature=np.float32(temperature),
       ring=np.int64(self._ring(rows)),
       cooperative=np.int64(self.cooperative),
     )
@@ -296,14 +304,44 @@ def extend_fn(
   return extend_or_step
 
 
+def draft_fn(
+  network: Any, weights: Mapping[str, Array], choices: choice.Choices | None = None
+) -> Callable[[int], DraftFn | None]:
+  """Returns a function from rows to the draft in one launch; see `net.Net.draft`.
+
+  The arguments are as for `extend_fn`. Without a chosen step there is no draft.
+  """
+  step = of_network(network)
+  choices = choices or choice.CHOICES
+
+  def draft(cache, tokens, steps, noise=None, temperature=1.0):
+    chosen, _, _, cache, scratch = step(
+      weights,
+      tokens,
+      cache,
+      cache.scratch,
+      steps,
+      noise=noise,
+      temperature=temperature,
+    )
+    return chosen, cache.replace(scratch=scratch)
+
+  def at(rows):
+    return draft if choices.is_used(key_of(network, rows)) else None
+
+  return at
+
+
 def key_of(network: Any, rows: int) -> tuple[Any, ...]:
   """Returns the key of a choice between our kernel's step and XLA's."""
   return "step", network.config, rows
 
 
-# The input length and the prefix length of the steps in a contest.
+# The input length and the prefix length of the steps in a contest, and noise above all
+# logits.
 _INPUT_LENGTH = 32
 _PREFIX_LENGTH = 4
+_CERTAIN = 1e30
 
 
 def contest(
@@ -314,6 +352,8 @@ def contest(
   calls: int,
 ) -> choice.Contest:
   """Returns the contest of our kernel's step against XLA's, over successive steps.
+
+  Our kernel computes the steps in one launch, with noise that chooses given tokens.
 
   Args:
     network: a T5 with a step.
@@ -327,6 +367,7 @@ def contest(
   encoded = draw.normal(size=(rows, _INPUT_LENGTH, config.emb_dim))
   shape = rows, _PREFIX_LENGTH + calls
   tokens = jnp.asarray(draw.integers(1, config.vocab_size, shape), jnp.int32)
+  scored = tokens[:, _PREFIX_LENGTH:].T
 
   def runner(dtype, uses_step=False):
     xla_config = dataclasses.replace(config, dtype=dtype, products="xla")
@@ -344,25 +385,30 @@ def contest(
       )
       extend = functional.extend_fn(module, params)
       _, _, cache = extend(cache, tokens[:, :_PREFIX_LENGTH])
-      return cache.replace(scratch=step.scratch(rows))
+      if not uses_step:
+        return cache, None
+      # A step chooses the token of the next step.
+      chosen = jnp.roll(scored, -1, axis=0)
+      noise = _CERTAIN * jax.nn.one_hot(chosen, config.vocab_size)
+      return cache.replace(scratch=step.scratch(rows)), noise
 
     @jax.jit
-    def run(params, weights, cache):
+    def run(params, weights, first):
+      cache, noise = first
+      if uses_step:
+        found = step(weights, scored[0], cache, cache.scratch, calls, noise=noise)
+        return found[1]
       extend = functional.extend_fn(module, params)
 
       def score(cache, tokens):
-        if uses_step:
-          _, logits, _, cache, scratch = step(weights, tokens, cache, cache.scratch)
-          return cache.replace(scratch=scratch), logits[0]
         logits, _, cache = extend(cache, tokens[:, None])
         return cache, logits[:, 0]
 
-      _, logits = jax.lax.scan(score, cache, tokens[:, _PREFIX_LENGTH:].T)
-      return logits
+      return jax.lax.scan(score, cache, scored)[1]
 
     # Compiled and filled at the first call, which is not timed.
-    first_cache = functools.cache(functools.partial(start, params))
-    return lambda: run(params, weights, first_cache())
+    first = functools.cache(functools.partial(start, params))
+    return lambda: run(params, weights, first())
 
   return choice.Contest(
     f"Draft step of {rows} row{'s' if rows > 1 else ''}",

@@ -4,6 +4,7 @@ import dataclasses
 
 from specdec_t5x.contrib.link.client import Asker, Lost, Remote
 from specdec_t5x.contrib.link.server import Drafting
+from specdec_t5x.network.net import Net
 from tests.hash_model import HashModel
 
 
@@ -18,7 +19,8 @@ def drafting_of(model: HashModel, kind=Drafting) -> Drafting:
   def start(params, source, slots):
     return model.start(source.shape[0], slots)
 
-  return kind(start, lambda params: model.extend, None, model.vocab_size)
+  net = Net(model.extend, model.vocab_size)
+  return kind(start, lambda params: net, None, model.vocab_size)
 
 
 @dataclasses.dataclass(eq=False)

@@ -9,8 +9,8 @@
 //
 // Supported: threadIdx.x, blockIdx, dynamic and static shared memory, __syncthreads,
 // __syncwarp, shuffles of whole warps, clusters (sync, block_rank, map_shared_rank),
-// atomics, bfloat16, vector types, and the primitives of device.cuh: mma, bulk copies with
-// their barriers, relaxed loads and stores. No speed can be read from it.
+// bfloat16, vector types, and the primitives of device.cuh: mma, bulk copies with their
+// barriers, relaxed loads and stores. No speed can be read from it.
 #pragma once
 
 #include <sched.h>
@@ -104,19 +104,6 @@ T __ldcs(const T* p) {
 }
 inline float __expf(float x) { return std::exp(x); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
-inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
-template <class T>
-T atomicMax(T* p, T v) {
-  T old = __atomic_load_n(p, __ATOMIC_SEQ_CST);
-  while (old < v && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_SEQ_CST,
-                                                 __ATOMIC_SEQ_CST)) {
-  }
-  return old;
-}
-template <class T>
-T atomicAdd(T* p, T v) {
-  return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);
-}
 
 // Of the block that this thread of the system runs.
 inline thread_local dim3 gridDim;
@@ -342,7 +329,6 @@ inline void spin(long long&) {
   cuda_on_cpu::yield();
   if (b->now % 32 == 0) sched_yield();
 }
-inline void prefetch(const void*) {}
 inline void sync_cluster_shared() { cuda_on_cpu::sync_cluster(); }
 inline uint64_t load_relaxed(const uint64_t* p) {
   return __atomic_load_n(p, __ATOMIC_RELAXED);

@@ -18,7 +18,7 @@ CALLS = 2
 HERE = pathlib.Path(__file__).parent
 _FLAGS = ("-shared", "-fPIC", "-O2", "-std=c++20", "-pthread", "-fno-strict-aliasing")
 # Few threads per block; no symbols shared with another library of the kernels.
-_SIZES = ("-DSPECDEC_STEP_THREADS=64", "-DSPECDEC_FEW_WARPS=4", "-fno-gnu-unique")
+_SIZES = ("-DSPECDEC_STEP_THREADS=128", "-DSPECDEC_FEW_WARPS=4", "-fno-gnu-unique")
 
 
 @functools.cache

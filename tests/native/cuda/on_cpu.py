@@ -21,7 +21,7 @@ class StepShape(ctypes.Structure):
     *((name, ctypes.c_int) for name in ("rows", "width", "heads", "layers", "hidden")),
     *((name, ctypes.c_int) for name in ("vocab", "slots", "inputs", "steps", "gated")),
     *((name, ctypes.c_int) for name in ("distances", "tiles", "chunks", "ring")),
-    ("scale", ctypes.c_float),
+    *((name, ctypes.c_float) for name in ("scale", "temperature")),
   ]
 
 
@@ -30,7 +30,8 @@ class StepArrays(ctypes.Structure):
 
   _fields_ = [
     *((name, ctypes.c_void_p) for name in ("tokens", "index", "weights", "embedding")),
-    *((name, ctypes.c_void_p) for name in ("norms", "biases", "mask", "scratch")),
+    *((name, ctypes.c_void_p) for name in ("norms", "biases", "mask", "noise")),
+    ("scratch", ctypes.c_void_p),
     *((name, ctypes.c_void_p) for name in ("chosen", "logits", "features")),
     *((name, ctypes.c_void_p * _LAYERS) for name in ("keys", "values")),
     *((name, ctypes.c_void_p * _LAYERS) for name in ("cross_keys", "cross_values")),
@@ -41,7 +42,7 @@ class FewMatrix(ctypes.Structure):
   """FewMatrix of few.cuh."""
 
   _fields_ = [
-    *((name, ctypes.c_void_p) for name in ("weights", "scales", "residual", "y")),
+    *((name, ctypes.c_void_p) for name in ("weights", "scales", "y")),
     ("outputs", ctypes.c_int),
     ("blocks", ctypes.c_int),
   ]
@@ -52,11 +53,8 @@ class FewArrays(ctypes.Structure):
 
   _fields_ = [
     ("x", ctypes.c_void_p),
-    ("other", ctypes.c_void_p),
     ("matrices", FewMatrix * 3),
-    ("next", ctypes.c_void_p),
-    ("next_lines", ctypes.c_size_t),
-    *((name, ctypes.c_int) for name in ("rows", "inputs", "input")),
+    *((name, ctypes.c_int) for name in ("rows", "inputs")),
   ]
 
 
@@ -89,7 +87,16 @@ def pointer(array: np.ndarray) -> int:
 
 
 def step_arguments(
-  layout, arrays, caches, *, steps=1, gated=True, scale=1.0, ring=_RING
+  layout,
+  arrays,
+  caches,
+  *,
+  steps=1,
+  gated=True,
+  scale=1.0,
+  ring=_RING,
+  noise=None,
+  temperature=1.0,
 ):
   """Returns the arguments of the step and the result arrays.
 
@@ -101,6 +108,8 @@ def step_arguments(
     gated: whether the network is a T5 1.1.
     scale: factor of the logits.
     ring: chunks in shared memory.
+    noise: noise of each step's logits, or None.
+    temperature: divisor of the logits before noise is added.
   """
   rows = len(arrays["tokens"])
   slots, inputs = (caches[k][0].shape[2] for k in ("keys", "cross_keys"))
@@ -110,13 +119,15 @@ def step_arguments(
     **{"slots": slots, "inputs": inputs, "steps": steps, "gated": int(gated)},
     **{"distances": arrays["biases"].shape[1], "tiles": layout.tiles},
     **{"chunks": arrays["weights"].shape[2], "ring": ring, "scale": scale},
+    "temperature": temperature,
   }
   results = {
     "chosen": np.full((steps, rows), -1, np.int32),
     "logits": np.full((steps, rows, layout.vocab), np.nan, np.float32),
     "features": np.full((steps, rows, layout.width), 0x7FFF, np.uint16),
   }
-  arguments = StepArrays(**{k: pointer(v) for k, v in {**arrays, **results}.items()})
+  given = {**arrays, **results} | ({} if noise is None else {"noise": noise})
+  arguments = StepArrays(**{k: pointer(v) for k, v in given.items()})
   for name, buffers in caches.items():
     for i, buffer in enumerate(buffers):
       getattr(arguments, name)[i] = pointer(buffer)
@@ -141,7 +152,7 @@ def step(library, layout, arrays, caches, **settings):
   return results
 
 
-def few(library, bits, cluster, x, matrices, other=None, *, kind=0, residuals=()):
+def few(library, bits, cluster, x, matrices):
   """Runs the products of few rows and returns the results as bits of bfloat16.
 
   Args:
@@ -150,14 +161,9 @@ def few(library, bits, cluster, x, matrices, other=None, *, kind=0, residuals=()
     cluster: blocks that divide the inputs.
     x: bits of bfloat16, [R, I].
     matrices: (weights, scales or None, outputs) by matrix.
-    other: scales of the norm, or the second factor of the gate.
-    kind: value of `FewInput`.
-    residuals: residuals by matrix, or ().
   """
   rows, inputs = x.shape
-  arrays = FewArrays(x=pointer(x), rows=rows, inputs=inputs, input=kind)
-  if other is not None:
-    arrays.other = pointer(other)
+  arrays = FewArrays(x=pointer(x), rows=rows, inputs=inputs)
   results = []
   for i, (weights, scales, outputs) in enumerate(matrices):
     y = np.full((rows, outputs), 0x7FFF, np.uint16)
@@ -167,8 +173,6 @@ def few(library, bits, cluster, x, matrices, other=None, *, kind=0, residuals=()
     matrix.outputs = outputs
     if scales is not None:
       matrix.scales = pointer(scales)
-    if residuals:
-      matrix.residual = pointer(residuals[i])
     results.append(y)
   count = len(matrices)
   assert library.specdec_few(bits, cluster, ctypes.byref(arrays), count) == 0
