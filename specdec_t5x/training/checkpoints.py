@@ -77,11 +77,14 @@ class Checkpoints:
     """Removes the last complete step, so that `restore` returns the step before."""
     self._remove(self.steps()[-1])
 
-  def restore(self, like: TrainState) -> tuple[TrainState, Position] | None:
-    """Returns the state and position of the last complete step; None if there is none.
+  def restore(
+    self, like: TrainState, step: int | None = None
+  ) -> tuple[TrainState, Position] | None:
+    """Returns the state and position of a complete step; None if there is no step.
 
     Args:
       like: a state with the expected shapes and shardings.
+      step: a step; by default the last.
 
     Raises:
       ValueError: if there are only parameters without an optimizer's state, or a part
@@ -98,7 +101,7 @@ class Checkpoints:
           "another OUTPUT_DIR."
         )
       return None
-    step = steps[-1]
+    step = steps[-1] if step is None else step
     path = self._directory / f"{OPTIMIZER}_{step}"
     try:
       with ocp.StandardCheckpointer() as reader:
