@@ -55,8 +55,9 @@ class Loop:
     periods = self.validation_period, self.checkpoint_period
     if self.patience and (0 in periods or len(set(periods)) > 1):
       raise ValueError(
-        "PATIENCE needs a checkpoint for each measurement: VALIDATION_PERIOD and "
-        f"CHECKPOINT_PERIOD must be equal and above 0, got {periods}."
+        "PATIENCE needs a checkpoint for each measurement: VALIDATION_PERIOD must be "
+        f"above 0 and equal CHECKPOINT_PERIOD, got {periods[0]} and {periods[1]}. Set "
+        "both to some hundred steps."
       )
 
 
