@@ -154,6 +154,7 @@ def test_a_run_that_is_killed_twice_has_the_same_result(
   assert records(kept) != []
 
 
+@pytest.mark.slow
 def test_kept_outputs_belong_to_their_inputs(distil, folder, files, tmp_path):
   text = tmp_path / "other.en"
   text.write_text("\n".join(tiny.sentences(160, 6)) + "\n")
