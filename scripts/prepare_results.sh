@@ -50,7 +50,7 @@ TARGET_CHECKPOINT_PATH = '$DIR/target'
 DRAFT_CHECKPOINT_PATH = '$DIR/draft'
 END
 
-cat > "$DIR/written.gin" << END
+cat > "$DIR/outputs.gin" << END
 from __gin__ import dynamic_registration
 from specdec_t5x.data import tasks
 
@@ -58,10 +58,10 @@ TRAIN_FILES = None            # Of the task that this one replaces.
 VALIDATION_FILES = None
 MIXTURE_OR_TASK_NAME = @tasks.from_records()
 tasks.from_records:
-  name = 'written'
+  name = 'target_outputs'
   files = {
-    'train': '$DIR/heads/written_8000_train.jsonl',
-    'validation': '$DIR/heads/written_8000_validation.jsonl',
+    'train': '$DIR/distilled/train.jsonl',
+    'validation': '$DIR/distilled/validation.jsonl',
   }
   source_field = 'inputs'
   target_field = 'targets'
@@ -97,18 +97,19 @@ train() {
 TARGET="TARGET_CHECKPOINT_PATH='$DIR/target'"
 SHORT=(BATCH_SIZE=4 STEPS=250)
 HEADS="configs/train/heads.gin"
-MINE="$DIR/written.gin"
+MINE="$DIR/outputs.gin"
 
 [ -d "$DIR/ngrams/checkpoint_0" ] || train ngrams configs/train/ngrams.gin \
   "TARGETS='$TEXTS/train.de'" VOCAB_SIZE=8064 "OUTPUT_DIR='$DIR/ngrams'"
 
-# Heads of each kind, on what the target writes for 8,000 captions.
-train heads "$HEADS configs/train/written.gin" "$TARGET" "${SHORT[@]}" WRITTEN=8000 \
-  "TRAIN_FILES=('$TEXTS/train.en', '$TEXTS/train.de')" \
-  "VALIDATION_FILES=('$TEXTS/val.en', '$TEXTS/val.de')" "OUTPUT_DIR='$DIR/heads'" \
-  "HEADS=('parallel', 'eagle', 'shared_encoder')"
+# A better draft. The target's outputs, which the run keeps, are data of the others.
+train distil configs/train/distil.gin "$TARGET" "DRAFT_CHECKPOINT_PATH='$DIR/draft'" \
+  "INPUTS='$TEXTS/train.en'" "PREFIX='translate English to German: '" \
+  "OUTPUT_DIR='$DIR/distilled'"
+
+# Heads of each kind.
 train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads'" \
-  "HEADS=('medusa', 'blockwise')"
+  "HEADS=('parallel', 'eagle', 'shared_encoder', 'medusa', 'blockwise')"
 train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads/d_pace'" \
   "HEAD_DECAY='d_pace'" "HEADS='parallel'"
 train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads/seven'" \
@@ -116,14 +117,14 @@ train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads/seven
 "$PYTHON" -c "
 import json, sys
 for line in sys.stdin: print(json.loads(line)['targets'])
-" < "$DIR/heads/written_8000_train.jsonl" > "$DIR/written.de"
+" < "$DIR/distilled/train.jsonl" > "$DIR/outputs.de"
 
 # trimmed KIND NAME=VALUE ..: the most frequent 2,000 tokens of a kind.
 trimmed() {
   local kind=$1
   shift
   [ -d "$DIR/heads/${kind}_trimmed/checkpoint_0" ] || train trim configs/train/trim.gin \
-    "TARGETS='$DIR/written.de'" DRAFT_VOCABULARY=2000 "$@" \
+    "TARGETS='$DIR/outputs.de'" DRAFT_VOCABULARY=2000 "$@" \
     "DRAFT_CHECKPOINT_PATH='$DIR/heads/$kind/checkpoint_250'" \
     "OUTPUT_DIR='$DIR/heads/${kind}_trimmed'"
 }

@@ -222,14 +222,16 @@ def generate(
   warn_where_lossy(decoder.rule.guarantee, stacklevel=4)
   # 32 bits, even under jax_enable_x64: outputs are the same.
   with jax.enable_x64(False):
-    jobs = []
-    for group in grouped([room_of(tokens) for tokens in ids]):
-      queued, rows = decoder, rows_for(len(group.numbers), batch_size)
-      if len(group.numbers) > rows:
-        queued, rows = dataclasses.replace(decoder, slots=rows), rows * _QUEUED
-      jobs.append((group, tuning.Job(queued, rows, group.width, sampling, max_length)))
-      environment.check_fits(jobs[-1][1], params)
-    decodes = _decodes(jobs, params, ids, eos_id, seed)
+    decodes = decode_batches(
+      decoder,
+      params,
+      ids,
+      sampling,
+      max_length,
+      batch_size=batch_size,
+      eos_id=eos_id,
+      seed=seed,
+    )
     return _collected(decodes, len(ids), opened_vocabulary, eos_id)
 
 
@@ -308,18 +310,44 @@ def warn_where_lossy(guarantee: Guarantee, stacklevel: int = 3) -> None:
     warnings.warn(message, stacklevel=stacklevel)
 
 
-def _decodes(
-  jobs: Sequence[tuple[Group, tuning.Job]],
+def decode_batches(
+  decoder: Decoder,
   params: Mapping[str, Any],
   ids: Sequence[Sequence[int]],
+  sampling: Sampling,
+  max_length: int,
+  *,
+  batch_size: int,
   eos_id: EndTokens,
-  seed: int,
+  seed: int = 0,
+  done: Collection[int] = (),
 ) -> Iterator[tuple[list[int], Decoded]]:
-  """Yields numbers of inputs and their outputs; raises an error if logits are NaN.
+  """Yields numbers of inputs and their outputs, by batches of inputs of similar length.
 
   The policy's state is handed from batch to batch.
+
+  Args:
+    decoder: the decoder.
+    params: the parameters of the decoder's networks and the derived arrays.
+    ids: the tokens of all inputs.
+    sampling: temperature, top-k, top-p.
+    max_length: the most tokens of an output.
+    batch_size: the most inputs that are decoded at once.
+    eos_id: the EOS token, or several.
+    seed: the sampling's seed.
+    done: numbers of inputs with known outputs; batches of such inputs are skipped.
+
+  Raises:
+    ValueError: if logits are NaN.
   """
-  key, state = jax.random.key(seed), None
+  jobs = []
+  for group in grouped([room_of(tokens) for tokens in ids]):
+    queued, rows = decoder, rows_for(len(group.numbers), batch_size)
+    if len(group.numbers) > rows:
+      queued, rows = dataclasses.replace(decoder, slots=rows), rows * _QUEUED
+    jobs.append((group, tuning.Job(queued, rows, group.width, sampling, max_length)))
+    environment.check_fits(jobs[-1][1], params)
+  key, state, done = jax.random.key(seed), None, frozenset(done)
   for group, job in jobs:
     run = compiled(job.decoder, job.sampling, job.max_length, eos_id)
     first = job.decoder.policy.start(job.rows)
@@ -332,6 +360,8 @@ def _decodes(
       )
     state = first
     for numbers, inputs in group.batches(ids, job.rows):
+      if done.issuperset(numbers):
+        continue
       count = len(numbers)
       # A sample depends on the number of its input, not on the batch.
       keys = keys_at(key, np.resize(numbers, job.rows))

@@ -4,7 +4,7 @@
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -23,11 +23,21 @@ def pays(policy: CostAware, choices: tuple[int, ...]) -> bool:
 def speedup(policy: CostAware, alpha: float, choices: tuple[int, ...]) -> float:
   """Returns the speedup over plain decoding of the best draft that is not empty."""
   tokens = list(itertools.accumulate(alpha**n for n in range(choices[-1] + 1)))
+  return best_speedup(policy, [tokens[n] for n in choices])
+
+
+def best_speedup(policy: CostAware, tokens: Sequence[float]) -> float:
+  """Returns the best speedup over plain decoding of drafts that are not empty.
+
+  Args:
+    policy: the policy with times.
+    tokens: the tokens per iteration for each draft length of the times.
+  """
   without_drafter, with_drafter = policy.prepare
   plain = policy.seconds[0] + without_drafter
   return max(
-    plain / (seconds / tokens[n] + with_drafter)
-    for n, seconds in zip(choices[1:], policy.seconds[1:], strict=True)
+    plain / (seconds / count + with_drafter)
+    for count, seconds in zip(tokens[1:], policy.seconds[1:], strict=True)
   )
 
 

@@ -1,11 +1,12 @@
 """Trains drafts and small targets: `python -m specdec_t5x.train --gin_file=...`.
 
 Checkpoints are T5X's, so `python -m t5x.infer` and `specdec_t5x.load_model` read them.
-With --job=heads the command trains drafts that read a target; with --job=decode it
-decodes a task's inputs with a target, and writes training data for sequence-level
-distillation; with --job=ngrams it counts the targets' n-grams into a table that drafts,
-with --job=trim the tokens that a draft is trimmed to. The jobs themselves:
-`specdec_t5x.training.jobs`.
+With --job=distil the command improves a draft on a text file: it decodes the texts with
+the target, trains the draft on the outputs, and reports the gain. With --job=heads it
+trains drafts that read a target; with --job=decode it writes a target's outputs for a
+task's inputs; with --job=ngrams it counts the targets' n-grams into a table that
+drafts, with --job=trim the tokens that a draft is trimmed to. The jobs themselves:
+`specdec_t5x.training.jobs` and `distil`.
 """
 
 import contextlib
@@ -29,6 +30,7 @@ from t5x import gin_utils
 
 from specdec_t5x.platforms import check_platform
 from specdec_t5x.t5x_bridge.macros import macro_names
+from specdec_t5x.training.distil import distil
 from specdec_t5x.training.jobs import (
   count_ngrams,
   decode_task,
@@ -41,6 +43,7 @@ from specdec_t5x.training.jobs import (
 JOBS = {
   "train": train,
   "decode": decode_task,
+  "distil": distil,
   "heads": train_heads,
   "ngrams": count_ngrams,
   "trim": trim_draft,
@@ -65,7 +68,7 @@ def run(
 
 def define_flags() -> None:
   """Defines the command's flags."""
-  about = "The job: train, train heads, decode a task, and so on."
+  about = "The job: train, distil a draft, train heads, decode a task, and so on."
   flags.DEFINE_enum("job", "train", list(JOBS), about)
   flags.DEFINE_multi_string("gin_file", None, "A gin file; later files win.")
   flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=VALUE.")

@@ -73,11 +73,14 @@ class Checkpoints:
     for old in self.steps()[: -self._keep] if self._keep else ():
       self._remove(old)
 
-  def restore(self, like: TrainState) -> tuple[TrainState, Position] | None:
-    """Returns the state and position of the last complete step; None if there is none.
+  def restore(
+    self, like: TrainState, step: int | None = None
+  ) -> tuple[TrainState, Position] | None:
+    """Returns the state and position of a complete step; None if there is no step.
 
     Args:
       like: a state with the expected shapes and shardings.
+      step: a step; by default the last.
 
     Raises:
       ValueError: if there are only parameters without an optimizer's state, or a part
@@ -94,7 +97,7 @@ class Checkpoints:
           "another OUTPUT_DIR."
         )
       return None
-    step = steps[-1]
+    step = steps[-1] if step is None else step
     path = self._directory / f"{OPTIMIZER}_{step}"
     try:
       with ocp.StandardCheckpointer() as reader:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import zlib
 from collections.abc import Callable, Sequence
 
 import jax
@@ -10,10 +11,6 @@ import numpy as np
 from specdec_t5x import api, console
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.knobs import is_whole
-from specdec_t5x.core.types import EndTokens
-from specdec_t5x.data import tasks
-from specdec_t5x.decoding.decoder import Decoder
-from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.heads import check_width
 from specdec_t5x.network import hot
 from specdec_t5x.network.functional import Network, lacks_encoder, network_for
@@ -57,7 +54,7 @@ def train(
 ) -> TrainState:
   """Trains a network, and resumes from the last complete checkpoint in `output_dir`.
 
-  Returns the state after the last step.
+  Returns the state after the last step, or the best state (`Trainer.run`).
 
   Args:
     network: the network to train.
@@ -73,7 +70,8 @@ def train(
     target_checkpoint: path of the target, for all modes but 'supervised'.
     init_checkpoint: path of the initial parameters; None means seeded random ones.
     seed: seed of initialisation and dropout.
-    keep: number of the latest checkpoints to keep; 0 keeps all.
+    keep: number of the latest checkpoints to keep, at least `loop.patience` + 1, which
+      include the best; 0 keeps all.
 
   Raises:
     ValueError: if settings are incompatible; the other jobs also raise this error.
@@ -87,12 +85,8 @@ def train(
   elif target is not None:
     check_width(target.network, network)
     objective = HeadDistillation(target.network, head_decay, distill_loss)
-  decode = None
-  if loop.metric_period:
-    end_ids = end_ids_of(batches.target_vocabulary(data.task))
-    decode = _plain_decoder(network, GREEDY, data, end_ids, 0)
   frozen = None if target is None else target.params
-  trainer = Trainer(network, objective, optimizer, data, loop, seed, frozen, decode)
+  trainer = Trainer(network, objective, optimizer, data, loop, seed, frozen)
   trainer.check()
   settings = {
     "network": dataclasses.asdict(network.config),
@@ -113,6 +107,7 @@ def train(
     params = initial_params(network, seed)
     if mode == "heads":
       params = begun(network, params, target.params)
+  keep = max(keep, loop.patience + 1) if keep > 0 else keep
   checkpoints = Checkpoints(output_dir, store, keep)
   claim(output_dir, settings)
   return trainer.run(params, output_dir, checkpoints)
@@ -170,73 +165,28 @@ def decode_task(
   """
   if not output_file.endswith(".jsonl"):
     raise ValueError(f"OUTPUT_FILE must end in .jsonl, got {output_file!r}.")
-  if limit is not None and limit < 1:
-    raise ValueError(f"LIMIT must be at least 1, or None for no limit, got {limit}.")
-  if data.is_decoder_only:
-    raise ValueError(
-      "TASK_FEATURE_LENGTHS must give lengths for 'inputs', 'targets', got "
-      f"{dict(data.feature_lengths)}: decoding needs inputs."
-    )
-  batches.check_splits(data, (split,))
+  target, end_ids = outputs.open_target(target_checkpoint, data)
+  examples = outputs.examples_of(data, split, limit)
   folder = os.path.dirname(os.path.abspath(output_file))
   check_writable(folder, "The folder of OUTPUT_FILE")
-  target = api.load_model(target_checkpoint)
-  target.generation.check()
-  vocabulary = batches.target_vocabulary(data.task)
-  if vocabulary.vocab_size > target.network.config.vocab_size:
-    raise ValueError(
-      f"Task {data.task!r} has a vocabulary of {vocabulary.vocab_size} tokens, but the "
-      f"target {target_checkpoint} has a vocabulary of "
-      f"{target.network.config.vocab_size} tokens. Use the target's own vocabulary."
-    )
-  end_ids = api.end_tokens(target, vocabulary)
-  settings = repr((data, target_checkpoint, split, sampling, limit, seed, end_ids))
-  data = dataclasses.replace(data, split=split)
-  decode = _plain_decoder(target.network, sampling, data, end_ids, seed)
-
-  def remaining_outputs(first):
-    return outputs.decode_split(data, decode, target.params, limit, first)
-
   os.makedirs(folder, exist_ok=True)
-  size = batches.get_task(data.task).num_input_examples(split)
-  total = min((n for n in (size, limit) if n is not None), default=None)
-  counts = outputs.write_decoded(
-    output_file, data, remaining_outputs, total, settings, end_ids
+  settings = repr((data, target_checkpoint, split, sampling, limit, seed, end_ids))
+  kept = f"{output_file}.{zlib.crc32(settings.encode()):08x}.partial"
+  records = outputs.decode_to(
+    kept,
+    target.network,
+    target.params,
+    examples,
+    data,
+    end_ids,
+    sampling=sampling,
+    seed=seed,
   )
-  print(f"{output_file}: {counts['written']} examples")
-  if counts["unfinished"]:
-    length = data.feature_lengths["targets"]
-    print(f"{counts['unfinished']} outputs left out: no end within {length} tokens")
-  return counts
-
-
-def written(
-  data: TaskData, target_checkpoint: str, output_dir: str, limit: int | None = None
-) -> str:
-  """Writes a target's outputs for a task's inputs, and returns a task of the outputs.
-
-  Decoding is greedy. A resumed run uses the existing files in `output_dir`.
-
-  Args:
-    data: the task with the inputs, and the lengths and the batch size of decoding.
-    target_checkpoint: path of the target.
-    output_dir: folder for written_<limit>_<split>.jsonl of both splits.
-    limit: maximal number of inputs per split; None means all.
-  """
-  count = limit or "all"
-  files = {}
-  for split in (data.split, data.validation_split):
-    files[split] = os.path.join(output_dir, f"written_{count}_{split}.jsonl")
-    if not os.path.exists(files[split]):
-      decode_task(data, target_checkpoint, files[split], split, limit=limit)
-  return tasks.from_records(
-    f"{data.task}_written",
-    files,
-    source_field="inputs",
-    target_field="targets",
-    prefix="",
-    vocabulary=batches.target_vocabulary(data.task),
-  )
+  os.remove(kept)
+  ended = outputs.finished(records, data.task)
+  outputs.write_records(output_file, ended)
+  console.announce(f"{output_file}: {len(ended)} examples")
+  return {"written": len(ended), "unfinished": len(records) - len(ended)}
 
 
 def count_ngrams(
@@ -278,7 +228,7 @@ def trim_draft(
   """Trims a draft to a task's most frequent tokens, and returns the checkpoint's path.
 
   Args:
-    task: name of a registered task, best a task of the target's outputs (`written`).
+    task: name of a registered task, best of the target's outputs (`decode_task`).
     draft_checkpoint: path of a draft model, or of heads.
     output_dir: folder for checkpoint_0.
     size: number of tokens to keep (K).
@@ -331,21 +281,6 @@ def trim_draft(
   share = counts[tokens].sum() / max(counts.sum(), 1)
   print(f"{path}: {size} of {counts.size} tokens, {share:.1%} of the targets'")
   return path
-
-
-def _plain_decoder(
-  network: Network, sampling: Sampling, data: TaskData, end_ids: EndTokens, seed: int
-) -> outputs.DecodeFn:
-  """Returns compiled plain decoding; each batch has another random key."""
-  length = data.feature_lengths["targets"]
-  run = api.compiled(Decoder(network), sampling, length, end_ids)
-
-  def decode(params, inputs, number):
-    key = jax.random.fold_in(jax.random.key(seed), number)
-    keys = row_keys(key, inputs.shape[0])
-    return np.asarray(run({"target": params}, inputs, keys).tokens)
-
-  return decode
 
 
 def _check_mode(network, mode, target_checkpoint, metric_period) -> None:

@@ -1,61 +1,122 @@
-"""Decodes a task's examples, for metrics of a split and for distillation data.
+"""Decodes a task's inputs, for metrics of a split and for distillation data.
 
-Shapes: R rows, E encoder length, T output length.
+Shapes: N inputs of a batch, T output length.
 """
 
-import itertools
 import json
 import sys
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import seqio
 from etils import epath
+from jaxtyping import Int
 from tqdm import tqdm
 
-from specdec_t5x.training.batches import TaskData, get_task, rows_of, target_vocabulary
+from specdec_t5x import api, console
+from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.types import EndTokens
+from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.network.functional import Network
+from specdec_t5x.prepared import Model
+from specdec_t5x.training.batches import (
+  TaskData,
+  check_splits,
+  get_task,
+  rows_of,
+  target_vocabulary,
+)
 
-# Maps (params, inputs [R, E], number of the batch) to tokens [R, T], zero-padded.
-DecodeFn = Callable[[Any, np.ndarray, int], np.ndarray]
-Output = tuple[Mapping[str, Any], np.ndarray]
+Example = Mapping[str, Any]
+# {"number": place in the split, "inputs": text, "targets": text}. The targets of an
+# output that did not end within the length are None.
+Record = dict[str, Any]
+# The numbers of a batch's inputs, and the outputs.
+Outputs = Iterator[tuple[list[int], Int[np.ndarray, "N T"]]]
 
 
-def decode_split(
-  data: TaskData,
-  decode: DecodeFn,
-  params: Any,
-  limit: int | None = None,
-  first: int = 0,
-) -> Iterator[Output]:
-  """Yields (example, decoded tokens [T]) of `data.split`, in order.
+def open_target(checkpoint: str, data: TaskData) -> tuple[Model, tuple[int, ...]]:
+  """Returns the target that decodes a task's inputs, and the end tokens.
+
+  Raises:
+    ValueError: if there is no target, or the target can't decode the task.
+  """
+  if data.is_decoder_only:
+    raise ValueError(
+      "TASK_FEATURE_LENGTHS must give lengths for 'inputs', 'targets', got "
+      f"{dict(data.feature_lengths)}: decoding needs inputs."
+    )
+  target = api.load_model(checkpoint)
+  target.generation.check()
+  vocabulary = target_vocabulary(data.task)
+  if vocabulary.vocab_size > target.network.config.vocab_size:
+    raise ValueError(
+      f"Task {data.task!r} has a vocabulary of {vocabulary.vocab_size} tokens, but the "
+      f"target {checkpoint} has a vocabulary of {target.network.config.vocab_size} "
+      "tokens. Use the target's own vocabulary."
+    )
+  return target, api.end_tokens(target, vocabulary)
+
+
+def examples_of(data: TaskData, split: str, limit: int | None = None) -> list[Example]:
+  """Returns a split's examples in order, with inputs truncated to the inputs' length.
 
   Args:
-    data: the examples and the batch size; inputs are truncated to the inputs' length.
-    decode: decodes a batch.
-    params: parameters for `decode`.
-    limit: maximal number of examples, including the first `first`; None means all.
-    first: number of examples to skip, a multiple of the batch size.
+    data: the task and the lengths.
+    split: the split.
+    limit: maximal number of examples; None means all.
+
+  Raises:
+    ValueError: if the task lacks the split, or `limit` is out of range.
   """
-  length = data.feature_lengths["inputs"]
-  size = data.batch_size
+  if limit is not None and limit < 1:
+    raise ValueError(f"LIMIT must be at least 1, or None for no limit, got {limit}.")
+  check_splits(data, (split,))
   # Targets are not truncated, because metrics use the references' text.
+  lengths = {"inputs": data.feature_lengths["inputs"], "targets": None}
   dataset = get_task(data.task).get_dataset(
-    {"inputs": length, "targets": None}, data.split, use_cached=False, shuffle=False
+    lengths, split, use_cached=False, shuffle=False
   )
-  examples = itertools.islice(rows_of(dataset), first, limit)
-  for number in itertools.count(first // size):
-    batch = list(itertools.islice(examples, size))
-    if not batch:
-      return
-    inputs = np.zeros((size, length), np.int32)
-    for row, example in zip(inputs, batch, strict=False):
-      row[: len(example["inputs"])] = example["inputs"]
-    # A half-filled batch repeats the first input: all batches have one compiled shape,
-    # and no empty row decodes to the full length.
-    inputs[len(batch) :] = inputs[0]
-    yield from zip(batch, np.asarray(decode(params, inputs, number)), strict=False)
+  return list(rows_of(dataset if limit is None else dataset.take(limit)))
+
+
+def decoded(
+  network: Network,
+  params: Any,
+  examples: Sequence[Example],
+  data: TaskData,
+  end_ids: EndTokens,
+  *,
+  sampling: Sampling = GREEDY,
+  seed: int = 0,
+  done: Collection[int] = (),
+) -> Outputs:
+  """Yields the outputs of examples' inputs, decoded without a draft.
+
+  Args:
+    network: the network.
+    params: the network's parameters.
+    examples: the examples.
+    data: the length of targets, and the number of rows that decode at once.
+    end_ids: tokens that end an output.
+    sampling: greedy decoding, or one sample per input.
+    seed: seed of the sampling.
+    done: numbers of examples with known outputs; batches of such examples are skipped.
+  """
+  results = api.decode_batches(
+    Decoder(network),
+    {"target": params},
+    [example["inputs"].tolist() for example in examples],
+    sampling,
+    data.feature_lengths["targets"],
+    batch_size=data.batch_size,
+    eos_id=end_ids,
+    seed=seed,
+    done=done,
+  )
+  for numbers, result in results:
+    yield numbers, np.asarray(result.tokens)
 
 
 def check_metrics(task: str) -> None:
@@ -69,18 +130,22 @@ def check_metrics(task: str) -> None:
     )
 
 
-def text_metrics(task: str, outputs: Iterator[Output]) -> dict[str, float]:
+def text_metrics(
+  task: str, examples: Sequence[Example], outputs: Outputs
+) -> dict[str, float]:
   """Computes the task's metrics (BLEU, ROUGE) of decoded outputs."""
   source = get_task(task)
   vocabulary = target_vocabulary(task)
   postprocess = source.postprocess_fn
   references = []
   predictions = []
-  for example, tokens in outputs:
-    reference = example["targets_pretokenized"].decode()
-    prediction = to_text(vocabulary, tokens)
-    references.append(postprocess(reference, example=example, is_target=True))
-    predictions.append(postprocess(prediction, example=example, is_target=False))
+  for numbers, batch in outputs:
+    for number, tokens in zip(numbers, batch, strict=True):
+      example = examples[number]
+      reference = example["targets_pretokenized"].decode()
+      prediction = to_text(vocabulary, tokens)
+      references.append(postprocess(reference, example=example, is_target=True))
+      predictions.append(postprocess(prediction, example=example, is_target=False))
   return {
     name: float(value)
     for metric in source.predict_metric_fns
@@ -88,64 +153,88 @@ def text_metrics(task: str, outputs: Iterator[Output]) -> dict[str, float]:
   }
 
 
-def write_decoded(
+def decode_to(
   path: str,
+  network: Network,
+  params: Any,
+  examples: Sequence[Example],
   data: TaskData,
-  outputs: Callable[[int], Iterator[Output]],
-  total: int | None,
-  settings: str,
-  end_ids: Sequence[int],
-) -> dict[str, int]:
-  """Writes decoded outputs as training examples, and returns the numbers of examples.
+  end_ids: EndTokens,
+  *,
+  sampling: Sampling = GREEDY,
+  seed: int = 0,
+) -> list[Record]:
+  """Decodes examples into a file, and returns the records in the examples' order.
+
+  The file has a JSON object per line, in the order of decoding. The file of a killed
+  run is continued, and nothing is decoded if the file is complete. Other arguments than
+  `path` are as for `decoded`.
+  """
+  file = epath.Path(path)
+  # The last line of a killed run may be cut.
+  lines = file.read_text().split("\n")[:-1] if file.exists() else []
+  records = {record["number"]: record for record in map(json.loads, lines)}
+  write_records(path, records.values())
+  batches = decoded(
+    network,
+    params,
+    examples,
+    data,
+    end_ids,
+    sampling=sampling,
+    seed=seed,
+    done=records,
+  )
+  vocabulary = target_vocabulary(data.task)
+  bar = progress_bar(len(examples), len(records), "example")
+  with file.open("a") as stream, bar as progress:
+    for numbers, outputs in batches:
+      for number, tokens in zip(numbers, outputs, strict=True):
+        is_end = np.isin(tokens, end_ids)
+        text = to_text(vocabulary, tokens[: is_end.argmax()]) if is_end.any() else None
+        inputs = examples[number]["inputs_pretokenized"].decode()
+        records[number] = {"number": number, "inputs": inputs, "targets": text}
+      new = (records[number] for number in numbers)
+      stream.writelines(map(_line, new))
+      stream.flush()
+      progress.update(len(numbers))
+  return [records[number] for number in range(len(examples))]
+
+
+def finished(records: Sequence[Record], task: str) -> list[Record]:
+  """Returns the records of outputs that have an end token.
+
+  Other outputs are no training data: a student would learn to stop in the middle.
+
+  Raises:
+    ValueError: if no output has an end token.
+  """
+  ended = [record for record in records if record["targets"] is not None]
+  if not ended:
+    raise ValueError(
+      f"Training needs finished outputs, but the {len(records)} outputs of task "
+      f"{task!r} did not end within the length of 'targets' in TASK_FEATURE_LENGTHS. "
+      "Raise the length. The target must be trained for the task."
+    )
+  if left_out := len(records) - len(ended):
+    console.say(f"Outputs left out, without an end within the length: {left_out}.")
+  return ended
+
+
+def write_records(path: str, records: Iterable[Record]) -> None:
+  """Writes records as JSON lines; the file appears only when complete.
 
   `data.tasks.from_records` reads the file with source_field='inputs',
-  target_field='targets' and prefix='' (the inputs include the task's prefix). Outputs
-  without an end token are omitted: a student would learn to stop in the middle. Lines
-  that a killed run wrote with the same settings are kept.
-
-  Args:
-    path: path of the .jsonl file, which appears only when complete.
-    data: the task and the batch size.
-    outputs: maps the number of decoded examples to the remaining outputs, as in
-      `decode_split`.
-    total: number of examples, for the progress line; None if unknown.
-    settings: the settings that determine the outputs, as text.
-    end_ids: tokens that end an output; the text excludes the end token.
+  target_field='targets' and prefix='' (the inputs include the task's prefix).
   """
-  vocabulary = target_vocabulary(data.task)
   final = epath.Path(path)
-  mark = zlib.crc32(settings.encode())
-  partial = final.with_name(f"{final.name}.{mark:08x}.partial")
-  # A killed run's lines of complete batches are kept. The last line may be cut.
-  text = partial.read_text() if partial.exists() else ""
-  lines = [f"{line}\n" for line in text.split("\n")[:-1]]
-  numbers = [json.loads(line)["number"] for line in lines]
-  first = max(numbers, default=0) // data.batch_size * data.batch_size
-  old_lines = [line for line, n in zip(lines, numbers, strict=True) if n <= first]
-  counts = {"written": len(old_lines), "unfinished": first - len(old_lines)}
-  progress = progress_bar(total, first, "example")
-  with partial.open("w") as file, progress:
-    file.writelines(old_lines)
-    for number, (example, tokens) in enumerate(outputs(first), first + 1):
-      progress.update()
-      is_end = np.isin(tokens, end_ids)
-      if not is_end.any():
-        counts["unfinished"] += 1
-        continue
-      inputs = example["inputs_pretokenized"].decode()
-      text = to_text(vocabulary, tokens[: is_end.argmax()])
-      record = {"number": number, "inputs": inputs, "targets": text}
-      file.write(json.dumps(record, ensure_ascii=False) + "\n")
-      counts["written"] += 1
-  if not counts["written"]:
-    partial.unlink()
-    raise ValueError(
-      f"Training needs finished outputs, but the {counts['unfinished']} outputs of "
-      f"task {data.task!r} did not end within the length of 'targets' in "
-      "TASK_FEATURE_LENGTHS. Raise the length. The target must be trained for the task."
-    )
+  partial = final.with_name(f"{final.name}.new")
+  partial.write_text("".join(map(_line, records)))
   partial.replace(final)
-  return counts
+
+
+def _line(record: Record) -> str:
+  return json.dumps(record, ensure_ascii=False) + "\n"
 
 
 def to_text(vocabulary: seqio.Vocabulary, tokens: np.ndarray) -> str:

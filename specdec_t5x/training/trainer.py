@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 
 import jax
+import numpy as np
 from etils import epath
 
 from specdec_t5x import console
@@ -17,10 +18,11 @@ from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.checkpoints import START, Checkpoints
 from specdec_t5x.training.objectives import Objective, Params
 from specdec_t5x.training.optimizers import Optimizer
-from specdec_t5x.training.outputs import DecodeFn
 from specdec_t5x.training.state import TrainState
+from specdec_t5x.vocabularies.frames import end_ids_of
 
 METRICS = "metrics.jsonl"
+_ACCURACY = "validation_accuracy"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,16 +39,26 @@ class Loop:
   metric_period: int = 0  # Of greedy decodes for BLEU or ROUGE.
   metric_examples: int = 256  # Validation examples to decode.
   checkpoint_period: int = 1000  # The last step always has a checkpoint.
+  # The number of measurements of the validation split without a better accuracy after
+  # which the run ends, with the best parameters; 0 always takes all steps.
+  patience: int = 0
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
-      least = 0 if field.name.endswith("_period") else 1
+      least = 0 if field.name.endswith(("_period", "patience")) else 1
       value = getattr(self, field.name)
       if value != int(value) or value < least:
         raise ValueError(
           f"{field.name.upper()} must be a whole number of at least {least}, got "
           f"{value}." + (" A period of 0 means never." if least == 0 else "")
         )
+    periods = self.validation_period, self.checkpoint_period
+    if self.patience and (0 in periods or len(set(periods)) > 1):
+      raise ValueError(
+        "PATIENCE needs a checkpoint for each measurement: VALIDATION_PERIOD must be "
+        f"above 0 and equal CHECKPOINT_PERIOD, got {periods[0]} and {periods[1]}. Set "
+        "both to some hundred steps."
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +72,6 @@ class Trainer:
   loop: Loop
   seed: int = 0  # Of dropout.
   frozen: Params = None  # Read by the objective, such as a distillation target's.
-  decode: DecodeFn | None = None  # Greedy decoding, for metrics.
 
   def check(self) -> None:
     """Raises a ValueError if task, splits and network are incompatible."""
@@ -97,6 +108,9 @@ class Trainer:
   def run(self, params: Params, directory: str, checkpoints: Checkpoints) -> TrainState:
     """Trains to the last step, from the last complete checkpoint if there is one.
 
+    Returns the state after the last step, or with `Loop.patience` the state with the
+    best validation accuracy, which may be the state before the first step.
+
     Args:
       params: parameters before the first step.
       directory: the run's directory, for the log.
@@ -119,6 +133,7 @@ class Trainer:
     source = batches.train_batches(self.data, position)
     measured = {}
     last_logged = None
+    accuracies = log.values(_ACCURACY)
     size = sum(leaf.size for leaf in jax.tree.leaves(state.params)) / 1e6
     where = f" from step {first}" if first else ""
     console.stage(
@@ -126,8 +141,16 @@ class Trainer:
       f"{loop.steps}: batch size {self.data.batch_size}, on "
       f"{jax.devices()[0].platform}."
     )
+    if loop.patience and not accuracies:
+      checkpoints.save(state, position)
+      measured = self._validated(state.params, split, frozen)
+      log.write(first, measured)
+      accuracies[first] = measured[_ACCURACY]
+      console.stage(f"Step {first}: {_said(measured)}.")
     with outputs.progress_bar(loop.steps, first, "step") as progress:
-      for step in range(first + 1, loop.steps + 1):
+      step = first
+      while step < loop.steps and not self._is_over(accuracies):
+        step += 1
         batch, position = next(source)
         state, numbers = take_step(state, jax.device_put(batch, split), frozen)
         if step == first + 1:
@@ -147,12 +170,9 @@ class Trainer:
         measurements = []
         if self._is_due(loop.validation_period, step):
           measurements.append(self._validated(state.params, split, frozen))
+          accuracies[step] = measurements[0][_ACCURACY]
         if self._is_due(loop.metric_period, step):
-          data = dataclasses.replace(self.data, split=self.data.validation_split)
-          decoded = outputs.decode_split(
-            data, self.decode, state.params, loop.metric_examples
-          )
-          measurements.append(outputs.text_metrics(data.task, decoded))
+          measurements.append(self._text_metrics(state.params))
         for values in measurements:
           log.write(step, values)
           console.stage(f"Step {step}: {_said(values)}.")
@@ -161,12 +181,31 @@ class Trainer:
           state_lib.finite(numbers, step)
           checkpoints.save(state, position)
         progress.update()
-    console.stage(f"Trained to step {loop.steps}: {_said(measured)}.")
-    console.say(f"Checkpoint: {os.path.join(directory, f'checkpoint_{loop.steps}')}")
+    console.stage(f"Trained to step {step}: {_said(measured)}.")
+    if loop.patience and (step := max(accuracies, key=accuracies.get)) != state.step:
+      console.stage(f"Step {step} has the best validation accuracy.")
+      state, _ = checkpoints.restore(state, step)
+    console.say(f"Checkpoint: {os.path.join(directory, f'checkpoint_{step}')}")
     return state
+
+  def _is_over(self, accuracies: Mapping[int, float]) -> bool:
+    """Returns whether the last measurements were no better than an earlier one."""
+    values = list(accuracies.values())
+    patience = self.loop.patience
+    return bool(patience) and len(values) - 1 - int(np.argmax(values)) >= patience
 
   def _is_due(self, period: int, step: int) -> bool:
     return bool(period) and (step % period == 0 or step == self.loop.steps)
+
+  def _text_metrics(self, params) -> dict[str, float]:
+    """Computes the task's metrics of greedy outputs for validation examples."""
+    data = self.data
+    examples = outputs.examples_of(
+      data, data.validation_split, self.loop.metric_examples
+    )
+    end_ids = end_ids_of(batches.target_vocabulary(data.task))
+    decoded = outputs.decoded(self.network, params, examples, data, end_ids)
+    return outputs.text_metrics(data.task, examples, decoded)
 
   def _validated(self, params, split, frozen) -> dict[str, float]:
     """Computes the mean loss and the accuracy on the validation split."""
@@ -183,7 +222,7 @@ class Trainer:
       )
     return {
       "validation_loss": total["loss"] / total["tokens"],
-      "validation_accuracy": total["correct"] / total["tokens"],
+      _ACCURACY: total["correct"] / total["tokens"],
     }
 
 
@@ -205,6 +244,12 @@ class MetricsLog:
     partial = self._path.with_name(f"{METRICS}.partial")
     partial.write_text("".join(f"{line}\n" for line in old_lines))
     partial.replace(self._path)
+
+  def values(self, name: str) -> dict[int, float]:
+    """Returns the measurements of a name by step."""
+    text = self._path.read_text() if self._path.exists() else ""
+    lines = map(json.loads, text.splitlines())
+    return {line["step"]: line[name] for line in lines if name in line}
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Appends {"step": step, **values}."""

@@ -17,12 +17,17 @@ import seqio
 import specdec_t5x
 from specdec_t5x.data import tasks
 from specdec_t5x.network.functional import initial_variables
+from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.restore import T5XParameters
 from specdec_t5x.training import jobs, losses, objectives, state, trainer
 from specdec_t5x.training.batches import TaskData
+from specdec_t5x.training.optimizers import Optimizer, Schedule
+from specdec_t5x.training.trainer import Loop
 from tests.t5x_bridge import tiny
 
 NETWORK = dataclasses.replace(tiny.config(1, 32, vocab_size=32), head_dim=16)
+FAST = Optimizer(Schedule("inverse_sqrt", 0.01, 2), "adafactor")
+STEPS = 24
 
 
 def lines(directory):
@@ -37,6 +42,12 @@ def assert_same(one, other):
   """Checks that two trees have equal leaves bit for bit."""
   assert jax.tree.structure(one) == jax.tree.structure(other)
   jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def run(data, directory, steps, network=NETWORK, loop=None, **kwargs):
+  silent = {"log_period": 0, "validation_period": 0, "checkpoint_period": 2}
+  loop = Loop(steps, **silent | (loop or {}))
+  return jobs.train(Transformer(network), data, FAST, loop, str(directory), **kwargs)
 
 
 def shapes_of(network):
@@ -160,3 +171,20 @@ def copy_task(copy_files):
 @pytest.fixture(scope="session")
 def data(copy_task):
   return TaskData(copy_task, {"inputs": 64, "targets": 64}, batch_size=2, seed=3)
+
+
+@pytest.fixture(scope="session")
+def learned(data, tmp_path_factory):
+  """Returns the folder of a run of the copy task with every measurement."""
+  directory = tmp_path_factory.mktemp("learned")
+  half = STEPS // 2
+  loop = {"log_period": 4, "validation_period": half, "checkpoint_period": 0}
+  loop |= {"metric_period": STEPS, "metric_examples": 6}
+  run(data, directory, STEPS, loop=loop)
+  return directory
+
+
+@pytest.fixture(scope="session")
+def checkpoint(learned):
+  """Returns the checkpoint of the run of the copy task."""
+  return str(learned / f"checkpoint_{STEPS}")

@@ -1,8 +1,6 @@
 """A draft on the target's encoder: initial parameters, distillation, configuration."""
 
 import dataclasses
-import json
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +8,6 @@ import numpy as np
 import pytest
 
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.training import batches, jobs
 from specdec_t5x.training.heads import begun, new_heads
 from specdec_t5x.training.objectives import TokenDistillation
 from tests.training.conftest import NETWORK, params_of, saved
@@ -56,28 +53,14 @@ def test_a_draft_with_every_layer_equals_the_target(target):
   np.testing.assert_allclose(result, 0, atol=1e-6)
 
 
-def test_the_configuration_uses_target_texts(target, bound, translations, monkeypatch):
-  decoded = []
-
-  def write(data, checkpoint, path, split, limit):
-    decoded.append((data.task, checkpoint, split, limit))
-    record = {"inputs": "translate a", "targets": f"written for {split}"}
-    pathlib.Path(path).parent.mkdir(exist_ok=True)
-    pathlib.Path(path).write_text(json.dumps(record) + "\n")
-
-  monkeypatch.setattr(jobs, "decode_task", write)
+def test_the_configuration_distils_on_the_target_s_encoder(target, bound, translations):
   bindings = {
     **translations,
-    **{"HEADS": "shared_encoder", "HEAD_LAYERS": 2, "WRITTEN": 7},
+    **{"HEADS": "shared_encoder", "HEAD_LAYERS": 2},
     **{"TARGET_CHECKPOINT_PATH": target, "DISTILL_LOSS": "negative_log_alpha"},
   }
   bindings["tasks.translation_from_files.name"] = "texts"
-  for _ in range(2):  # Written texts are not written again.
-    result = bound("heads", "written", **bindings)
+  result = bound("heads", **bindings)
   shape = result.network.config
   assert (shape.num_encoder_layers, shape.num_decoder_layers) == (0, 2)
   assert result.objective == TokenDistillation(TARGET, "negative_log_alpha")
-  assert decoded == [("texts", target, x, 7) for x in ("train", "validation")]
-  task = batches.get_task(result.data.task)
-  (example,) = batches.rows_of(task.get_dataset(None, "validation", shuffle=False))
-  assert example["targets_pretokenized"] == b"written for validation"
