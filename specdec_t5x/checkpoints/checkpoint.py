@@ -138,10 +138,7 @@ class Checkpoint(abc.ABC):
     """The location of each parameter."""
     with self.named_errors(f"The index of checkpoint {self.path} can't be read"):
       stored = self._stored
-    try:
-      return scanned.places(stored)
-    except ValueError as error:
-      raise ValueError(f"Checkpoint {self.path}: {error}") from error
+    return scanned.places(stored, f"Checkpoint {self.path}")
 
   @property
   @abc.abstractmethod

@@ -42,16 +42,17 @@ class Place:
     return stored.reshape(self.shape)
 
 
-def places(stored: Shapes) -> dict[str, Place]:
+def places(stored: Shapes, where: str) -> dict[str, Place]:
   """Returns the location of each parameter, by our names.
 
   Args:
     stored: shapes of the stored arrays, by name.
+    where: name of the checkpoint, for messages.
 
   Raises:
     ValueError: if arrays look stacked, and the axis of the layers is not unique.
   """
-  axes = _layer_axes(stored)
+  axes = _layer_axes(stored, where)
   locations = {}
   for name, shape in stored.items():
     axis = axes.get(name)
@@ -78,7 +79,7 @@ def _joined(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
   return (shape[0], shape[1] * shape[2])
 
 
-def _layer_axes(stored: Shapes) -> dict[str, int]:
+def _layer_axes(stored: Shapes, where: str) -> dict[str, int]:
   """Returns the axis of the layers of each stacked array."""
   stacked = {
     name: shape
@@ -96,9 +97,9 @@ def _layer_axes(stored: Shapes) -> dict[str, int]:
   if len(solutions) != 1:
     name = max(stacked, key=lambda name: name.startswith("decoder"))
     raise ValueError(
-      f"{name} of shape {stored[name]} looks like a parameter of stacked layers, as in "
-      f"T5X's scalable_t5. Expected one way to stack the layers, but {len(solutions)} "
-      "ways fit the shapes. Save the network with scan_layers=False."
+      f"{where}: {name} of shape {stored[name]} looks like a parameter of stacked "
+      "layers, as in T5X's scalable_t5. Expected one way to stack the layers, but "
+      f"{len(solutions)} ways fit the shapes. Save the network with scan_layers=False."
     )
   return dict(solutions.pop())
 

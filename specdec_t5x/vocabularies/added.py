@@ -56,16 +56,11 @@ class AddedTokens:
     return {token.id: token.content for token in self.tokens}
 
   @functools.cached_property
-  def _raw(self) -> "_Splitter":
-    """Finds the tokens with normalized=False."""
-    tokens = [token for token in self.tokens if not token.normalized]
-    return _Splitter([(token.content, token) for token in tokens])
-
-  @functools.cached_property
-  def _normalized(self) -> "_Splitter":
-    """Finds the tokens with normalized=True."""
-    tokens = [token for token in self.tokens if token.normalized]
-    return _Splitter([(self.normalize(token.content), token) for token in tokens])
+  def _splitters(self) -> tuple["_Splitter", "_Splitter"]:
+    """The splitters at tokens with normalized=False and with normalized=True."""
+    raw = [(x.content, x) for x in self.tokens if not x.normalized]
+    normalized = [(self.normalize(x.content), x) for x in self.tokens if x.normalized]
+    return _Splitter(raw), _Splitter(normalized)
 
   def split(self, text: str) -> Parts:
     """Yields the ids of the added tokens in a text, and the texts between, in order.
@@ -74,11 +69,12 @@ class AddedTokens:
     part is then normalised, and tokens with normalized=True are found in the normalised
     part. Without such tokens, only the vocabulary normalises the parts, on encoding.
     """
-    for part in self._raw.split(text):
-      if isinstance(part, int) or not self._normalized.tokens:
+    raw, normalized = self._splitters
+    for part in raw.split(text):
+      if isinstance(part, int) or not normalized.tokens:
         yield part
       else:
-        yield from self._normalized.split(self.normalize(part))
+        yield from normalized.split(self.normalize(part))
 
 
 class _Splitter:
