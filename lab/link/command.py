@@ -118,9 +118,10 @@ class _Counted:
   tokens: int = 0
 
   def __call__(self, number):
-    before = self.remote.asker.counts.copy()
+    before = self.remote.counts()
     decoded = jax.block_until_ready(self.program(number))
-    since = self.remote.asker.counts - before
+    after = self.remote.counts()
+    since = {name: after[name] - before[name] for name in after}
     if since["lost"]:
       raise ValueError(
         "The draft's process was lost during the measurement. Run the command again, "

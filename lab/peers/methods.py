@@ -42,7 +42,7 @@ def make(args: argparse.Namespace) -> Table:
 
     table = comparison.make("methods", args, study, more)
     # After losses the rows of the other process are of a draft that was away.
-    lost = remote.asker.counts["lost"] if remote else 0
+    lost = remote.counts()["lost"] if remote else 0
   notes = list(declared("methods", "lab")["notes"])
   facts = {"drafts lost on the link": lost or None}
   if 0.0 in args.temperatures:

@@ -275,7 +275,7 @@ def test_the_pruned_tree_of_one_head_has_the_likeliest_tokens():
 def test_a_link_keeps_the_distribution():
   target, draft = linked(honest(SMALL_DRAFT), Truncation(0))
   assert_the_loop_is_exact(Loop(target, draft, "token", chain(2), 4), TOP_P)
-  counts = draft.remote.asker.counts
+  counts = draft.remote.counts()
   assert counts["requests"] >= 2
   assert counts["lost"] == 0
 
@@ -284,4 +284,4 @@ def test_a_link_keeps_the_distribution_if_the_remote_drew_from_another_distribut
   """The local side redraws tokens from the distributions that the remote sent."""
   target, draft = linked(drafting_of(SMALL_DRAFT, Liar).answer, Truncation(2))
   assert_the_loop_is_exact(Loop(target, draft, "token", chain(1), 3), Sampling())
-  assert draft.remote.asker.counts["lost"] == 0
+  assert draft.remote.counts()["lost"] == 0

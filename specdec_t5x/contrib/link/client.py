@@ -1,11 +1,10 @@
 """The target's side of a link: asks for drafts, and decodes on if no draft comes."""
 
-import collections
 import dataclasses
 import functools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpc
@@ -50,6 +49,22 @@ class Remote:
     """The asker, shared by equal settings. The asker's session outlives programs."""
     return _asker(self)
 
+  def counts(self) -> Mapping[str, int]:
+    """Returns this process's counts so far."""
+    return dataclasses.asdict(self.asker.counts)
+
+
+@dataclasses.dataclass
+class Counts:
+  """Counts of a link. Bits of messages exclude gRPC's headers."""
+
+  requests: int = 0  # Requests answered with drafts.
+  tokens: int = 0  # Received draft tokens.
+  bits_sent: int = 0  # Bits of all requests.
+  bits_received: int = 0  # Bits of all replies.
+  lost: int = 0  # Requests without a draft in time.
+  skipped: int = 0  # Omitted requests while the link was lost.
+
 
 class Lost(Exception):
   """No draft came; the message states the reason."""
@@ -57,11 +72,6 @@ class Lost(Exception):
 
 class Asker:
   """Asks the draft at one address, in one session, and counts.
-
-  Attributes:
-    counts: the numbers of 'requests' with an answer, of 'tokens' in the answers, of
-      requests that were 'lost', or 'skipped' while the link was lost, and of bits in
-      messages without gRPC's headers, 'bits_sent' and 'bits_received'.
 
   Args:
     remote: the address and the emulated link.
@@ -75,7 +85,7 @@ class Asker:
     call: Callable[[bytes, float], bytes] | None = None,
     first_wait: float = 0.5,
   ):
-    self.counts = collections.Counter()
+    self.counts = Counts()
     self._remote = remote
     self._call = call or _over_grpc(remote.address)
     self._first_wait = first_wait
@@ -111,12 +121,12 @@ class Asker:
     """Returns drafts, and whether each row has a draft [B]."""
     ask = jax.tree.map(np.array, ask)  # A callback's arrays may change afterwards.
     if time.monotonic() < self._not_before:
-      self.counts["skipped"] += 1
+      self.counts.skipped += 1
     else:
       try:
         drafts = self._asked(setup, ask)
       except (Lost, ValueError) as error:
-        self.counts["lost"] += 1
+        self.counts.lost += 1
         if not self._wait:
           logging.warning(
             "The draft at %s is lost (%s). The target decodes without drafts, and asks "
@@ -151,20 +161,20 @@ class Asker:
     drafts = Drafts.unpacked(parts, setup, ask.live)
     self._setup = setup
     self._source = ask.source
-    self.counts["requests"] += 1
-    self.counts["tokens"] += int(ask.live.sum()) * setup.gamma
+    self.counts.requests += 1
+    self.counts.tokens += int(ask.live.sum()) * setup.gamma
     return drafts
 
   def _exchanged(self, setup: Setup, ask: Ask) -> tuple[Any, list[Any]]:
     """Returns the status and the other parts of the reply to a request."""
     opening = None if ask.source is None else dataclasses.astuple(setup)
     request = wire.message(self._number, opening, *ask.packed(setup))
-    self.counts["bits_sent"] += 8 * len(request)
+    self.counts.bits_sent += 8 * len(request)
     self._travel(request)
     seconds = self._remote.timeout_ms / 1e3 if self._setup else _OPENING_SECONDS
     reply = self._call(request, seconds)
     self._travel(reply)
-    self.counts["bits_received"] += 8 * len(reply)
+    self.counts.bits_received += 8 * len(reply)
     status, *parts = wire.parts_of(reply)
     return status, parts
 

@@ -35,6 +35,9 @@ class Local:
     """Returns a link with a function of the request's bytes as the remote."""
     return cls(asker_of(answer))
 
+  def counts(self):
+    return dataclasses.asdict(self.asker.counts)
+
 
 def honest(model: HashModel):
   """Returns the answer function of a server with this model."""

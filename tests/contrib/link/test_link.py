@@ -62,7 +62,7 @@ def linked_program(sampling):
 def linked(answer, sampling=GREEDY, first_wait=0.0):
   remote, run = linked_program(sampling)
   remote.asker = asker_of(answer, first_wait)
-  return jax.block_until_ready(run()), remote.asker.counts
+  return jax.block_until_ready(run()), remote.counts()
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +207,7 @@ def test_two_targets_take_turns_at_a_draft(here):
 
   found, counts = linked(in_turns)
   np.testing.assert_array_equal(found.tokens, here[GREEDY].tokens)
-  assert counts["lost"] == others.counts["lost"] == 0
+  assert counts["lost"] == others.counts.lost == 0
   assert counts["requests"] > 2
 
 
@@ -273,7 +273,7 @@ def test_a_killed_draft_costs_no_token(models):
   there = decoded(target, None, Link(remote, 3, 8), GREEDY)
   here = decoded(target, draft, SparseDraft(draft.network, 3, 8), GREEDY)
   np.testing.assert_array_equal(there.tokens, here.tokens)
-  counts = remote.asker.counts
+  counts = remote.counts()
   assert counts["requests"] == 3
   assert counts["lost"] >= 1
 
