@@ -295,7 +295,8 @@ READERS = {
 def reader_params():
   found = {name: params(READERS[name]) for name in ("target", "draft", "eagle")}
   head = hot.projection(found["draft"])
-  return found | {"trimmed": hot.trimmed(LESS, found["draft"], HOT, head)[1]}
+  trimmed = hot.trimmed(LESS, found["draft"], HOT, head)[1]
+  return found | {"trimmed": jax.tree.map(jnp.asarray, trimmed)}
 
 
 @functools.cache

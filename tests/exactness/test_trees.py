@@ -16,6 +16,7 @@ import pytest
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.tree import Tree
+from specdec_t5x.core.tree_per_row import TreePerRow
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.drafters.siblings import SIBLINGS
 from tests.exactness import distributions
@@ -86,7 +87,7 @@ def test_outputs_have_the_target_s_distribution_on_every_tree(kind):
   @jax.jit
   def verify(p, tokens, q, is_valid, parents, uniforms):
     q = None if siblings == "likeliest" else q  # The tokens are certain.
-    proposal = Proposal(tokens, q, is_valid, Tree(parents))
+    proposal = Proposal(tokens, q, is_valid, TreePerRow(parents))
     verdict = RULES[rule].verify(p, proposal, uniforms)
     return jnp.stack([verdict.last, verdict.next_token], axis=1)
 
