@@ -150,6 +150,19 @@ def test_the_length_with_the_most_tokens_per_second_is_chosen(lengths):
     np.testing.assert_allclose(found, speeds.max(), rtol=1e-5)
 
 
+def test_tried_tokens_are_counted_and_old_counts_decay():
+  info = StepInfo.zeros(2).replace(
+    drafted=jnp.array([5, 4]),
+    accepted=jnp.array([2, 4]),
+    acceptance_positions=jnp.array([3, 4]),
+  )
+  counts = Counts(jnp.array([4.0, 0.0]), jnp.array([8.0, 2.0]))
+  found = CostAware(decay=0.5).update(counts, info)
+  np.testing.assert_array_equal(found.accepted, [4, 4])
+  # Drafted tokens after the first rejected token were not tried.
+  np.testing.assert_array_equal(found.tried, [7, 5])
+
+
 def test_every_row_has_the_best_length_of_the_row():
   tried = np.random.default_rng(0).uniform(0, 9, size=200).astype(np.float32)
   accepted = tried * np.linspace(0, 1, 200, dtype=np.float32)
