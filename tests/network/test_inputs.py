@@ -48,3 +48,17 @@ def test_zeros_inside_an_input_are_read_and_padding_is_ignored():
   last = encoded([5, 9, 0, -1, -1])
   np.testing.assert_allclose(last[:3], encoded([5, 9, 0, -1])[:3], atol=1e-5)
   assert np.abs(last[1] - encoded([5, 9, -1, -1, -1])[1]).max() > 1e-3
+
+
+def test_a_short_input_in_a_wide_batch_gives_the_same_logits():
+  """The input is encoded at a quarter of the width, and the caches are widened."""
+  network = functional.network_for(tiny.TARGET)
+  params = networks.drawn(tiny.TARGET, 3)
+  row = [5, 9, 8, 1]
+  logits = []
+  for width in (len(row), 64):
+    inputs = jnp.array([row + [0] * (width - len(row))])
+    extend, cache = networks.start(network, params, inputs, 4)
+    logits.append(extend(cache, jnp.array([[3]]))[0])
+  assert functional.encoder_widths(64)[0] == 16
+  np.testing.assert_allclose(*logits, atol=1e-5)
