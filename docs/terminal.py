@@ -22,7 +22,7 @@ import matplotlib
 matplotlib.use("svg")
 from matplotlib import pyplot
 
-COMMAND = ("-m", "t5x.infer", "--gin_file=configs/spec_ende.gin", "--gin.BATCH_SIZE=4")
+COMMAND = ("-m", "t5x.infer", "--gin_file=configs/spec_ende.gin")
 COLUMNS, ROWS = 96, 40
 PICTURE = pathlib.Path(__file__).with_name("_static") / "terminal.svg"
 
