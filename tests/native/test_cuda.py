@@ -1,12 +1,13 @@
 """The CUDA kernels, run on a CPU, give the results of plain loops in float64."""
 
+import faulthandler
+import functools
+import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
 
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from specdec_t5x.native.cuda import layout as layouts
 from specdec_t5x.native.cuda import library as library_of_kernels
 from specdec_t5x.network.layers import bucket
 from tests.native.cuda import on_cpu, plain
+from tests.native.cuda.on_cpu import Fault
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
 
@@ -22,13 +24,8 @@ SEEDS = (None, 1, 2)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  return tmp_path_factory.mktemp("kernels")
-
-
-@pytest.fixture(scope="module")
-def library(folder):
-  return on_cpu.compiled(folder)
+def library(tmp_path_factory):
+  return on_cpu.compiled(tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture(params=SEEDS)
@@ -80,34 +77,31 @@ class Step:
     self.scratch = np.zeros(layouts.scratch_words(self.layout, self.rows), np.uint32)
     self.scale = 1.0 if gated else width**-0.5
 
+  @functools.cached_property
+  def weights(self):
+    """The parameters as the kernel reads them."""
+    table = self.params["decoder"]["relpos_bias"]["rel_embedding"]
+    return {
+      "weights": _bits(layouts.stream(self.layout, self.params)),
+      "embedding": _bits(self.params["token_embedder"]["embedding"]),
+      "norms": _bits(layouts.norms(self.layout, self.params)),
+      "biases": np.array(layouts.distance_biases(table, bucket)),
+    }
+
   def run(self, library, steps=1, **words):
     """Runs the kernel and returns the results and the updated caches as float64."""
-
-    def as_bits(x):
-      return np.array(jnp.asarray(x, jnp.bfloat16)).view(np.uint16)
-
-    table = self.params["decoder"]["relpos_bias"]["rel_embedding"]
     arrays = {
+      **self.weights,
       "tokens": self.tokens,
       "index": self.index,
-      "weights": as_bits(layouts.stream(self.layout, self.params)),
-      "embedding": as_bits(self.params["token_embedder"]["embedding"]),
-      "norms": as_bits(layouts.norms(self.layout, self.params)),
-      "biases": np.array(layouts.distance_biases(table, bucket)),
       "mask": self.mask,
       "scratch": self.scratch,
     }
-    bits = {name: list(map(as_bits, x)) for name, x in self.caches.items()}
+    bits = {name: list(map(_bits, x)) for name, x in self.caches.items()}
     settings = {"steps": steps, "gated": self.gated, "scale": self.scale}
     results = on_cpu.step(library, self.layout, arrays, bits, **settings, **words)
-    results["features"] = (
-      results["features"].view(ml_dtypes.bfloat16).astype(np.float64)
-    )
-    results |= {
-      name: [x.view(ml_dtypes.bfloat16).astype(np.float64) for x in buffers]
-      for name, buffers in bits.items()
-    }
-    return results
+    results["features"] = _floats(results["features"])
+    return results | {name: list(map(_floats, x)) for name, x in bits.items()}
 
   def errors(self, found, steps=1):
     """Returns relative errors of logits, features and caches.
@@ -280,97 +274,110 @@ def test_few_gives_the_same_products_for_any_number_of_rows(
 
 FAULTS = {
   # A block overwrites sums that the cluster's blocks may still read.
-  "a race in a cluster": ("step.cuh", {"stages % 2 * at.partial_size": "0"}),
+  "a race in a cluster": Fault("step.cuh", {"stages % 2 * at.partial_size": "0"}),
   # A block reads the sums of other clusters too early.
-  "a race between clusters": ("step.cuh", {"if (!is_there) spin(since);": "break;"}),
+  "a race between clusters": Fault(
+    "step.cuh", {"if (!is_there) spin(since);": "break;"}
+  ),
   # A token is chosen before all blocks have scored theirs.
-  "an early choice": (
-    "step.cuh",
-    {"while (static_cast<unsigned>(word >> 32) != epoch + exchanges) {": "while (0) {"},
+  "an early choice": Fault(
+    "step.cuh", {"static_cast<unsigned>(word >> 32) != epoch + exchanges": "false"}
   ),
-  "a copy over weights in use": (
-    "step.cuh",
-    {"used / kPerChunk + slots);": "(used + 120) / kPerChunk + slots);"},
+  "a copy over weights in use": Fault(
+    "step.cuh", {"used / kPerChunk + slots": "(used + 120) / kPerChunk + slots"}
   ),
-  "a wrong bias": (
-    "step.cuh",
-    {"biases[min(all.position - j,": "biases[min(all.position - j + 1,"},
-  ),
+  "a wrong bias": Fault("step.cuh", {"all.position - j": "all.position - j + 1"}),
   # Each step of a draft writes to the first step's slot.
-  "a stale entry of the cache": (
-    "step.cuh",
-    {"const int slot = positions[row] + step;": "const int slot = positions[row];"},
+  "a stale entry of the cache": Fault(
+    "step.cuh", {"positions[row] + step": "positions[row]"}, after="const int slot = "
   ),
-  "the last of equal logits": (
+  "the last of equal logits": Fault(
     "step.cuh",
     {
       "static_cast<unsigned>(~id)": "static_cast<unsigned>(id)",
       "~static_cast<unsigned>(best)": "static_cast<unsigned>(best)",
     },
   ),
-  "a token of NaN": (
-    "step.cuh",
-    {"if (!(value < INFINITY)) return 0xffffffffull << 32;": ""},
+  "a token of NaN": Fault(
+    "step.cuh", {"if (!(value < INFINITY)) return 0xffffffffull << 32;": ""}
   ),
-  "the first token's noise": (
-    "step.cuh",
-    {"arrays.noise[to]": "arrays.noise[row * s.vocab + id]"},
+  "the first token's noise": Fault(
+    "step.cuh", {"arrays.noise[to]": "arrays.noise[row * s.vocab + id]"}
   ),
-  "an ignored mask": ("step.cuh", {"all.mask[j / C] ? 0.f : -1e10f": "0.f"}),
-  "a missing barrier": (
-    "few.cuh",
-    {"  __syncthreads();\n  for (int i = tid; i < kT": "  for (int i = tid; i < kT"},
+  "an ignored mask": Fault("step.cuh", {"all.mask[j / C] ? 0.f : -1e10f": "0.f"}),
+  "a missing barrier": Fault(
+    "few.cuh", {"__syncthreads();": ""}, after="c[t][2], c[t][3]);\n  "
   ),
 }
+_WRONG = 7  # The exit status after a wrong result.
 
-# Exits with 7 if a result is wrong. A kernel that can't continue aborts.
-PROGRAM = """
-import ctypes, sys
-import numpy as np
-from tests.native import test_cuda
-from tests.native.cuda import on_cpu, plain
-library = ctypes.CDLL(sys.argv[1])
-if sys.argv[2] == "few.cuh":
+
+@pytest.fixture(scope="module")
+def inputs():
+  """Returns the steps and the product that show faults. Forked processes use no JAX."""
   random = np.random.default_rng(0)
-  weights, scales, values = test_cuda._matrix(random, 8, 208, 128)
-  x = plain.rounded(random.normal(size=(8, 208)))
-  (y,) = on_cpu.few(library, 8, 2, test_cuda._bits(x), [(weights, scales, 128)])
-  sys.exit(0 if test_cuda._error(test_cuda._floats(y), x @ values) < 4e-3 else 7)
-for shape in ("one_row", "three_rows"):
-  step = test_cuda.Step(*test_cuda.SHAPES[shape])
+  steps = [Step(*SHAPES[name]) for name in ("one_row", "three_rows")]
+  steps += [tied(), overflowing()]
+  for step in steps:
+    _ = step.weights
+  matrix = _matrix(random, 8, 208, 128)
+  return steps, matrix, plain.rounded(random.normal(size=(8, 208)))
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory):
+  return on_cpu.compiled(tmp_path_factory.mktemp("faults"), list(FAULTS.values()))
+
+
+def _passes(library, file, inputs):
+  """Returns whether the results of a file's kernel are right."""
+  steps, (weights, scales, values), x = inputs
+  if file == "few.cuh":
+    (y,) = on_cpu.few(library, 8, 2, _bits(x), [(weights, scales, 128)])
+    return _error(_floats(y), x @ values) < 4e-3
+  one_row, three_rows, equal, infinite = steps
   try:
-    errors = step.errors(step.run(library, steps=2), steps=2)
-    step.check_draft(library, 2, 0.7)
-    test_cuda.tied().check_draft(library, 1)
-    test_cuda.overflowing().check_draft(library, 1)
+    for step in (one_row, three_rows):
+      errors = step.errors(step.run(library, steps=2), steps=2)
+      step.check_draft(library, 2, 0.7)
+      if not all(error < 1e-2 for error in errors.values()):
+        return False
+    equal.check_draft(library, 1)
+    infinite.check_draft(library, 1)
   except (AssertionError, IndexError):
-    sys.exit(7)  # A token that is not the argmax, or no token.
-  if not all(error < 1e-2 for error in errors.values()):
-    sys.exit(7)
-"""
+    return False  # A token that is not the argmax, or no token.
+  return True
 
 
-def _endings(library, file):
-  """Yields the exit codes of the kernels with different orders of the threads."""
-  for seed in range(1, 13):
-    command = [sys.executable, "-c", PROGRAM, str(library), file]
-    environment = os.environ | {"CUDA_ON_CPU_SEED": str(seed), "JAX_PLATFORMS": "cpu"}
-    ended = subprocess.run(command, env=environment, capture_output=True, timeout=120)
-    assert ended.returncode in (0, 7, -signal.SIGABRT), ended.stderr.decode()
-    yield ended.returncode
+def _run(library, number, seed, file, inputs):
+  faulthandler.disable()  # An abort is not printed.
+  os.environ["CUDA_ON_CPU_SEED"] = str(seed)
+  on_cpu.plant(library, number)
+  sys.exit(0 if _passes(library, file, inputs) else _WRONG)
 
 
+def _ending(*arguments):
+  """Returns the exit status of `_run`: a kernel that can't continue aborts."""
+  process = multiprocessing.get_context("fork").Process(target=_run, args=arguments)
+  process.start()
+  process.join(120)
+  process.kill()
+  assert process.exitcode in (0, _WRONG, -signal.SIGABRT)
+  return process.exitcode
+
+
+@pytest.mark.filterwarnings("ignore:os.fork")
 @pytest.mark.parametrize("name", FAULTS)
-def test_every_planted_fault_is_found(name, tmp_path):
-  file, changes = FAULTS[name]
-  on_cpu.compiled(tmp_path, {file: changes})
-  assert any(_endings(tmp_path / "kernels.so", file))
+def test_every_planted_fault_is_found(faulty, inputs, name):
+  number = list(FAULTS).index(name)
+  file = FAULTS[name].file
+  assert any(_ending(faulty, number, seed, file, inputs) for seed in range(1, 13))
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")
 @pytest.mark.parametrize("file", ["step.cuh", "few.cuh"])
-@pytest.mark.usefixtures("library")
-def test_kernels_without_faults_pass(file, folder):
-  assert next(_endings(folder / "kernels.so", file)) == 0
+def test_kernels_without_faults_pass(faulty, inputs, file):
+  assert _ending(faulty, -1, 1, file, inputs) == 0
 
 
 @pytest.mark.slow

@@ -1,4 +1,9 @@
 // The CUDA kernels as functions for ctypes, run on a CPU.
+
+// The number of the fault that is planted in a copy of the kernels with faults.
+extern "C" int specdec_fault;
+int specdec_fault = -1;
+
 #include "few.cuh"
 #include "step.cuh"
 

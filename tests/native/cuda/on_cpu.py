@@ -1,8 +1,10 @@
 """The CUDA kernels, compiled for a CPU (cuda_on_cpu.h) and called through ctypes."""
 
 import ctypes
+import dataclasses
 import pathlib
 import subprocess
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -58,26 +60,55 @@ class FewArrays(ctypes.Structure):
   ]
 
 
-def compiled(folder: pathlib.Path, faults: dict[str, dict[str, str]] | None = None):
+@dataclasses.dataclass(frozen=True)
+class Fault:
+  """A change of the kernels' source.
+
+  Attributes:
+    file: file of `KERNELS`.
+    changes: statements, which end with a semicolon, or expressions by what replaces
+      them. Each stands once in the file.
+    after: text before each statement or expression.
+  """
+
+  file: str
+  changes: dict[str, str]
+  after: str = ""
+
+
+def compiled(folder: pathlib.Path, faults: Sequence[Fault] = ()) -> ctypes.CDLL:
   """Compiles the kernels and returns the library.
+
+  Without faults the source is the source that nvcc compiles. With faults, the library
+  has all of them, and `plant` chooses one.
 
   Args:
     folder: folder to build in.
-    faults: by file of `KERNELS`, text to replace before compiling.
+    faults: the faults.
   """
   for path in KERNELS.glob("*.cuh"):
     text = path.read_text()
-    for old, new in (faults or {}).get(path.name, {}).items():
-      assert text.count(old) == 1, (path.name, old, text.count(old))
-      text = text.replace(old, new)
+    for number, fault in enumerate(faults):
+      for old, new in fault.changes.items() if path.name == fault.file else ():
+        assert text.count(fault.after + old) == 1, (fault, old)
+        is_planted = f"specdec_fault == {number}"
+        switch = f"({is_planted} ? {new} : {old})"
+        if old.endswith(";"):
+          switch = f"if ({is_planted}) {{ {new} }} else {{ {old} }}"
+        text = text.replace(fault.after + old, fault.after + switch)
     (folder / path.name).write_text(text)
-  flags = ["-O2", "-std=c++20", "-pthread", "-fno-strict-aliasing", "-fPIC", "-w"]
+  flags = ["-O1", "-std=c++20", "-pthread", "-fno-strict-aliasing", "-fPIC", "-w"]
   sizes = "-DSPECDEC_STEP_THREADS=128", "-DSPECDEC_FEW_WARPS=4"
   source = HERE / "kernels_on_cpu.cc"
   library = folder / "kernels.so"
   command = ["g++", "-shared", *flags, *sizes, f"-I{folder}", f"-I{HERE}", str(source)]
   subprocess.run([*command, "-o", str(library)], check=True)
   return ctypes.CDLL(str(library))
+
+
+def plant(library: ctypes.CDLL, number: int) -> None:
+  """Plants a fault of a library that was compiled with faults; -1 plants no fault."""
+  ctypes.c_int.in_dll(library, "specdec_fault").value = number
 
 
 def pointer(array: np.ndarray) -> int:
