@@ -182,6 +182,21 @@ def test_a_step_equals_the_plain_step(library, shape):
   assert all(error < 1e-2 for error in errors.values()), errors
 
 
+# Keys are divided among the blocks of a cluster if the keys exceed 48 in these builds,
+# and 144 in a row on a GPU.
+@pytest.mark.parametrize(
+  ("slots", "inputs", "expected"), [(48, 48, 50), (49, 48, 58), (49, 49, 66)]
+)
+def test_synchronisations_of_a_step(library, slots, inputs, expected):
+  """A step of 8 layers (T5 1.1 small) has 25 exchanges of all blocks, and barriers."""
+  step = Step((128, 1, 32, 64, 8, 2), (1, slots, inputs))
+  errors = step.errors(step.run(library))
+  assert all(error < 1e-2 for error in errors.values()), errors
+  barriers = library.specdec_cluster_barriers() - 1  # The last barrier ends the launch.
+  assert step.scratch[0] == 25
+  assert step.scratch[0] + barriers == expected
+
+
 def test_consecutive_steps_and_calls_equal_plain_steps(library):
   step = Step(*SHAPES["one_row"])
   for _ in range(2):
@@ -304,7 +319,7 @@ FAULTS = {
   "the first token's noise": Fault(
     "step.cuh", {"arrays.noise[to]": "arrays.noise[row * s.vocab + id]"}
   ),
-  "an ignored mask": Fault("step.cuh", {"all.mask[j / C] ? 0.f : -1e10f": "0.f"}),
+  "an ignored mask": Fault("step.cuh", {"all.mask[i] ? 0.f : -1e10f": "0.f"}),
   "a missing barrier": Fault(
     "few.cuh", {"__syncthreads();": ""}, after="c[t][2], c[t][3]);\n  "
   ),

@@ -23,6 +23,8 @@ extern "C" int specdec_step(int cluster, const StepShape* shape, const StepArray
   return cluster == 2 || cluster == 4 ? 0 : 1;
 }
 
+extern "C" int specdec_cluster_barriers() { return cuda_on_cpu::cluster_barriers; }
+
 template <class W, int C>
 static void run_few(FewArrays arrays, int count) {
   int blocks = 0;
