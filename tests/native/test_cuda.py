@@ -245,9 +245,6 @@ def test_a_row_has_the_same_bits_without_other_rows(library):
 
 def _matrix(random, bits, inputs, outputs):
   """Returns the packed weights, the scales, and the weights in float64."""
-  if bits == 16:
-    values = plain.rounded(random.normal(size=(inputs, outputs)))
-    return _bits(values), None, values
   most = 2 ** (bits - 1)
   codes = random.integers(-most, most, (inputs, outputs))
   scales = plain.rounded(random.uniform(0.01, 0.03, outputs))
@@ -266,15 +263,15 @@ def _floats(bits):
   return bits.view(ml_dtypes.bfloat16).astype(np.float64)
 
 
-@pytest.mark.parametrize("bits", [16, 8, 4])
-@pytest.mark.parametrize(("inputs", "cluster"), [(256, 1), (208, 2), (1104, 4)])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(("inputs", "cluster"), [(256, 1), (208, 2), (1104, 8)])
 @pytest.mark.usefixtures("turns")
 def test_few_gives_the_same_products_for_any_number_of_rows(
   library, bits, inputs, cluster
 ):
   random = np.random.default_rng(inputs + bits)
   matrices = [_matrix(random, bits, inputs, outputs) for outputs in (64, 208)]
-  weights = [(w, s, v.shape[1]) for w, s, v in matrices]
+  weights = [matrix[:2] for matrix in matrices]
   x = plain.rounded(random.normal(size=(8, inputs)))
   together = on_cpu.few(library, bits, cluster, _bits(x), weights)
   for ours, (_, _, values) in zip(together, matrices, strict=True):
@@ -348,7 +345,7 @@ def _passes(library, file, inputs):
   """Returns whether the results of a file's kernel are right."""
   steps, (weights, scales, values), x = inputs
   if file == "few.cuh":
-    (y,) = on_cpu.few(library, 8, 2, _bits(x), [(weights, scales, 128)])
+    (y,) = on_cpu.few(library, 8, 2, _bits(x), [(weights, scales)])
     return _error(_floats(y), x @ values) < 4e-3
   one_row, three_rows, equal, infinite = steps
   try:

@@ -97,7 +97,7 @@ def test_a_faulty_draft_step_fails(monkeypatch, fault):
   assert passed == (fault is None), found
 
 
-@pytest.mark.parametrize("bits", [16, 8, 4])
+@pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("fault", [None, "scale", "row"])
 def test_faulty_products_of_few_rows_fail(monkeypatch, bits, fault):
   def multiply(x, weights):
@@ -109,10 +109,7 @@ def test_faulty_products_of_few_rows_fail(monkeypatch, bits, fault):
     # Rows are multiplied one by one, so a row's sum doesn't depend on the batch.
     wide = codes.astype(jnp.float32)
     sums = jax.lax.map(lambda row: row.astype(jnp.float32) @ wide, x)
-    if weights.scales is not None and fault != "scale":
-      sums *= weights.scales.astype(jnp.float32)
-    if fault == "scale":
-      sums *= 1.02
+    sums *= 1.02 if fault == "scale" else weights.scales.astype(jnp.float32)
     if fault == "row" and len(x) > 1:
       sums *= 1.004
     return (sums.astype(jnp.bfloat16),)

@@ -90,23 +90,20 @@ def fragments(matrix: Float[Array, "*batch O I"]) -> Float[Array, "*batch _ 256"
   return parts.reshape(*batch, -1, _TILE * _TILE)
 
 
-def stream(
-  layout: StepLayout, params: Mapping[str, Any], dtype: Any = jnp.bfloat16
-) -> Float[Array, "H C _ 8192"]:
-  """Returns the weights of a decoder, chunk by chunk for each block.
+def stream(layout: StepLayout, params: Mapping[str, Any]) -> Float[Array, "H C _ 8192"]:
+  """Returns the weights of a decoder in bfloat16, chunk by chunk for each block.
 
   Args:
     layout: division of the decoder.
     params: parameters of a T5's `Transformer`: "decoder", and "token_embedder" if the
       embedding projects to the logits.
-    dtype: dtype of the result.
   """
   decoder = params["decoder"]
   layers = [decoder[f"layers_{i}"] for i in range(layout.layers)]
 
   def stacked(module, name):
     # One array for all layers needs few operations, which compile quickly.
-    kernels = [layer[module][name]["kernel"].astype(dtype) for layer in layers]
+    kernels = [layer[module][name]["kernel"].astype(jnp.bfloat16) for layer in layers]
     return jnp.stack(kernels)
 
   attention = "self_attention"
@@ -126,7 +123,8 @@ def stream(
   # order.
   joined = jnp.concatenate(parts, axis=2).swapaxes(0, 1)
   joined = joined.reshape(layout.blocks, -1, _TILE * _TILE)
-  streams = jnp.concatenate([joined, _logits(layout, params).astype(dtype)], axis=1)
+  logits = _logits(layout, params).astype(jnp.bfloat16)
+  streams = jnp.concatenate([joined, logits], axis=1)
   streams = jnp.pad(streams, ((0, 0), (0, -streams.shape[1] % _PER_CHUNK), (0, 0)))
   return streams.reshape(layout.heads, layout.cluster, -1, _PER_CHUNK * _TILE * _TILE)
 

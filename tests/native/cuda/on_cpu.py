@@ -191,19 +191,18 @@ def few(library, bits, cluster, x, matrices):
     bits: bits of a weight.
     cluster: blocks that divide the inputs.
     x: bits of bfloat16, [R, I].
-    matrices: (weights, scales or None, outputs) by matrix.
+    matrices: (weights, scales) by matrix.
   """
   rows, inputs = x.shape
   arrays = FewArrays(x=pointer(x), rows=rows, inputs=inputs)
   results = []
-  for i, (weights, scales, outputs) in enumerate(matrices):
-    y = np.full((rows, outputs), 0x7FFF, np.uint16)
+  for i, (weights, scales) in enumerate(matrices):
+    y = np.full((rows, scales.size), 0x7FFF, np.uint16)
     matrix = arrays.matrices[i]
     matrix.weights = pointer(weights)
     matrix.y = pointer(y)
-    matrix.outputs = outputs
-    if scales is not None:
-      matrix.scales = pointer(scales)
+    matrix.outputs = scales.size
+    matrix.scales = pointer(scales)
     results.append(y)
   count = len(matrices)
   assert library.specdec_few(bits, cluster, ctypes.byref(arrays), count) == 0
