@@ -271,7 +271,7 @@ def few_rows(inputs: int, outputs: int, bits: int) -> tuple[bool, str]:
     # Codes are in two's complement, with the even column in the lower half.
     halves = (codes & 15).astype(jnp.uint8)
     codes = halves[:, ::2] | halves[:, 1::2] << 4
-  weights = few.FewWeights(codes, scales)
+  weights = {"codes": codes, "scales": scales[None]}
   exact = jnp.dot(x.astype(jnp.float32), wide, precision="highest")
   multiply = jax.jit(lambda x, weights: few.multiply(x, weights)[0])
   product = multiply(x, weights)

@@ -14,7 +14,6 @@ import pytest
 
 from specdec_t5x.native.cuda import layout as layouts
 from specdec_t5x.native.cuda import library as library_of_kernels
-from specdec_t5x.network.layers import bucket
 from tests.native.cuda import on_cpu, plain
 from tests.native.cuda.on_cpu import Fault
 
@@ -85,7 +84,7 @@ class Step:
       "weights": _bits(layouts.stream(self.layout, self.params)),
       "embedding": _bits(self.params["token_embedder"]["embedding"]),
       "norms": _bits(layouts.norms(self.layout, self.params)),
-      "biases": np.array(layouts.distance_biases(table, bucket)),
+      "biases": np.array(layouts.distance_biases(table)),
     }
 
   def run(self, library, steps=1, **words):

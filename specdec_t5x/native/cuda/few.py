@@ -3,7 +3,7 @@
 Shapes: R rows, I inputs, O outputs.
 """
 
-import dataclasses
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -14,25 +14,8 @@ MOST_ROWS = 8
 MOST_MATRICES = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class FewWeights:
-  """A matrix in 8 or 4 bits.
-
-  Attributes:
-    codes: int8 [I, O], or uint8 [I, O / 2]. A uint8 holds two columns in two's
-      complement, the even column in the lower half.
-    scales: scales of the columns.
-  """
-
-  codes: Array
-  scales: Float[Array, "O"]
-
-
-jax.tree_util.register_dataclass(FewWeights, ["codes", "scales"], [])
-
-
 def cluster_of(outputs: int) -> int:
-  """Returns the number of blocks that divide the inputs of a product of any rows.
+  """Returns the number of blocks that divide the inputs, for any number of rows.
 
   The number determines the order of sums. The numbers are the fastest of the numbers
   tried at XXL's shapes on an H100.
@@ -46,20 +29,23 @@ def cluster_of(outputs: int) -> int:
 
 
 def multiply(
-  x: Float[Array, "R I"], *matrices: FewWeights
+  x: Float[Array, "R I"], *matrices: Mapping[str, Array]
 ) -> tuple[Float[Array, "R _"], ...]:
   """Returns x W for each W. All matrices have the same number of bits.
 
   Args:
     x: bfloat16 rows, at most `MOST_ROWS`.
-    *matrices: weights W, at most `MOST_MATRICES`.
+    *matrices: rounded matrices, at most `MOST_MATRICES`: `scales` [1, O], and `codes`,
+      int8 [I, O] or uint8 [I, O / 2]. A uint8 holds two columns in two's complement,
+      the even column in the lower half.
   """
-  shapes = [jax.ShapeDtypeStruct((len(x), m.scales.size), x.dtype) for m in matrices]
+  widths = [matrix["scales"].shape[1] for matrix in matrices]
+  shapes = [jax.ShapeDtypeStruct((len(x), width), jnp.bfloat16) for width in widths]
   call = jax.ffi.ffi_call("specdec_few", shapes, vmap_method="sequential")
   products = call(
     x,
-    *(array for m in matrices for array in (m.codes, m.scales)),
-    bits=np.int64(8 if matrices[0].codes.dtype == jnp.int8 else 4),
-    cluster=np.int64(cluster_of(sum(m.scales.size for m in matrices))),
+    *(matrix[part] for matrix in matrices for part in ("codes", "scales")),
+    bits=np.int64(8 if matrices[0]["codes"].dtype == jnp.int8 else 4),
+    cluster=np.int64(cluster_of(sum(widths))),
   )
   return tuple(products)

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from specdec_t5x.network.layers import bucket
+
 _TILE = 16
 _PER_CHUNK = 32  # Fragments of one copy.
 _HEAD = 64
@@ -142,14 +144,11 @@ def norms(layout: StepLayout, params: Mapping[str, Any]) -> Float[Array, "_ D"]:
   return jnp.stack([*scales, decoder["decoder_norm"]["scale"]]).astype(jnp.bfloat16)
 
 
-def distance_biases(
-  table: Float[Array, "H buckets"], bucket: Any
-) -> Float[Array, "H 129"]:
+def distance_biases(table: Float[Array, "H buckets"]) -> Float[Array, "H 129"]:
   """Returns each head's bias of the tokens 0 .. 128 before a token.
 
   Args:
     table: biases of the buckets, by head.
-    bucket: `network.layers.bucket`.
   """
   buckets = bucket(-np.arange(DISTANCES), False)
   return jnp.asarray(table, jnp.float32)[:, buckets]

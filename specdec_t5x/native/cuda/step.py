@@ -24,7 +24,6 @@ from specdec_t5x.native.cuda import layout as layouts
 from specdec_t5x.network import functional
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.layers import bucket
 
 _SHARED = 227 * 1024  # Bytes of a block's shared memory.
 _CHUNK = 16 * 1024
@@ -68,7 +67,7 @@ class DraftStep:
       "weights": layouts.stream(self.layout, params),
       "embedding": params["token_embedder"]["embedding"].astype(jnp.bfloat16),
       "norms": layouts.norms(self.layout, params),
-      "biases": layouts.distance_biases(table, bucket),
+      "biases": layouts.distance_biases(table),
     }
 
   def scratch(self, rows: int) -> UInt32[Array, "R W"]:
