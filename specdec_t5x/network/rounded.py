@@ -367,6 +367,6 @@ def _xla_product(x, codes, scales):
 def _native_multiply(x, *matrices):
   columns = [matrix["scales"].shape[1] for matrix in matrices]
   results = [jax.ShapeDtypeStruct((*x.shape[:-1], n), x.dtype) for n in columns]
-  call = jax.ffi.ffi_call("specdec_rounded", results, vmap_method="sequential")
+  call = jax.ffi.ffi_call("specdec_rounded", results)
   arrays = [matrix[part] for matrix in matrices for part in ("codes", "scales")]
   return tuple(call(x, *arrays))

@@ -37,7 +37,7 @@ def turns(request, monkeypatch):
 # ---- The draft's step. ----
 
 # (width, heads, hidden units, vocabulary, layers, cluster), (rows, slots, inputs), and
-# whether the feed-forward layers are gated.
+# whether the network is gated.
 SHAPES = {
   "one_row": ((128, 3, 160, 500, 2, 2), (1, 37, 21)),
   "three_rows": ((256, 2, 90, 333, 2, 4), (3, 20, 70)),
@@ -164,7 +164,7 @@ def overflowing():
   step = Step(*SHAPES["three_rows"])
   kernel = step.params["decoder"]["logits_dense"]["kernel"]
   kernel[:, 7] = 0
-  kernel[207, 7] = 3e38  # The rows' features 207 are -1.52, NaN and 1.89.
+  kernel[145, 7] = 3e38  # The rows' features 145 are -1.69, NaN and 3.14.
   step.params["token_embedder"]["embedding"][step.tokens[1]] = np.nan
   return step
 
@@ -194,13 +194,6 @@ def test_synchronisations_of_a_step(library, slots, inputs, expected):
   barriers = library.specdec_cluster_barriers() - 1  # The last barrier ends the launch.
   assert step.scratch[0] == 25
   assert step.scratch[0] + barriers == expected
-
-
-def test_consecutive_steps_and_calls_equal_plain_steps(library):
-  step = Step(*SHAPES["one_row"])
-  for _ in range(2):
-    errors = step.errors(step.run(library, steps=3), steps=3)
-    assert all(error < 1e-2 for error in errors.values()), errors
 
 
 @pytest.mark.parametrize("temperature", [None, 0.7], ids=["greedy", "coupled"])

@@ -69,8 +69,7 @@ class StepByXla:
   ):
     logits = []
     chosen = []
-    count = steps
-    for i in range(count):
+    for i in range(steps):
       apply = self.network.apply
       found, _, cache = apply(
         {"params": params}, cache, tokens[:, None], method="extend"

@@ -41,8 +41,7 @@ def multiply(
   """
   widths = [matrix["scales"].shape[1] for matrix in matrices]
   shapes = [jax.ShapeDtypeStruct((len(x), width), jnp.bfloat16) for width in widths]
-  call = jax.ffi.ffi_call("specdec_few", shapes, vmap_method="sequential")
-  products = call(
+  products = jax.ffi.ffi_call("specdec_few", shapes)(
     x,
     *(matrix[part] for matrix in matrices for part in ("codes", "scales")),
     bits=np.int64(8 if matrices[0]["codes"].dtype == jnp.int8 else 4),
