@@ -239,10 +239,9 @@ def draft_step(size: str) -> tuple[bool, str]:
   ours = _error(logits[0], exact)
   together = run(weights, token, cache, scratch, steps=_STEPS)
   scratch = together[4]
-  shape = _STEPS, 1, c.vocab_size
-  noise = jax.random.gumbel(jax.random.key(2), shape)
-  words = {"noise": noise, "temperature": _TEMPERATURE}
-  drawn = run(weights, token, cache, scratch, steps=_STEPS, **words)
+  noise = jax.random.gumbel(jax.random.key(2), (_STEPS, 1, c.vocab_size))
+  words = {"steps": _STEPS, "noise": noise, "temperature": _TEMPERATURE}
+  drawn = run(weights, token, cache, scratch, **words)
   scratch = drawn[4]
   perturbed = drawn[1] / _TEMPERATURE + noise
   coupled = bool((perturbed.argmax(-1) == drawn[0]).all())

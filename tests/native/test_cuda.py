@@ -1,5 +1,6 @@
 """The CUDA kernels, run on a CPU, give the results of plain loops in float64."""
 
+import copy
 import faulthandler
 import functools
 import multiprocessing
@@ -51,23 +52,20 @@ SHAPES = {
 class Step:
   """A small decoder with caches."""
 
-  def __init__(self, sizes, lengths, gated=True, seed=0):
+  def __init__(self, sizes, lengths, gated=True):
     width, heads, mlp, vocab, layers, cluster = sizes
     self.rows, self.slots, self.inputs = lengths
     self.layout = layouts.StepLayout(width, heads, mlp, vocab, layers, cluster)
     self.gated = gated
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     self.params = plain.parameters(random, self.layout, gated)
 
     def cache(n):
       return plain.rounded(random.normal(size=(self.rows, heads, n, 64)))
 
-    self.caches = {
-      "keys": [cache(self.slots) for _ in range(layers)],
-      "values": [cache(self.slots) for _ in range(layers)],
-      "cross_keys": [cache(self.inputs) for _ in range(layers)],
-      "cross_values": [cache(self.inputs) for _ in range(layers)],
-    }
+    kinds = {"keys": self.slots, "values": self.slots}
+    kinds |= {"cross_keys": self.inputs, "cross_values": self.inputs}
+    self.caches = {x: [cache(n) for _ in range(layers)] for x, n in kinds.items()}
     self.mask = random.random((self.rows, self.inputs)) < 0.7
     self.mask[:, 0] = True
     self.index = random.integers(0, self.slots - 4, self.rows).astype(np.int32)
@@ -89,13 +87,8 @@ class Step:
 
   def run(self, library, steps=1, **words):
     """Runs the kernel and returns the results and the updated caches as float64."""
-    arrays = {
-      **self.weights,
-      "tokens": self.tokens,
-      "index": self.index,
-      "mask": self.mask,
-      "scratch": self.scratch,
-    }
+    names = "tokens", "index", "mask", "scratch"
+    arrays = self.weights | {name: getattr(self, name) for name in names}
     bits = {name: list(map(_bits, x)) for name, x in self.caches.items()}
     settings = {"steps": steps, "gated": self.gated, "scale": self.scale}
     results = on_cpu.step(library, self.layout, arrays, bits, **settings, **words)
@@ -132,9 +125,9 @@ class Step:
     noise = np.random.default_rng(5).gumbel(size=shape).astype(np.float32)
     words = {"noise": noise, "temperature": temperature} if temperature else {}
     together = self.run(library, steps, **words)
-    caches, tokens, index = self.caches, self.tokens, self.index
+    later = copy.copy(self)
     for i in range(steps):
-      found = self.run(library)
+      found = later.run(library)
       for name in ("logits", "features"):
         np.testing.assert_array_equal(found[name][0], together[name][i])
       values = found["logits"][0]
@@ -143,17 +136,16 @@ class Step:
         values = values / np.float32(temperature) + noise[i]
       chosen = np.where(is_finite, values.argmax(axis=-1), -1).astype(np.int32)
       np.testing.assert_array_equal(together["chosen"][i], chosen)
-      self.tokens, self.index = chosen, self.index + 1
-      self.caches = {name: found.get(name, x) for name, x in self.caches.items()}
+      later.tokens, later.index = chosen, later.index + 1
+      later.caches = {name: found.get(name, x) for name, x in later.caches.items()}
     for name in ("keys", "values"):
-      np.testing.assert_array_equal(together[name], self.caches[name])
-    self.caches, self.tokens, self.index = caches, tokens, index
+      np.testing.assert_array_equal(together[name], later.caches[name])
     return together["chosen"]
 
 
-def tied(seed=0):
+def tied():
   """Returns a step with equal logits of all tokens v and v + 250."""
-  step = Step(*SHAPES["one_row"], seed=seed)
+  step = Step(*SHAPES["one_row"])
   kernel = step.params["decoder"]["logits_dense"]["kernel"]
   kernel[:, 250:] = kernel[:, :250]
   return step
@@ -221,7 +213,7 @@ def test_nan_and_infinity_choose_no_token(library):
 def test_a_row_has_the_same_bits_without_other_rows(library):
   step = Step(*SHAPES["three_rows"])
   together = step.run(library)
-  alone = Step(*SHAPES["three_rows"])
+  alone = copy.copy(step)
   alone.rows = 1
   alone.tokens = step.tokens[1:2]
   alone.index = step.index[1:2]

@@ -70,8 +70,7 @@ class StepByXla:
     logits = []
     chosen = []
     for i in range(steps):
-      apply = self.network.apply
-      found, _, cache = apply(
+      found, _, cache = self.network.apply(
         {"params": params}, cache, tokens[:, None], method="extend"
       )
       found = found[:, 0]
