@@ -6,10 +6,11 @@
 //   wait for no activation. They lie in global memory in the order of their use (layout.py);
 // - of a layer's eight products, five follow on one another inside a cluster, which has a
 //   quick barrier. If a row's keys are few, each block attends to all of them, and no
-//   barrier follows attention. Three times a layer all clusters add what they computed to the residual
-//   stream: each block writes its sums with a tag beside each (one 64-bit word), and those
-//   who need a sum poll for its tag. No barrier of the grid is needed. Blocks exchange their
-//   best logits in the same way, and each chooses the next step's tokens by itself;
+//   barrier follows attention. Three times a layer all clusters add what they computed to
+//   the residual stream: each block writes its sums with a tag beside each (one 64-bit
+//   word), and those who need a sum poll for its tag. No barrier of the grid is needed.
+//   Blocks exchange their best logits in the same way, and each chooses the next step's
+//   tokens by itself;
 // - block r of a cluster keeps columns [r D/C, (r + 1) D/C) of the residual stream. Products
 //   that follow a norm are split by inputs: norm(x) W = (x g) W / rms(x), so a block needs
 //   its own columns alone, and C partial sums and sums of squares meet in shared memory;

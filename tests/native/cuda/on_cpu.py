@@ -21,9 +21,9 @@ class Fault:
 
   Attributes:
     file: file of `KERNELS`.
-    changes: statements, which end with a semicolon, or expressions by what replaces
-      them. Each stands once in the file.
-    after: text before each statement or expression.
+    changes: what replaces an expression, or a statement with its semicolon. Each stands
+      once in the file.
+    after: text before each expression or statement.
   """
 
   file: str
@@ -34,8 +34,8 @@ class Fault:
 def compiled(folder: pathlib.Path, faults: Sequence[Fault] = ()) -> ctypes.CDLL:
   """Compiles the kernels and returns the library.
 
-  Without faults the source is the source that nvcc compiles. With faults, the library
-  has all of them, and `plant` chooses one.
+  Without faults, the source is the source that nvcc compiles. With faults, the library
+  contains all faults, and `plant` chooses one.
 
   Args:
     folder: folder to build in.
