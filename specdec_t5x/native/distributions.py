@@ -17,7 +17,10 @@ from specdec_t5x.native import library, platforms
 def adjusted_probs(
   logits: Float[Array, "*batch V"], sampling: Sampling
 ) -> Float[Array, "*batch V"]:
-  """Like `core.adjust.adjusted_probs`, by our kernel if available."""
+  """Like `core.adjust.adjusted_probs`, by our kernel if available.
+
+  The kernel gives NaNs for a row with a NaN or an infinite logit.
+  """
   # Here alone: greedy decoding needs no distributions.
   from specdec_t5x.core import adjust
 
@@ -26,33 +29,18 @@ def adjusted_probs(
     return by_xla(logits)
 
   def by_kernel(logits):
-    return distribution(logits, sampling.temperature, sampling.top_k, sampling.top_p)
+    call = jax.ffi.ffi_call(
+      "specdec_adjust",
+      jax.ShapeDtypeStruct(logits.shape, logits.dtype),
+      vmap_method="broadcast_all",
+    )
+    # At most one of top_k and top_p is set.
+    return call(
+      logits,
+      temperature=np.float32(sampling.temperature),
+      top_k=np.int64(sampling.top_k),
+      top_p=np.float32(sampling.top_p),
+    )
 
   adjust_logits = platforms.choose_kernel_on_cpu(by_kernel, by_xla)
   return adjust_logits(logits.astype(jnp.float32))
-
-
-def distribution(
-  logits: Float[Array, "*batch V"], temperature: float, top_k: int, top_p: float
-) -> Float[Array, "*batch V"]:
-  """Returns softmax(logits / temperature) of the kept tokens, without derivatives.
-
-  At most one of `top_k` and `top_p` is set.
-
-  Args:
-    logits: float32 logits.
-    temperature: temperature, above 0.
-    top_k: number of most likely tokens to keep, with ties; 0 keeps all tokens.
-    top_p: mass that the fewest most likely tokens reach, which are kept with ties; 0
-      keeps all tokens.
-
-  Returns:
-    float32 probabilities. A row with a NaN or an infinite logit is all NaN.
-  """
-  call = jax.ffi.ffi_call(
-    "specdec_adjust",
-    jax.ShapeDtypeStruct(logits.shape, logits.dtype),
-    vmap_method="broadcast_all",
-  )
-  settings = {"temperature": np.float32(temperature), "top_p": np.float32(top_p)}
-  return call(logits, top_k=np.int64(top_k), **settings)

@@ -8,7 +8,6 @@ import functools
 import hashlib
 import os
 import pathlib
-import shlex
 import shutil
 import subprocess
 import tempfile
@@ -59,7 +58,8 @@ def problem() -> str | None:
   try:
     library = ctypes.CDLL(str(built()))
   except (OSError, subprocess.SubprocessError) as error:
-    reason = f"the build failed: {_first_lines(error)}"
+    output = (getattr(error, "stderr", None) or b"").decode(errors="replace")
+    reason = " ".join([f"the build failed: {error}", *output.splitlines()[:3]])
     warnings.warn(f"Decoding without native products: {reason}", stacklevel=2)
     return reason
   register(library, TARGETS, "cpu")
@@ -122,7 +122,8 @@ def kept_or_made(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Pat
   """
   cache = folder()
   for library in cache.glob(f"{name}-*.so"):
-    # Loading a damaged library would crash this process.
+    # Loading a library that is damaged, for example because the machine stopped, would
+    # crash this process.
     if library.stem == f"{name}-{digest(library.read_bytes())}":
       return library
   try:
@@ -130,7 +131,9 @@ def kept_or_made(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Pat
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
       built_library = pathlib.Path(scratch) / "kernels.so"
       make(built_library)
-      return _keep(built_library, name)
+      contents = digest(built_library.read_bytes())
+      # The move is atomic, because another process may build the library, too.
+      return built_library.replace(cache / f"{name}-{contents}.so")
   except OSError as error:
     raise OSError(f"{error}; SPECDEC_T5X_CACHE names another folder") from error
 
@@ -165,38 +168,9 @@ def cpus() -> int:
 
 def _compiler() -> list[str]:
   command = os.environ.get("CXX") or next(filter(shutil.which, _COMPILERS), "")
-  try:
-    words = shlex.split(command)  # As in "ccache g++".
-  except ValueError as error:
-    raise OSError(
-      f"CXX={command!r} is not a command: {error}. Set CXX to a compiler, as in CXX=g++"
-    ) from error
-  if not words:
+  if not command.strip():
     raise OSError(f"no C++ compiler ({', '.join(_COMPILERS)}, or CXX)")
-  return words
-
-
-def _keep(built_library: pathlib.Path, name: str) -> pathlib.Path:
-  """Moves a library atomically to a name with the library's digest.
-
-  The move is safe if another process builds the library at the same time, and if the
-  machine stops at any point.
-  """
-  cache = built_library.parents[1]
-  library = cache / f"{name}-{digest(built_library.read_bytes())}.so"
-  _write_out(built_library)
-  built_library.replace(library)
-  _write_out(library.parent)
-  return library
-
-
-def _write_out(path: pathlib.Path) -> None:
-  """Waits until a file, or a folder's list of files, is on the disk."""
-  descriptor = os.open(path, os.O_RDONLY)
-  try:
-    os.fsync(descriptor)
-  finally:
-    os.close(descriptor)
+  return command.split()  # As in "ccache g++".
 
 
 def digest(contents: bytes) -> str:
@@ -215,8 +189,3 @@ def write_whole(path: pathlib.Path, text: str) -> None:
 def run(*command: str) -> bytes:
   """Runs a command and returns its output."""
   return subprocess.run(command, check=True, capture_output=True).stdout
-
-
-def _first_lines(error: Exception) -> str:
-  output = getattr(error, "stderr", None) or b""
-  return " ".join([str(error), *output.decode(errors="replace").splitlines()[:3]])

@@ -10,7 +10,6 @@ Shapes: B batch, Q queries, S keys, H query heads, J key heads, K head width, D 
 import functools
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -140,17 +139,6 @@ def rotated(
   turned_first = first * cos - second * sin
   turned_second = second * cos + first * sin
   return jnp.concatenate([turned_first, turned_second], axis=-1)
-
-
-def beside(key_values, bias, cross, cross_bias):
-  """Returns the keys and values of self-attention and of the input as one set.
-
-  The biases of both are joined as [B, 1, Q, ..].
-  """
-  shape = jnp.broadcast_shapes(bias.shape[:-1], cross_bias.shape[:-1])
-  biases = [jnp.broadcast_to(b, (*shape, b.shape[-1])) for b in (bias, cross_bias)]
-  joined = jax.tree.map(lambda *x: jnp.concatenate(x, axis=2), key_values, cross)
-  return joined, jnp.concatenate(biases, axis=-1)
 
 
 def self_biases(

@@ -157,6 +157,6 @@ def _native_multiply(x, kernel):
   by_rows = TABLE in kernel
   columns = kernel["scales"].shape[1]
   shape = jax.ShapeDtypeStruct((*x.shape[:-1], columns), x.dtype)
-  call = jax.ffi.ffi_call("specdec_certified", shape, vmap_method="sequential")
+  call = jax.ffi.ffi_call("specdec_certified", shape)
   parts = (TABLE if by_rows else WEIGHTS, "codes", "scales", "bounds")
   return call(x, *(kernel[part] for part in parts), by_rows=by_rows)

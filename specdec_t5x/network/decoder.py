@@ -20,7 +20,6 @@ from specdec_t5x.network import hot, tracing
 from specdec_t5x.network.attention import (
   KeyValues,
   MultiHeadAttention,
-  beside,
   mask_bias,
   self_biases,
 )
@@ -101,7 +100,10 @@ class DecoderLayer(nn.Module):
       query, new = self.self_attention.query_key_values(y, positions)
       visible = key_values = remember(new) if remember else new
       if self.config.merged:
-        visible, bias = beside(key_values, bias, cross, cross_bias)
+        visible = jax.tree.map(lambda *x: jnp.concatenate(x, axis=2), visible, cross)
+        shape = jnp.broadcast_shapes(bias.shape[:-1], cross_bias.shape[:-1])
+        parts = [jnp.broadcast_to(x, (*shape, x.shape[-1])) for x in (bias, cross_bias)]
+        bias = jnp.concatenate(parts, axis=-1)
       y = self.self_attention(query, visible, bias, deterministic)
       y = self.post_self_attention_layer_norm(y)
       x = x + self.dropout(y, deterministic=deterministic)

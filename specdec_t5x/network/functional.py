@@ -141,21 +141,6 @@ def resized(logits: Float[Array, "*B W"], vocab_size: int) -> Float[Array, "*B V
   return jnp.pad(logits, padding, constant_values=-jnp.inf)
 
 
-def resized_extend_fn(module: Network, extend: ExtendFn, vocab_size: int) -> ExtendFn:
-  """Returns a draft's `extend` over the target's tokens.
-
-  The draft embeds tokens without a row as the draft's last row.
-  """
-  if module.config.vocab_size in (0, vocab_size):  # 0: heads without hot tokens.
-    return extend
-
-  def extend_resized(*args, **settings):
-    logits, features, cache = extend(*args, **settings)
-    return resized(logits, vocab_size), features, cache
-
-  return extend_resized
-
-
 def prompts_of(inputs: Int[Array, "B I"], target: Network) -> Int[Array, "B P"]:
   """Returns the decoder's prompts: all of the inputs if there is no encoder.
 
@@ -211,14 +196,6 @@ def without_fn(module: Network, params) -> Callable[..., ExtendFn]:
 def logits_fn(module: Network, params) -> Callable[[Array], Array]:
   """Returns the network's projection of features [.., D] to logits [.., V]."""
   return lambda h: module.apply({"params": params}, h, method="logits")
-
-
-def resized_logits_fn(
-  module: Network, params, vocab_size: int
-) -> Callable[[Array], Array]:
-  """Returns a draft's projection of features to logits over the target's tokens."""
-  project = logits_fn(module, params)
-  return lambda h: resized(project(h), vocab_size)
 
 
 def embed_fn(module: Network, params) -> Callable[[Array], Array]:

@@ -24,7 +24,8 @@ from specdec_t5x.network.layers import Dense
 
 # Heads are small, so each device holds all parameters.
 REPLICATED = (None, None)
-# Tokens that EAGLE drafts by default. EAGLE's parameters do not determine the number.
+# Tokens that EAGLE drafts by default. EAGLE's parameters do not determine the number of
+# steps that training unrolled.
 _EAGLE_COUNT = 5
 # Fields that a layer of 'parallel' or 'eagle' has in common with the target.
 _SIZES = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "mlp_activations")
@@ -149,11 +150,7 @@ def are_heads(shapes: Mapping[str, tuple[int, ...]]) -> bool:
 def config_from_shapes(
   shapes: Mapping[str, tuple[int, ...]], dtype: str = "float32"
 ) -> HeadsConfig:
-  """Returns the configuration of heads with parameters of these shapes, by path.
-
-  EAGLE's parameters do not determine how many steps training unrolled. `count` of EAGLE
-  is 5.
-  """
+  """Returns the configuration of heads with parameters of these shapes, by path."""
   (vocab_size,) = shapes.get(hot.PLACES, (0,))
   knobs = {"vocab_size": vocab_size, "hot": hot.size(shapes), "dtype": dtype}
   if "fuse/kernel" in shapes:

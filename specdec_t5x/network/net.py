@@ -98,6 +98,8 @@ def draft_net(
 ) -> Net:
   """Returns a draft as functions, over the target's tokens.
 
+  The draft embeds tokens without a row as the draft's last row.
+
   Args:
     network: the draft.
     params: the parameters.
@@ -112,10 +114,17 @@ def draft_net(
     # With equal vocabularies the largest logit is that of a token of the target.
     if network.config.vocab_size == vocab_size:
       parts["draft"] = draft_step.draft_fn(network, step)
-  extend = functional.resized_extend_fn(network, extend, vocab_size)
+
+  def extend_resized(*args, **settings):
+    logits, features, cache = extend(*args, **settings)
+    return functional.resized(logits, vocab_size), features, cache
+
   if isinstance(network, CachedNetwork):
-    parts["logits"] = functional.resized_logits_fn(network, params, vocab_size)
-  return Net(extend, vocab_size, params, **parts)
+    project = functional.logits_fn(network, params)
+    parts["logits"] = lambda h: functional.resized(project(h), vocab_size)
+  # The size is 0 for heads without hot tokens.
+  has_same_size = network.config.vocab_size in (0, vocab_size)
+  return Net(extend if has_same_size else extend_resized, vocab_size, params, **parts)
 
 
 def first_caches(

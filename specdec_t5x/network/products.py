@@ -161,30 +161,30 @@ def xla_attend(
 
 
 _on_cpu = platforms.choose_kernel_on_cpu
-_kernel = functools.partial(jax.ffi.ffi_call, vmap_method="sequential")
 
 
 @functools.partial(_on_cpu, otherwise=_xla_multiply)
 def _native_multiply(x, kernels):
   batch = x.shape[:-1]
   results = [jax.ShapeDtypeStruct((*batch, w.shape[1]), x.dtype) for w in kernels]
-  return tuple(_kernel("specdec_multiply", results)(x, *kernels))
+  return tuple(jax.ffi.ffi_call("specdec_multiply", results)(x, *kernels))
 
 
 @functools.partial(_on_cpu, otherwise=_xla_multiply_by_rows)
 def _native_multiply_by_rows(x, table):
   shape = jax.ShapeDtypeStruct((*x.shape[:-1], len(table)), x.dtype)
-  return _kernel("specdec_by_rows", shape)(x, table)
+  return jax.ffi.ffi_call("specdec_by_rows", shape)(x, table)
 
 
 @functools.partial(_on_cpu, otherwise=_xla_normalize)
 def _native_normalize(x, scale):
   shape = jax.ShapeDtypeStruct(x.shape, scale.dtype)
-  return _kernel("specdec_normalize", shape)(x, scale)
+  return jax.ffi.ffi_call("specdec_normalize", shape)(x, scale)
 
 
 @functools.partial(_on_cpu, otherwise=xla_attend)
 def _native_attend(query, key, value, bias):
-  call = _kernel("specdec_attention", jax.ShapeDtypeStruct(query.shape, query.dtype))
+  shape = jax.ShapeDtypeStruct(query.shape, query.dtype)
+  call = jax.ffi.ffi_call("specdec_attention", shape)
   # A bias may be a position bias plus `MASKED`. Half of `MASKED` separates the sums.
   return call(query, key, value, bias, masked=np.float32(MASKED / 2))

@@ -45,7 +45,6 @@ _MODULES = {
   "encoder_decoder_attention": "cross",
   "mlp": "mlp",
 }
-_OF_THE_INPUT = ("key", "value")
 # Our kernels read the codes of 16 columns together, and of at least 8 inputs.
 _PANEL, _STEP = 16, 8
 
@@ -211,7 +210,7 @@ def _name(path: Sequence[str], params: Collection[Sequence[str]]) -> str | None:
   if path[0] == "encoder":
     return INPUT
   kind = _MODULES[path[2]]
-  if kind == "cross" and path[3] in _OF_THE_INPUT:
+  if kind == "cross" and path[3] in ("key", "value"):
     return INPUT
   return f"{kind}_{path[1].removeprefix('layers_')}"
 
@@ -284,8 +283,7 @@ def _few_key(matrix: Matrix) -> tuple[Any, ...] | None:
 
 
 def _few_multiply(x, *matrices):
-  weights = [few.FewWeights(m["codes"], m["scales"][0]) for m in matrices]
-  results = few.multiply(x.reshape(-1, x.shape[-1]), *weights)
+  results = few.multiply(x.reshape(-1, x.shape[-1]), *matrices)
   return tuple(y.reshape(*x.shape[:-1], y.shape[-1]) for y in results)
 
 
@@ -369,6 +367,6 @@ def _xla_product(x, codes, scales):
 def _native_multiply(x, *matrices):
   columns = [matrix["scales"].shape[1] for matrix in matrices]
   results = [jax.ShapeDtypeStruct((*x.shape[:-1], n), x.dtype) for n in columns]
-  call = jax.ffi.ffi_call("specdec_rounded", results, vmap_method="sequential")
+  call = jax.ffi.ffi_call("specdec_rounded", results)
   arrays = [matrix[part] for matrix in matrices for part in ("codes", "scales")]
   return tuple(call(x, *arrays))

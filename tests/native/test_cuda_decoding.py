@@ -145,30 +145,24 @@ def test_more_than_eight_rows_use_xla(gpu, capsys):
 # ---- Decodes. ----
 
 
-@pytest.mark.parametrize(
-  ("kind", "slots", "inputs"),
-  [(T5_1_1, 0, INPUTS[:3]), (T5_1_0, 2, INPUTS)],
-  ids=["together", "in turn"],
-)
-def test_greedy_outputs_equal_plain_decoding(gpu, kind, slots, inputs, capsys):
-  target = model(kind, "float32")
-  draft = model(kind)
+def test_greedy_outputs_of_refilled_rows_equal_plain_decoding(gpu, capsys):
+  target = model(T5_1_0, "float32")
+  draft = model(T5_1_0)
   decoder, params = assembled(target, draft, gamma=GAMMA)
-  decoder = dataclasses.replace(decoder, slots=slots)
-  rows = slots or len(inputs)
-  xla = networks.run(decoder, params, inputs, ROOM)
-  assert choose(decoder, params, len(inputs), capsys) == [
-    f"Draft step of {rows} rows: our kernel takes 0.16 ms, XLA's 0.42 ms."
+  decoder = dataclasses.replace(decoder, slots=2)
+  xla = networks.run(decoder, params, INPUTS, ROOM)
+  assert choose(decoder, params, len(INPUTS), capsys) == [
+    "Draft step of 2 rows: our kernel takes 0.16 ms, XLA's 0.42 ms."
   ]
-  found = networks.run(decoder, params, inputs, ROOM)
-  plain = networks.decode(target, None, inputs=inputs, room=ROOM)
+  found = networks.run(decoder, params, INPUTS, ROOM)
+  plain = networks.decode(target, None, inputs=INPUTS, room=ROOM)
   np.testing.assert_array_equal(found.tokens, plain.tokens)
   # The draft is the target in bfloat16, so nearly every token is accepted.
   counts = found.statistics
   assert abs(int(counts.accepted.sum() - xla.statistics.accepted.sum())) <= 3
   # The kernel drafts: without the kernel's weights few tokens are accepted.
   nothing = jax.tree.map(jnp.zeros_like, params["draft_step"])
-  found = networks.run(decoder, {**params, "draft_step": nothing}, inputs, ROOM)
+  found = networks.run(decoder, {**params, "draft_step": nothing}, INPUTS, ROOM)
   np.testing.assert_array_equal(found.tokens, plain.tokens)
   assert found.statistics.accepted.sum() < 0.7 * counts.accepted.sum()
 

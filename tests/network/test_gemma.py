@@ -20,8 +20,6 @@ from tests.network import kinds
 from tests.network.kinds import GEMMA_1, GEMMA_2
 from tests.training.conftest import saved
 
-LENGTH = 12
-
 
 @pytest.mark.slow
 @kinds.each(kinds.GEMMAS)

@@ -121,20 +121,6 @@ def test_empty_products_are_empty_or_zero(rows, inputs, product):
   assert normed(x, np.ones(inputs, np.float32)).shape == x.shape
 
 
-def test_chained_products_wait_for_each_other():
-  x = normal(15, 4, 1024)
-  kernel = normal(16, 1024, 1024) / 32
-  expected = x
-  for _ in range(50):
-    expected = ours(expected, kernel)[0]
-
-  @jax.jit
-  def chain(x, kernel):
-    return jax.lax.fori_loop(0, 50, lambda _, x: multiply("native", x, kernel)[0], x)
-
-  np.testing.assert_array_equal(chain(x, kernel), expected)
-
-
 # ---- Layer norm. ----
 
 
@@ -311,30 +297,6 @@ def test_gradients_equal_xla():
   assert uses_kernels(of_choice("auto"), *ARGUMENTS)
   assert not uses_kernels(of_choice("xla"), *ARGUMENTS)
   assert not uses_kernels(jax.grad(of_choice("auto")), *ARGUMENTS)
-
-
-def test_vmap_maps_over_either_operand():
-  x = normal(0, 4, 5, 64)
-  kernels = normal(1, 4, 64, 96)
-
-  def multiply(x, w):
-    return products.multiply("native", x, w)[0]
-
-  for axes, one, other in (
-    ((0, 0), x, kernels),
-    ((0, None), x, kernels[0]),
-    ((None, 0), x[0], kernels),
-  ):
-    found = jax.jit(jax.vmap(multiply, axes))(one, other)
-    np.testing.assert_allclose(found, one @ other, atol=1e-4)
-  inputs = attention(6)
-  biases = masks(3, 1, 1, 4, SLOTS)
-
-  def attend(bias):
-    return products.attend("native", *map(jnp.asarray, inputs), bias)
-
-  for found, bias in zip(jax.jit(jax.vmap(attend))(biases), biases, strict=True):
-    np.testing.assert_array_equal(found, jax.jit(attend)(bias))
 
 
 @pytest.mark.parametrize(

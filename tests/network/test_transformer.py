@@ -65,17 +65,6 @@ def test_a_tree_scores_every_path(config):
     np.testing.assert_allclose(logits[:, path], expected, atol=1e-5)
 
 
-def test_bfloat16_stays_close_to_float32():
-  tokens = random_tokens(8, 4)
-  extend, cache = kinds.start(T5_1_1)
-  expected, _, _ = extend(cache, tokens)
-  extend, cache = kinds.start(dataclasses.replace(T5_1_1, dtype="bfloat16"))
-  logits, _, cache = extend(cache, tokens)
-  assert logits.dtype == jnp.float32
-  assert cache.keys[0].dtype == jnp.bfloat16
-  np.testing.assert_allclose(logits, expected, atol=0.15)
-
-
 def test_lookups_in_a_loop_make_no_float32_copy_of_the_embedding():
   embed = Embed(T5Config(vocab_size=512, emb_dim=64))
   table = jax.random.normal(jax.random.key(0), (512, 64)).astype(jnp.bfloat16)

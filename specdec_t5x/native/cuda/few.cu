@@ -8,10 +8,10 @@ namespace specdec {
 
 namespace ffi = xla::ffi;
 
-// After x come for each matrix its weights and scales. Absent scales have no elements.
+// After x come for each matrix its weights and scales.
 static ffi::Error Few(cudaStream_t stream, ffi::Buffer<ffi::BF16> x,
                       ffi::RemainingArgs given, ffi::RemainingRets made, int64_t bits,
-                      int64_t cluster, int64_t unroll) {
+                      int64_t cluster) {
   FewArrays arrays = {};
   arrays.x = reinterpret_cast<const bf16*>(x.untyped_data());
   arrays.inputs = x.dimensions().back();
@@ -33,7 +33,7 @@ static ffi::Error Few(cudaStream_t stream, ffi::Buffer<ffi::BF16> x,
     if (matrix.outputs % 16)
       return ffi::Error::InvalidArgument("specdec_few: outputs not divisible by 16");
   }
-  const cudaError_t error = LaunchFewOf(bits, cluster, unroll, stream, arrays, count);
+  const cudaError_t error = LaunchFewOf(bits, cluster, stream, arrays, count);
   if (error == cudaSuccess) return ffi::Error::Success();
   return ffi::Error::Internal(std::string("few_kernel: ") + cudaGetErrorString(error));
 }
@@ -45,8 +45,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_few, Few,
                                   .RemainingArgs()
                                   .RemainingRets()
                                   .Attr<int64_t>("bits")
-                                  .Attr<int64_t>("cluster")
-                                  .Attr<int64_t>("unroll"),
+                                  .Attr<int64_t>("cluster"),
                               {ffi::Traits::kCmdBufferCompatible});
 
 }  // namespace specdec

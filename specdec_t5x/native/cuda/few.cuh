@@ -1,5 +1,5 @@
-// y = x W for 1 to 8 rows x [R, I] and W [I, O] as T5X stores it, of bfloat16, or of int8 or
-// int4 with a scale for each column, by tensor cores with float32 sums.
+// y = x W for 1 to 8 rows x [R, I] and W [I, O] as T5X stores it, of int8 or int4 with a
+// scale for each column, by tensor cores with float32 sums.
 //
 // All of the work is reading W once. A warp multiplies some columns by 16 inputs at a time;
 // the inputs are divided among a block's warps and among the C blocks of a cluster, whose
@@ -18,33 +18,22 @@ constexpr int kFewWarps = SPECDEC_FEW_WARPS;
 constexpr int kFewThreads = kFewWarps * 32;
 constexpr int kFewRows = 8;
 constexpr int kMostMatrices = 3;
+constexpr int kColumns = 16;            // Of a vector of codes.
+constexpr int kWidth = kColumns * 8;    // Columns of a block.
+constexpr int kTiles = kColumns / 2;    // Of 16 columns, a pair of each lane's.
 
 // How 4 inputs (rows r[0] .. r[3] of W, one vector each) become fragments of mma: pairs of
 // inputs 0 and 1, and of inputs 2 and 3, for each of the vector's columns.
-struct Bfloat16Weights {
+struct Int8Weights {
   typedef uint4 Vector;
-  static constexpr int kColumns = 8;
-  static constexpr bool kScaled = false;
   // The pairs of column i.
   __device__ __forceinline__ static void pairs(const Vector (&r)[4], int i, unsigned& low,
                                                unsigned& high) {
-    const unsigned select = i % 2 ? 0x7632 : 0x5410;
-    low = __byte_perm(word(r[0], i / 2), word(r[1], i / 2), select);
-    high = __byte_perm(word(r[2], i / 2), word(r[3], i / 2), select);
+    low = pair(word(r[0], i / 4), word(r[1], i / 4), i % 4);
+    high = pair(word(r[2], i / 4), word(r[3], i / 4), i % 4);
   }
   __device__ __forceinline__ static unsigned word(const uint4& v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-  }
-};
-
-struct Int8Weights {
-  typedef uint4 Vector;
-  static constexpr int kColumns = 16;
-  static constexpr bool kScaled = true;
-  __device__ __forceinline__ static void pairs(const Vector (&r)[4], int i, unsigned& low,
-                                               unsigned& high) {
-    low = pair(Bfloat16Weights::word(r[0], i / 4), Bfloat16Weights::word(r[1], i / 4), i % 4);
-    high = pair(Bfloat16Weights::word(r[2], i / 4), Bfloat16Weights::word(r[3], i / 4), i % 4);
   }
   // Byte i of each word. 0x4300 is 128 in bfloat16, whose last digit counts ones there: the
   // lower 7 bits are added to it, and 128, or 256 where the sign is set, taken away.
@@ -58,8 +47,6 @@ struct Int8Weights {
 // Two's complement, the even column in a byte's lower half.
 struct Int4Weights {
   typedef uint2 Vector;
-  static constexpr int kColumns = 16;
-  static constexpr bool kScaled = true;
   __device__ __forceinline__ static void pairs(const Vector (&r)[4], int i, unsigned& low,
                                                unsigned& high) {
     low = pair(word(r[0], i / 8), word(r[1], i / 8), i % 8);
@@ -98,10 +85,9 @@ __host__ __device__ __forceinline__ int few_stride(int inputs) {
 __host__ __device__ __forceinline__ int few_inputs(int inputs, int cluster) {
   return ((inputs / 16 + cluster - 1) / cluster + 1) * 16;
 }
-template <class W>
-__host__ __device__ int few_bytes(int rows, int inputs, int cluster) {
+__host__ __device__ __forceinline__ int few_bytes(int rows, int inputs, int cluster) {
   const int x = rows * few_stride(few_inputs(inputs, cluster)) * 2;
-  return x + (kFewWarps + 1) * W::kColumns / 2 * 32 * 16;
+  return x + (kFewWarps + 1) * kTiles * 32 * 16;
 }
 
 __device__ __forceinline__ void add(float4& sum, const float4& v) {
@@ -111,13 +97,13 @@ __device__ __forceinline__ void add(float4& sum, const float4& v) {
   sum.w += v.w;
 }
 
-template <class W, int C, int kUnroll>
+template <class W, int C>
 __global__ void __launch_bounds__(kFewThreads)
     few_kernel(const __grid_constant__ FewArrays a) {
   DYNAMIC_SHARED(char, shared);
   typedef typename W::Vector Vector;
-  constexpr int kTiles = W::kColumns / 2;  // Of 16 columns, a pair of each lane's.
-  constexpr int kWidth = W::kColumns * 8;  // Columns of a block.
+  // Blocks of 16 inputs that a warp reads ahead: the faster number on an H100.
+  constexpr int kUnroll = C < 8 ? 2 : 1;
   const int tid = threadIdx.x;
   const int lane = tid % 32;
   const int warp = tid / 32;
@@ -131,7 +117,7 @@ __global__ void __launch_bounds__(kFewThreads)
   while (block >= a.matrices[which].blocks) which++;
   if (which) block -= a.matrices[which - 1].blocks;
   const FewMatrix& matrix = a.matrices[which];
-  const int vectors = matrix.outputs / W::kColumns;  // Of a row of W.
+  const int vectors = matrix.outputs / kColumns;  // Of a row of W.
   const int vector = block * 8 + group;
   const bool is_column = vector < vectors;
 
@@ -217,10 +203,8 @@ __global__ void __launch_bounds__(kFewThreads)
   }
   const auto finish = [&](int row, int column, float first, float second) {
     if (row >= R) return;
-    if (W::kScaled) {
-      first *= __bfloat162float(matrix.scales[column]);
-      second *= __bfloat162float(matrix.scales[column + 1]);
-    }
+    first *= __bfloat162float(matrix.scales[column]);
+    second *= __bfloat162float(matrix.scales[column + 1]);
     const size_t at = size_t(row) * matrix.outputs + column;
     *reinterpret_cast<unsigned*>(matrix.y + at) = pack_pair(first, second);
   };
@@ -232,7 +216,7 @@ __global__ void __launch_bounds__(kFewThreads)
     float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int b = 0; b < C; b++) add(sum, parts[b]);
-    const int column = block * kWidth + i % 32 / 4 * W::kColumns + i / 32 * 2;
+    const int column = block * kWidth + i % 32 / 4 * kColumns + i / 32 * 2;
     if (column >= matrix.outputs) continue;
     finish(i % 4 * 2, column, sum.x, sum.z);
     finish(i % 4 * 2 + 1, column, sum.y, sum.w);

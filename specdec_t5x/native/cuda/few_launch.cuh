@@ -7,16 +7,15 @@
 
 namespace specdec {
 
-template <class W, int C, int kUnroll>
+template <class W, int C>
 static cudaError_t LaunchFew(cudaStream_t stream, FewArrays& arrays, int count) {
-  const auto kernel = few_kernel<W, C, kUnroll>;
+  const auto kernel = few_kernel<W, C>;
   int blocks = 0;
   for (int i = 0; i < kMostMatrices; i++) {
-    const int width = W::kColumns * 8;
-    if (i < count) blocks += (arrays.matrices[i].outputs + width - 1) / width;
+    if (i < count) blocks += (arrays.matrices[i].outputs + kWidth - 1) / kWidth;
     arrays.matrices[i].blocks = blocks;
   }
-  const int bytes = few_bytes<W>(arrays.rows, arrays.inputs, C);
+  const int bytes = few_bytes(arrays.rows, arrays.inputs, C);
   if (bytes > 48 * 1024)
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   cudaLaunchAttribute attribute;
@@ -34,28 +33,18 @@ static cudaError_t LaunchFew(cudaStream_t stream, FewArrays& arrays, int count) 
   return cudaLaunchKernelEx(&config, kernel, static_cast<const FewArrays>(arrays));
 }
 
-template <class W, int C>
-static cudaError_t LaunchFew(int unroll, cudaStream_t stream, FewArrays& arrays,
-                             int count) {
-  if (unroll == 1) return LaunchFew<W, C, 1>(stream, arrays, count);
-  return LaunchFew<W, C, 2>(stream, arrays, count);
-}
-
 template <class W>
-static cudaError_t LaunchFew(int cluster, int unroll, cudaStream_t stream,
-                             FewArrays& arrays, int count) {
-  if (cluster == 1) return LaunchFew<W, 1>(unroll, stream, arrays, count);
-  if (cluster == 2) return LaunchFew<W, 2>(unroll, stream, arrays, count);
-  if (cluster == 4) return LaunchFew<W, 4>(unroll, stream, arrays, count);
-  return LaunchFew<W, 8>(unroll, stream, arrays, count);
+static cudaError_t LaunchFew(int cluster, cudaStream_t stream, FewArrays& arrays,
+                             int count) {
+  if (cluster == 1) return LaunchFew<W, 1>(stream, arrays, count);
+  if (cluster == 2) return LaunchFew<W, 2>(stream, arrays, count);
+  return LaunchFew<W, 8>(stream, arrays, count);
 }
 
-inline cudaError_t LaunchFewOf(int bits, int cluster, int unroll, cudaStream_t stream,
-                        FewArrays& arrays, int count) {
-  if (bits == 16)
-    return LaunchFew<Bfloat16Weights>(cluster, unroll, stream, arrays, count);
-  if (bits == 8) return LaunchFew<Int8Weights>(cluster, unroll, stream, arrays, count);
-  return LaunchFew<Int4Weights>(cluster, unroll, stream, arrays, count);
+inline cudaError_t LaunchFewOf(int bits, int cluster, cudaStream_t stream,
+                               FewArrays& arrays, int count) {
+  if (bits == 8) return LaunchFew<Int8Weights>(cluster, stream, arrays, count);
+  return LaunchFew<Int4Weights>(cluster, stream, arrays, count);
 }
 
 }  // namespace specdec

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from specdec_t5x.network.layers import bucket
+
 _TILE = 16
 _PER_CHUNK = 32  # Fragments of one copy.
 _HEAD = 64
@@ -90,23 +92,20 @@ def fragments(matrix: Float[Array, "*batch O I"]) -> Float[Array, "*batch _ 256"
   return parts.reshape(*batch, -1, _TILE * _TILE)
 
 
-def stream(
-  layout: StepLayout, params: Mapping[str, Any], dtype: Any = jnp.bfloat16
-) -> Float[Array, "H C _ 8192"]:
-  """Returns the weights of a decoder, chunk by chunk for each block.
+def stream(layout: StepLayout, params: Mapping[str, Any]) -> Float[Array, "H C _ 8192"]:
+  """Returns the weights of a decoder in bfloat16, chunk by chunk for each block.
 
   Args:
     layout: division of the decoder.
     params: parameters of a T5's `Transformer`: "decoder", and "token_embedder" if the
       embedding projects to the logits.
-    dtype: dtype of the result.
   """
   decoder = params["decoder"]
   layers = [decoder[f"layers_{i}"] for i in range(layout.layers)]
 
   def stacked(module, name):
     # One array for all layers needs few operations, which compile quickly.
-    kernels = [layer[module][name]["kernel"].astype(dtype) for layer in layers]
+    kernels = [layer[module][name]["kernel"].astype(jnp.bfloat16) for layer in layers]
     return jnp.stack(kernels)
 
   attention = "self_attention"
@@ -126,7 +125,8 @@ def stream(
   # order.
   joined = jnp.concatenate(parts, axis=2).swapaxes(0, 1)
   joined = joined.reshape(layout.blocks, -1, _TILE * _TILE)
-  streams = jnp.concatenate([joined, _logits(layout, params).astype(dtype)], axis=1)
+  logits = _logits(layout, params).astype(jnp.bfloat16)
+  streams = jnp.concatenate([joined, logits], axis=1)
   streams = jnp.pad(streams, ((0, 0), (0, -streams.shape[1] % _PER_CHUNK), (0, 0)))
   return streams.reshape(layout.heads, layout.cluster, -1, _PER_CHUNK * _TILE * _TILE)
 
@@ -144,14 +144,11 @@ def norms(layout: StepLayout, params: Mapping[str, Any]) -> Float[Array, "_ D"]:
   return jnp.stack([*scales, decoder["decoder_norm"]["scale"]]).astype(jnp.bfloat16)
 
 
-def distance_biases(
-  table: Float[Array, "H buckets"], bucket: Any
-) -> Float[Array, "H 129"]:
+def distance_biases(table: Float[Array, "H buckets"]) -> Float[Array, "H 129"]:
   """Returns each head's bias of the tokens 0 .. 128 before a token.
 
   Args:
     table: biases of the buckets, by head.
-    bucket: `network.layers.bucket`.
   """
   buckets = bucket(-np.arange(DISTANCES), False)
   return jnp.asarray(table, jnp.float32)[:, buckets]

@@ -19,8 +19,11 @@ SOURCES = sorted(pathlib.Path(__file__).parent.glob("*.cu"))
 _HEADERS = sorted(pathlib.Path(__file__).parent.glob("*.cuh"))
 TARGETS = ("specdec_step", "specdec_few")
 # Clusters of blocks need sm_90.
-ARCHITECTURE = "sm_90"
-_FLAGS = ("-std=c++20", "-O3", "-shared", "-Xcompiler=-fPIC,-w", "-w")
+_ARCHITECTURE = "sm_90"
+_FLAGS = (
+  *("-std=c++20", "-O3", "-shared", "-Xcompiler=-fPIC,-w", "-w"),
+  f"-arch={_ARCHITECTURE}",
+)
 
 
 @functools.cache
@@ -47,8 +50,8 @@ def loaded() -> ctypes.CDLL:
   return kernels
 
 
-def built(architecture: str = ARCHITECTURE) -> pathlib.Path:
-  """Returns the library for an architecture, and builds a missing library.
+def built() -> pathlib.Path:
+  """Returns the library, and builds a missing library.
 
   Raises:
     OSError: if there is no nvcc, or nowhere to keep the library.
@@ -56,7 +59,7 @@ def built(architecture: str = ARCHITECTURE) -> pathlib.Path:
   """
   include = pathlib.Path(jax.ffi.include_dir())
   headers = b"".join(path.read_bytes() for path in sorted(include.rglob("*.h")))
-  name = f"cuda-{architecture}-{library.digest(code() + headers)}"
+  name = f"cuda-{_ARCHITECTURE}-{library.digest(code() + headers)}"
 
   def make(path):
     nvcc = os.environ.get("NVCC") or shutil.which("nvcc")
@@ -65,8 +68,7 @@ def built(architecture: str = ARCHITECTURE) -> pathlib.Path:
         "there is no nvcc: install jax[cuda13], which includes nvcc, or set NVCC"
       )
     sources = map(str, SOURCES)
-    arch = f"-arch={architecture}"
-    library.run(nvcc, *_FLAGS, arch, f"-I{include}", *sources, "-o", str(path))
+    library.run(nvcc, *_FLAGS, f"-I{include}", *sources, "-o", str(path))
 
   return library.kept_or_made(name, make)
 

@@ -19,8 +19,7 @@ static ffi::Error Step(cudaStream_t stream, ffi::Buffer<ffi::S32> tokens,
                        ffi::Result<ffi::Buffer<ffi::BF16>> features,
                        ffi::Result<ffi::Buffer<ffi::U32>> scratch_out,
                        ffi::RemainingRets caches_out, int64_t hidden, int64_t gated,
-                       float scale, float temperature, int64_t ring,
-                       int64_t cooperative) {
+                       float scale, float temperature, int64_t ring) {
   StepShape shape;
   shape.rows = tokens.element_count();
   shape.width = embedding.dimensions()[1];
@@ -81,7 +80,7 @@ static ffi::Error Step(cudaStream_t stream, ffi::Buffer<ffi::S32> tokens,
       arrays.cross_values[i - shape.layers] = read;
     }
   }
-  const cudaError_t error = LaunchStepOf(cluster, stream, shape, arrays, cooperative);
+  const cudaError_t error = LaunchStepOf(cluster, stream, shape, arrays);
   if (error == cudaSuccess) return ffi::Error::Success();
   return ffi::Error::Internal(std::string("step_kernel: ") + cudaGetErrorString(error));
 }
@@ -108,15 +107,13 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(specdec_step, Step,
                                   .Attr<int64_t>("gated")
                                   .Attr<float>("scale")
                                   .Attr<float>("temperature")
-                                  .Attr<int64_t>("ring")
-                                  .Attr<int64_t>("cooperative"),
+                                  .Attr<int64_t>("ring"),
                               {ffi::Traits::kCmdBufferCompatible});
 
 }  // namespace specdec
 
 // How many clusters of so many blocks fit on the device at once; 0 where it has none.
 extern "C" int specdec_step_clusters(int cluster, int bytes) {
-  if (cluster == 16) return specdec::MostClusters<16>(bytes);
   if (cluster == 8) return specdec::MostClusters<8>(bytes);
   return specdec::MostClusters<4>(bytes);
 }

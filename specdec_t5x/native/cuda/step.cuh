@@ -5,10 +5,12 @@
 // - weights come by bulk copies into a ring in shared memory, far ahead of their use: they
 //   wait for no activation. They lie in global memory in the order of their use (layout.py);
 // - of a layer's eight products, five follow on one another inside a cluster, which has a
-//   quick barrier. Three times a layer all clusters add what they computed to the residual
-//   stream: each block writes its sums with a tag beside each (one 64-bit word), and those
-//   who need a sum poll for its tag. No barrier of the grid is needed. Blocks exchange their
-//   best logits in the same way, and each chooses the next step's tokens by itself;
+//   quick barrier. If a row's keys are few, each block attends to all of them, and no
+//   barrier follows attention. Three times a layer all clusters add what they computed to
+//   the residual stream: each block writes its sums with a tag beside each (one 64-bit
+//   word), and those who need a sum poll for its tag. No barrier of the grid is needed.
+//   Blocks exchange their best logits in the same way, and each chooses the next step's
+//   tokens by itself;
 // - block r of a cluster keeps columns [r D/C, (r + 1) D/C) of the residual stream. Products
 //   that follow a norm are split by inputs: norm(x) W = (x g) W / rms(x), so a block needs
 //   its own columns alone, and C partial sums and sums of squares meet in shared memory;
@@ -35,6 +37,7 @@ constexpr int kMostLayers = 24;
 constexpr int kFragment = 512;  // Bytes of 16 columns by 16 inputs.
 constexpr int kPerChunk = 32;   // Fragments that one bulk copy brings.
 constexpr int kChunk = kFragment * kPerChunk;
+constexpr int kTurns = 3;       // Of a block's warps over keys that each block reads.
 constexpr int kState = kHead + 2;  // Attention's sums, their largest score and weight.
 constexpr int kLogitTiles = 2;     // Tiles of 16 logits that a block computes at once.
 static_assert(kThreads >= 16 * kMostRows, "a tile's logits have a thread each");
@@ -86,6 +89,12 @@ __host__ __device__ __forceinline__ int stride_of(int n) {
   return (n + 63) / 64 * 64 + 16;
 }
 
+// Blocks of a cluster that divide a row's keys among them; 1: each block reads all keys.
+__host__ __device__ __forceinline__ int readers_of(int rows, int keys, int cluster) {
+  const int at_once = rows < kWarps ? kWarps / rows * 4 : 4;
+  return keys <= kTurns * at_once ? 1 : cluster;
+}
+
 // Where things are in shared memory, in bytes.
 struct StepLayout {
   int barriers;
@@ -131,7 +140,8 @@ struct StepLayout {
     logits = take(2 * kWarps * 16 * s.rows * 4);
     best = take(kThreads / 16 * 8);
     positions = take(s.rows * 4);
-    mask = take(s.rows * ((s.inputs + cluster - 1) / cluster));
+    const int readers = readers_of(s.rows, s.inputs, cluster);
+    mask = take(s.rows * ((s.inputs + readers - 1) / readers));
     bytes = at;
   }
 };
@@ -251,13 +261,13 @@ __device__ __forceinline__ int products(const Ring& ring, int tiles, int count,
   return (tiles - released) * count;
 }
 
-// A head's keys of one row, of which block r sees r, r + C, r + 2 C ...
-template <int C>
+// A head's keys of one row, of which the block sees first, first + readers ...
 struct Keys {
   const bf16* keys;  // [n, K]
   const bf16* values;
   const unsigned char* mask;  // Of the block's keys; nullptr: distances have a bias.
-  int rank;
+  int first;
+  int readers;
   int count;     // n
   int position;  // The newest key's, which is in shared memory; -1: there is none.
 
@@ -272,8 +282,7 @@ struct Keys {
 
 // Attention of one row over the keys i0, i0 + 1 .. of its block, 8 lanes a key. The first
 // keys and values were read before. Leaves sums, largest score and weight in `state`.
-template <int C>
-__device__ __forceinline__ void attend(const Keys<C>& all, int first, int step,
+__device__ __forceinline__ void attend(const Keys& all, int first, int step,
                                        const uint4& first_key, const uint4& first_value,
                                        const float* qkv, const float* biases,
                                        int distances, float* state) {
@@ -283,8 +292,9 @@ __device__ __forceinline__ void attend(const Keys<C>& all, int first, int step,
   float weight = 0;
   float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
 #pragma unroll 1
-  for (int i0 = first; i0 * C + all.rank < all.count; i0 += step) {
-    const int j = all.rank + C * (i0 + lane / 8);
+  for (int i0 = first; all.first + all.readers * i0 < all.count; i0 += step) {
+    const int i = i0 + lane / 8;
+    const int j = all.first + all.readers * i;
     uint4 key = first_key;
     uint4 value = first_value;
     if (i0 != first) {
@@ -306,7 +316,7 @@ __device__ __forceinline__ void attend(const Keys<C>& all, int first, int step,
     score += __shfl_xor_sync(~0u, score, 2);
     score += __shfl_xor_sync(~0u, score, 4);
     const bool is_key = j < all.count;
-    if (is_key && all.mask) score += all.mask[j / C] ? 0.f : -1e10f;
+    if (is_key && all.mask) score += all.mask[i] ? 0.f : -1e10f;
     if (is_key && !all.mask) score += biases[min(all.position - j, distances - 1)];
     const float top = is_key ? fmaxf(largest, score) : largest;
     const float shrink = __expf(largest - top);
@@ -377,7 +387,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   float* const by_group = floats(at.by_group);
   int* const positions = reinterpret_cast<int*>(shared + at.positions);
   unsigned char* const mask = reinterpret_cast<unsigned char*>(shared + at.mask);
-  const int mask_size = (s.inputs + C - 1) / C;
+  const int input_readers = readers_of(R, s.inputs, C);
+  const int slot_readers = readers_of(R, s.slots, C);
+  const int mask_size = (s.inputs + input_readers - 1) / input_readers;
   const int h_stride = stride_of(part);
   const int wide_stride = stride_of(D);
 
@@ -410,8 +422,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll 1
   for (int row = 0; row < R; row++) {
 #pragma unroll 1
-    for (int i = tid; rank + C * i < s.inputs; i += kThreads)
-      mask[row * mask_size + i] = arrays.mask[size_t(row) * s.inputs + rank + C * i];
+    for (int i = tid; i < mask_size; i += kThreads) {
+      const int j = rank % input_readers + input_readers * i;
+      if (j < s.inputs) mask[row * mask_size + i] = arrays.mask[size_t(row) * s.inputs + j];
+    }
   }
   const unsigned epoch = static_cast<unsigned>(load_relaxed(arrays.scratch + kEpoch));
   unsigned exchanges = 0;  // Since the kernel began; the next one's tag is one more.
@@ -520,15 +534,17 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int stage = 0; stage <= 3 * s.layers; stage++) {
       const bool is_last = stage == 3 * s.layers;
       const bool is_attention = kind < 2 && !is_last;
+      const int readers = kind == 0 ? slot_readers : input_readers;
       const auto keys_of = [&](int row) {
         const bool is_self = kind == 0;
         const int length = is_self ? s.slots : s.inputs;
         const size_t offset = (size_t(row) * s.heads + head) * length * kHead;
-        Keys<C> all;
+        Keys all;
         all.keys = (is_self ? arrays.keys[l] : arrays.cross_keys[l]) + offset;
         all.values = (is_self ? arrays.values[l] : arrays.cross_values[l]) + offset;
         all.mask = is_self ? nullptr : mask + row * mask_size;
-        all.rank = rank;
+        all.first = rank % readers;
+        all.readers = readers;
         all.position = is_self ? positions[row] + step : -1;
         all.count = is_self ? min(all.position + 1, s.slots) : s.inputs;
         return all;
@@ -536,7 +552,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       // Known keys don't wait for this layer's query: those of the warp's first row.
       uint4 first_key = make_uint4(0, 0, 0, 0);
       uint4 first_value = make_uint4(0, 0, 0, 0);
-      const int first_j = rank + C * (first_key_of_warp + lane / 8);
+      const int first_j = rank % readers + readers * (first_key_of_warp + lane / 8);
       if (is_attention && row_of_warp < R) {
         const auto all = keys_of(row_of_warp);
         first_key = all.read(all.keys, first_j, lane);
@@ -619,7 +635,8 @@ __global__ void __launch_bounds__(kThreads, 1)
           for (int i = tid; i < R * kHead; i += kThreads) {
             const int row = i / kHead;
             const int slot = positions[row] + step;
-            if (slot % C != rank || slot >= s.slots) continue;
+            // A block writes all keys that it reads, so it reads its own writes.
+            if (slot % readers != rank % readers || slot >= s.slots) continue;
             const size_t to =
                 ((size_t(row) * s.heads + head) * s.slots + slot) * kHead + i % kHead;
             const float* of_row = qkv + row * 3 * kHead + i % kHead;
@@ -644,7 +661,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         for (int i = tid; i < R * kHead; i += kThreads) {
           const int row = i / kHead;
           const int count = kind == 0 ? min(positions[row] + step + 1, s.slots) : s.inputs;
-          const int warps = min(per_row, ((count - rank + C - 1) / C + 3) / 4);
+          const int keys = (count - rank % readers + readers - 1) / readers;
+          const int warps = min(per_row, (keys + 3) / 4);
           const float* of_row = by_warp + row * per_row * kState;
           float top = of_row[kHead];
 #pragma unroll 1
@@ -658,6 +676,10 @@ __global__ void __launch_bounds__(kThreads, 1)
             sum += one[i % kHead] * shrink;
             weight += one[kHead + 1] * shrink;
           }
+          if (readers == 1) {
+            middle[row * stride + i % kHead] = __float2bfloat16(sum / weight);
+            continue;
+          }
           // A block may have no key at all.
           state[row * kState + i % kHead] = warps > 0 ? sum : 0.f;
           if (i % kHead == 0) {
@@ -665,9 +687,9 @@ __global__ void __launch_bounds__(kThreads, 1)
             state[row * kState + kHead + 1] = warps > 0 ? weight : 0.f;
           }
         }
-        sync_cluster_shared();
+        if (readers > 1) sync_cluster_shared();
 #pragma unroll 1
-        for (int i = tid; i < R * kHead; i += kThreads) {
+        for (int i = tid; readers > 1 && i < R * kHead; i += kThreads) {
           const int row = i / kHead;
           float tops[C];
           float weights[C];

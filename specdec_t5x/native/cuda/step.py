@@ -24,7 +24,6 @@ from specdec_t5x.native.cuda import layout as layouts
 from specdec_t5x.network import functional
 from specdec_t5x.network.cache import DecoderCache
 from specdec_t5x.network.config import T5Config
-from specdec_t5x.network.layers import bucket
 
 _SHARED = 227 * 1024  # Bytes of a block's shared memory.
 _CHUNK = 16 * 1024
@@ -51,13 +50,11 @@ class DraftStep:
     layout: division of the decoder among the GPU's blocks.
     gated: whether the feed-forward layers are gated, as in T5 1.1.
     scale: factor of the logits: 1 / sqrt(D) if the embedding projects to the logits.
-    cooperative: whether the launch fails unless all blocks can run at once.
   """
 
   layout: layouts.StepLayout
   gated: bool = True
   scale: float = 1.0
-  cooperative: bool = True
 
   def prepared(self, params: Mapping[str, Any]) -> dict[str, Array]:
     """Returns the parameters of a T5's `Transformer` in the kernel's layout.
@@ -70,7 +67,7 @@ class DraftStep:
       "weights": layouts.stream(self.layout, params),
       "embedding": params["token_embedder"]["embedding"].astype(jnp.bfloat16),
       "norms": layouts.norms(self.layout, params),
-      "biases": layouts.distance_biases(table, bucket),
+      "biases": layouts.distance_biases(table),
     }
 
   def scratch(self, rows: int) -> UInt32[Array, "R W"]:
@@ -163,7 +160,6 @@ class DraftStep:
       scale=np.float32(self.scale),
       temperature=np.float32(temperature),
       ring=np.int64(self._ring(rows)),
-      cooperative=np.int64(self.cooperative),
     )
     cache = cache.replace(
       index=cache.index + steps,
@@ -273,27 +269,20 @@ def with_scratch(network: Any, cache: DecoderCache, has_room: bool) -> DecoderCa
   return cache.replace(scratch=scratch if has_room else scratch[:, :0])
 
 
-def extend_fn(
-  network: Any,
-  weights: Mapping[str, Array],
-  extend: ExtendFn,
-  choices: choice.Choices | None = None,
-) -> ExtendFn:
+def extend_fn(network: Any, weights: Mapping[str, Array], extend: ExtendFn) -> ExtendFn:
   """Returns a network's `extend`, which uses our kernel's step if the step was chosen.
 
   Args:
     network: a T5 with a step.
     weights: weights of the step, made by `Prepare`.
     extend: `extend` by XLA, for all other blocks.
-    choices: the choices; None stands for the process's choices.
   """
   step = of_network(network)
-  choices = choices or choice.CHOICES
 
   def extend_or_step(cache, tokens, positions=None, tree=None):
     rows, size = tokens.shape
     is_step = size == 1 and positions is None and tree is None
-    if not (is_step and choices.is_used(key_of(network, rows))):
+    if not (is_step and choice.CHOICES.is_used(key_of(network, rows))):
       return extend(cache, tokens, positions, tree)
     _, logits, features, cache, scratch = step(
       weights, tokens[:, 0], cache, cache.scratch
@@ -305,14 +294,13 @@ def extend_fn(
 
 
 def draft_fn(
-  network: Any, weights: Mapping[str, Array], choices: choice.Choices | None = None
+  network: Any, weights: Mapping[str, Array]
 ) -> Callable[[int], DraftFn | None]:
   """Returns a function from rows to the draft in one launch; see `net.Net.draft`.
 
   The arguments are as for `extend_fn`. Without a chosen step there is no draft.
   """
   step = of_network(network)
-  choices = choices or choice.CHOICES
 
   def draft(cache, tokens, steps, noise=None, temperature=1.0):
     chosen, _, _, cache, scratch = step(
@@ -327,7 +315,7 @@ def draft_fn(
     return chosen, cache.replace(scratch=scratch)
 
   def at(rows):
-    return draft if choices.is_used(key_of(network, rows)) else None
+    return draft if choice.CHOICES.is_used(key_of(network, rows)) else None
 
   return at
 

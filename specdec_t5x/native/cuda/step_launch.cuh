@@ -9,7 +9,7 @@ namespace specdec {
 
 template <int C>
 inline cudaError_t LaunchStep(cudaStream_t stream, const StepShape& shape,
-                              const StepArrays& arrays, int bytes, bool is_cooperative) {
+                              const StepArrays& arrays, int bytes) {
   const auto kernel = step_kernel<C>;
   // Of this device; it holds for all launches, and costs next to nothing.
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -27,7 +27,7 @@ inline cudaError_t LaunchStep(cudaStream_t stream, const StepShape& shape,
   config.dynamicSmemBytes = bytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = is_cooperative ? 2 : 1;
+  config.numAttrs = 2;
   return cudaLaunchKernelEx(&config, kernel, shape, arrays);
 }
 
@@ -53,12 +53,11 @@ inline int MostClusters(int bytes) {
 }
 
 inline cudaError_t LaunchStepOf(int cluster, cudaStream_t stream, const StepShape& shape,
-                                const StepArrays& arrays, bool is_cooperative) {
+                                const StepArrays& arrays) {
   const StepLayout layout(shape, cluster);
   const int bytes = layout.bytes;
-  if (cluster == 16) return LaunchStep<16>(stream, shape, arrays, bytes, is_cooperative);
-  if (cluster == 8) return LaunchStep<8>(stream, shape, arrays, bytes, is_cooperative);
-  if (cluster == 4) return LaunchStep<4>(stream, shape, arrays, bytes, is_cooperative);
+  if (cluster == 8) return LaunchStep<8>(stream, shape, arrays, bytes);
+  if (cluster == 4) return LaunchStep<4>(stream, shape, arrays, bytes);
   return cudaErrorInvalidValue;
 }
 

@@ -161,6 +161,7 @@ struct Cluster {
   std::unique_ptr<std::barrier<>> meeting;
 };
 inline thread_local Block* block = nullptr;
+inline int cluster_barriers = 0;  // Of the first cluster in the last launch.
 
 inline int after(Block* b, int from) {
   int to = b->next[from];
@@ -190,7 +191,10 @@ inline void meet(Meeting& m) {
 inline void sync_block() { meet(block->all); }
 inline void sync_cluster() {
   sync_block();
-  if (block->now == 0) block->cluster->meeting->arrive_and_wait();
+  if (block->now == 0) {
+    if (block->index.x == 0) cluster_barriers++;
+    block->cluster->meeting->arrive_and_wait();
+  }
   sync_block();
 }
 inline void start(unsigned low, unsigned high) {
@@ -254,6 +258,7 @@ inline std::unique_ptr<Block> made(Cluster* cluster, int rank, int threads, size
 }
 inline void launch(dim3 grid, int threads, int cluster, size_t bytes,
                    const std::function<void()>& kernel, bool together = false) {
+  cluster_barriers = 0;
   std::vector<std::unique_ptr<Cluster>> clusters;
   std::vector<std::thread> running;
   const auto wait = [&] {

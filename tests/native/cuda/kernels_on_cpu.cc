@@ -1,4 +1,9 @@
 // The CUDA kernels as functions for ctypes, run on a CPU.
+
+// The number of the fault that is planted in a copy of the kernels with faults.
+extern "C" int specdec_fault;
+int specdec_fault = -1;
+
 #include "few.cuh"
 #include "step.cuh"
 
@@ -18,29 +23,29 @@ extern "C" int specdec_step(int cluster, const StepShape* shape, const StepArray
   return cluster == 2 || cluster == 4 ? 0 : 1;
 }
 
+extern "C" int specdec_cluster_barriers() { return cuda_on_cpu::cluster_barriers; }
+
 template <class W, int C>
 static void run_few(FewArrays arrays, int count) {
   int blocks = 0;
   for (int i = 0; i < count; i++) {
-    const int width = W::kColumns * 8;
-    blocks += (arrays.matrices[i].outputs + width - 1) / width;
+    blocks += (arrays.matrices[i].outputs + kWidth - 1) / kWidth;
     arrays.matrices[i].blocks = blocks;
   }
-  const int bytes = few_bytes<W>(arrays.rows, arrays.inputs, C);
+  const int bytes = few_bytes(arrays.rows, arrays.inputs, C);
   cuda_on_cpu::launch(blocks * C, kFewThreads, C, bytes,
-                      [&] { few_kernel<W, C, 2>(arrays); });
+                      [&] { few_kernel<W, C>(arrays); });
 }
 
 template <class W>
 static int run_few(int cluster, const FewArrays& arrays, int count) {
   if (cluster == 1) run_few<W, 1>(arrays, count);
   if (cluster == 2) run_few<W, 2>(arrays, count);
-  if (cluster == 4) run_few<W, 4>(arrays, count);
+  if (cluster == 8) run_few<W, 8>(arrays, count);
   return 0;
 }
 
 extern "C" int specdec_few(int bits, int cluster, const FewArrays* arrays, int count) {
-  if (bits == 16) return run_few<Bfloat16Weights>(cluster, *arrays, count);
   if (bits == 8) return run_few<Int8Weights>(cluster, *arrays, count);
   return run_few<Int4Weights>(cluster, *arrays, count);
 }

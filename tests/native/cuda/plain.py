@@ -1,8 +1,13 @@
 """A step of a T5 decoder in plain double precision."""
 
+import functools
+
+import jax
 import ml_dtypes
 import numpy as np
 
+from specdec_t5x.network.config import T5Config
+from specdec_t5x.network.functional import initial_variables, network_for
 from specdec_t5x.network.layers import bucket
 
 
@@ -16,45 +21,26 @@ def gelu(x):
 
 def parameters(random, layout, gated):
   """Returns random bfloat16 parameters of a T5 decoder, as doubles."""
-  width = layout.width
-  joined = layout.heads * 64
-  mlp = layout.mlp
+  config = T5Config(
+    **{"vocab_size": layout.vocab, "emb_dim": layout.width, "num_heads": layout.heads},
+    **{"mlp_dim": layout.mlp, "num_encoder_layers": 0},
+    num_decoder_layers=layout.layers,
+    mlp_activations=("gelu", "linear") if gated else ("relu",),
+    logits_via_embedding=not gated,
+  )
 
-  def dense(inputs, outputs, scale=1.0):
-    values = random.normal(size=(inputs, outputs)) * scale / np.sqrt(inputs)
-    return {"kernel": rounded(values)}
+  def draw(path, leaf):
+    *_, module, name = (key.key for key in path)
+    if name == "scale":
+      return rounded(random.uniform(0.5, 1.5, leaf.shape))
+    values = random.normal(size=leaf.shape)
+    if name == "kernel":
+      values /= np.sqrt(len(values)) * (8 if module == "query" else 1)
+    return rounded(values)
 
-  def norm():
-    return {"scale": rounded(random.uniform(0.5, 1.5, width))}
-
-  def attention():
-    return {
-      "query": dense(width, joined, 1 / 8),
-      "key": dense(width, joined),
-      "value": dense(width, joined),
-      "out": dense(joined, width),
-    }
-
-  def layer():
-    names = ("wi_0", "wi_1") if gated else ("wi",)
-    return {
-      "pre_self_attention_layer_norm": norm(),
-      "self_attention": attention(),
-      "pre_cross_attention_layer_norm": norm(),
-      "encoder_decoder_attention": attention(),
-      "pre_mlp_layer_norm": norm(),
-      "mlp": {**{n: dense(width, mlp) for n in names}, "wo": dense(mlp, width)},
-    }
-
-  decoder = {f"layers_{i}": layer() for i in range(layout.layers)}
-  decoder["decoder_norm"] = norm()
-  decoder["relpos_bias"] = {
-    "rel_embedding": rounded(random.normal(size=(layout.heads, 32)))
-  }
-  if gated:
-    decoder["logits_dense"] = dense(width, layout.vocab)
-  embedding = rounded(random.normal(size=(layout.vocab, width)))
-  return {"decoder": decoder, "token_embedder": {"embedding": embedding}}
+  make = functools.partial(initial_variables, network_for(config))
+  shapes = jax.eval_shape(make, jax.random.key(0))["params"]
+  return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
 def step(params, caches, tokens, index, mask, gated, scale):
