@@ -1,8 +1,4 @@
-"""Tasks over files and TFDS: contents, order, shards, checkpoints, vocabularies.
-
-tests/e2e registers the tasks with gin. tests/e2e/test_m30k.py compares real tokens with
-upstream's tokens.
-"""
+"""Tasks over files and TFDS: contents, order, shards, checkpoints, vocabularies."""
 
 import json
 
