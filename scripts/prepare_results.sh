@@ -63,9 +63,6 @@ tasks.from_records:
     'train': '$DIR/distilled/train.jsonl',
     'validation': '$DIR/distilled/validation.jsonl',
   }
-  source_field = 'inputs'
-  target_field = 'targets'
-  prefix = ''
   vocabulary = %VOCABULARY
 END
 

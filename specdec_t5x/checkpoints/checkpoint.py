@@ -20,7 +20,6 @@ import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import logging
 from etils import epath, epy
 
 from specdec_t5x.checkpoints import scanned
@@ -32,8 +31,9 @@ from specdec_t5x.checkpoints.checks import (
   is_float,
 )
 from specdec_t5x.hugging_face import lfs
-from specdec_t5x.hugging_face.folder import CONFIG, Folder, lacking
+from specdec_t5x.hugging_face.folder import CONFIG, Folder
 from specdec_t5x.hugging_face.generation import Generation
+from specdec_t5x.hugging_face.tensors import about_adapter
 from specdec_t5x.network import config
 from specdec_t5x.network.functional import (
   Network,
@@ -50,8 +50,6 @@ INDEX = "checkpoint"  # T5X's index file.
 _STATE = "state"  # T5X's Orbax item.
 # The items that T5X and Orbax's CheckpointManager write.
 _ITEMS = (_STATE, "default", "items")
-# The folder of an item holds one of these files.
-_MARKS = ("_METADATA", "manifest.ocdbt")
 # Names above a network's parameters. The first name that a tree contains is used.
 _ABOVE = ("target", "params", "model", "train_state", "state", "optimizer")
 _SAVE = "orbax.checkpoint.StandardCheckpointer().save(DIR, params)."
@@ -89,8 +87,7 @@ class Checkpoint(abc.ABC):
       path = str(pathlib.Path(path).absolute())
     if (pathlib.Path(path) / CONFIG).is_file():
       return HuggingFace(path)
-    is_address = re.match("(https?|hf)://", path)
-    if is_address or not epath.Path(path).is_dir():
+    if re.match("(https?|hf)://", path) or not epath.Path(path).is_dir():
       raise ValueError(
         f"{path} is not a directory. Expected a T5X checkpoint (a folder with an index "
         f"file {INDEX!r}), an Orbax checkpoint (with a folder {_STATE!r}) or a Hugging "
@@ -104,8 +101,8 @@ class Checkpoint(abc.ABC):
       return Orbax(path, item)
     raise ValueError(
       f"{path} holds no checkpoint: the folder has neither a file {INDEX!r} (T5X) nor "
-      f"a folder {_STATE!r} (Orbax). Give the folder of one step, as "
-      f".../checkpoint_1000.{lacking(path)}"
+      f"a folder {_STATE!r} (Orbax) nor {CONFIG} (Hugging Face). Give the folder of "
+      f"one step, as .../checkpoint_1000, or copy {CONFIG}, too.{about_adapter(path)}"
     )
 
   @classmethod
@@ -219,20 +216,20 @@ class Checkpoint(abc.ABC):
     names_by_stored = {}
     for name in expected:
       names_by_stored.setdefault(self._places[name].name, []).append(name)
-    for stored_name, stored in self._read_stored(list(names_by_stored), dtype):
+    for stored_name, stored in self._read_stored(list(names_by_stored)):
       if stored.shape != self._stored[stored_name]:
         raise ValueError(
           f"{stored_name} has the shape {stored.shape} on disk, but the index has "
           f"{self._stored[stored_name]}"
         )
+      with np.errstate(over="ignore"):  # `check_finite` reports overflows.
+        stored = np.asarray(stored, dtype and jnp.dtype(dtype))
       for name in names_by_stored[stored_name]:
         yield name, self._places[name].take(stored)
       del stored  # Frees the memory before the next array is read.
 
   @abc.abstractmethod
-  def _read_stored(
-    self, names: Sequence[str], dtype: str | None
-  ) -> Iterator[tuple[str, np.ndarray]]:
+  def _read_stored(self, names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
     """Yields names and stored arrays, in host memory."""
 
 
@@ -259,34 +256,6 @@ class T5X(Checkpoint):
   def step(self):
     return int(self._index["state"]["step"])
 
-  def check_files(self) -> None:
-    """Raises a ValueError if a compressed file of an array is cut off.
-
-    The end of a gzip file holds the size after decompression, and tensorstore ignores a
-    missing end. Files in a bucket are not checked, because buckets have checksums.
-    """
-    if "://" in self.path:
-      return
-    for leaf in self._leaves.values():
-      metadata = isinstance(leaf, dict) and leaf["metadata"]
-      if not metadata or (metadata.get("compressor") or {}).get("id") != "gzip":
-        continue
-      size = math.prod(metadata["chunks"]) * jnp.dtype(leaf["dtype"]).itemsize
-      folder = self._folder_of(leaf)
-      for chunk in folder.iterdir() if folder.is_dir() else ():
-        if chunk.name.startswith("."):
-          continue
-        with chunk.open("rb") as file:
-          file.seek(-4, os.SEEK_END)
-          if int.from_bytes(file.read(), "little") != size % 2**32:
-            raise ValueError(f"{chunk} is truncated or altered")
-
-  def _folder_of(self, leaf: Mapping[str, Any]) -> epath.Path:
-    """Returns the folder of a stored array, beside the index."""
-    # A path may include the bucket from which the checkpoint was copied.
-    path = leaf.get("path") or leaf["kvstore"]["path"]
-    return epath.Path(self.path) / path.strip("/").split("/")[-1]
-
   @functools.cached_property
   def _stored(self):
     return {
@@ -294,17 +263,16 @@ class T5X(Checkpoint):
       for name, leaf in self._leaves.items()
     }
 
-  def _read_stored(self, names, dtype):
-    self.check_files()
+  def _read_stored(self, names):
     for name in names:
       leaf = self._leaves[name]
-      if isinstance(leaf, dict):
-        yield name, self._read_chunks(leaf, dtype)
-      else:
-        yield name, np.asarray(leaf, dtype and jnp.dtype(dtype))
+      yield name, self._read_chunks(leaf) if isinstance(leaf, dict) else leaf
 
-  def _read_chunks(self, leaf: Mapping[str, Any], dtype: str | None) -> np.ndarray:
-    folder = self._folder_of(leaf)
+  def _read_chunks(self, leaf: Mapping[str, Any]) -> np.ndarray:
+    # A path may include the bucket from which the checkpoint was copied. The folder of
+    # the array is beside the index.
+    path = leaf.get("path") or leaf["kvstore"]["path"]
+    folder = epath.Path(self.path) / path.strip("/").split("/")[-1]
     address = {"driver": "file", "path": f"{folder.absolute()}/"}
     if "://" in self.path:
       address = f"{folder}/"
@@ -320,8 +288,6 @@ class T5X(Checkpoint):
         raise ValueError(
           f"the array on disk is {layout}, but the index records {(kind, 'C')}"
         )
-    if dtype is not None:
-      store = ts.cast(store, ts.dtype(jnp.dtype(dtype).name))
     return store.read().result()
 
 
@@ -338,15 +304,11 @@ class Orbax(Checkpoint):
     self._item = item  # The folder of the arrays.
 
   @functools.cached_property
-  def _tree(self) -> Any:
-    """The metadata of the item's arrays; an object, if the item holds named arrays."""
-    with ocp.PyTreeCheckpointer() as checkpointer:
-      return checkpointer.metadata(self._item.resolve()).item_metadata.tree
-
-  @functools.cached_property
   def _metadata(self) -> Mapping[str, Any]:
     """The metadata of the item's arrays by path; empty without names."""
-    tree = dict(self._tree) if isinstance(self._tree, Mapping) else {}
+    with ocp.PyTreeCheckpointer() as checkpointer:
+      tree = checkpointer.metadata(self._item.resolve()).item_metadata.tree
+    tree = dict(tree) if isinstance(tree, Mapping) else {}
     return flax.traverse_util.flatten_dict(tree, sep="/")
 
   @functools.cached_property
@@ -374,10 +336,9 @@ class Orbax(Checkpoint):
   @property
   def step(self):
     """The step in the tree, else in the folder's name, else 0."""
-    levels = itertools.accumulate(re.findall(r"[^/]+/", self._above), initial="")
-    paths = [f"{x}{name}" for x in levels for name in ("state/step", "step")]
-    if stored := [path for path in paths if path in self._metadata]:
-      return int(self._read_paths(stored[-1:], None)[stored[-1]])
+    if paths := [x for x in self._metadata if x.split("/")[-1] == "step"]:
+      path = min(paths, key=len)  # An optimizer's state is deeper in the tree.
+      return int(self._read_paths([path])[path])
     number = re.fullmatch(r"(?:.*_)?(\d+)", epath.Path(self.path).name)
     return int(number[1]) if number else 0
 
@@ -389,13 +350,10 @@ class Orbax(Checkpoint):
     try:
       network_config({name: place.shape for name, place in places.items()})
     except (ValueError, KeyError, IndexError) as error:
-      contents = f"a {type(self._tree).__name__}"
-      if isinstance(self._tree, Mapping):
-        contents = ", ".join(map(repr, self._tree)) or "no arrays"
       raise ValueError(
-        f"{self.path} is an Orbax checkpoint of {contents:.200}, but the {len(places)} "
-        f"arrays are not the parameters of a network under T5X's names ({error}). "
-        f"Save the parameters alone, under T5X's names: {_SAVE}"
+        f"{self.path} is an Orbax checkpoint with the arrays {sorted(places)[:3]}, "
+        f"{len(places)} in all: not the parameters of a network under T5X's names "
+        f"({error}). Save the parameters alone, under T5X's names: {_SAVE}"
       ) from error
     return places
 
@@ -407,22 +365,19 @@ class Orbax(Checkpoint):
       if path.startswith(self._above) and hasattr(leaf, "shape")
     }
 
-  def _read_stored(self, names, dtype):
+  def _read_stored(self, names):
     ends = itertools.accumulate(math.prod(self._stored[name]) for name in names)
     groups = itertools.groupby(zip(names, ends, strict=True), lambda x: x[1] // _GROUP)
     # Orbax reads the arrays of a group concurrently.
     for _, group in groups:
       paths = [self._above + name for name, _ in group]
-      arrays = self._read_paths(paths, dtype)
+      arrays = self._read_paths(paths)
       for path in paths:
         yield path.removeprefix(self._above), arrays.pop(path)
 
-  def _read_paths(
-    self, paths: Sequence[str], dtype: str | None
-  ) -> dict[str, np.ndarray]:
+  def _read_paths(self, paths: Sequence[str]) -> dict[str, np.ndarray]:
     """Returns arrays by their paths in the item's tree."""
-    args = ocp.RestoreArgs(restore_type=np.ndarray, dtype=dtype and jnp.dtype(dtype))
-    flat_args = dict.fromkeys(paths, args)
+    flat_args = dict.fromkeys(paths, ocp.RestoreArgs(restore_type=np.ndarray))
     restore_args = flax.traverse_util.unflatten_dict(flat_args, sep="/")
     request = ocp.args.PyTreeRestore(
       item=jax.tree.map(lambda _: 0, restore_args),
@@ -438,7 +393,7 @@ def _item_of(directory: epath.Path) -> epath.Path | None:
   """Returns the folder of an Orbax checkpoint's arrays, or None."""
 
   def is_item(path):
-    return any((path / mark).is_file() for mark in _MARKS)
+    return (path / "_METADATA").is_file() or (path / "manifest.ocdbt").is_file()
 
   paths = [directory, *(directory / name for name in _ITEMS)]
   if item := next(filter(is_item, paths), None):
@@ -468,8 +423,6 @@ class HuggingFace(Checkpoint):
   def _stored(self):
     return self.folder.shapes
 
-  def _read_stored(self, names, dtype):
-    logging.info("Restoring the Hugging Face folder %s as T5X's parameters.", self.path)
+  def _read_stored(self, names):
     for name in names:
-      with np.errstate(over="ignore"):  # `check_finite` reports overflows.
-        yield name, np.asarray(self.folder.read(name), dtype and jnp.dtype(dtype))
+      yield name, self.folder.read(name)

@@ -23,31 +23,32 @@ def check_shapes(found: Shapes, expected: Shapes, what: str) -> None:
   """
   missing = sorted(set(expected) - set(found))
   surplus = sorted(set(found) - set(expected))
-  fix = (
-    "in the gin file, under target/ and draft/ as in configs/pairs/. For a folder of "
-    "Hugging Face's, --gin_file=configs/pairs/hugging_face.gin takes the sizes from "
-    "the folder."
-  )
-  layers = f"Check the number of layers, mlp_activations and logits_via_embedding {fix}"
+  wrong = [name for name in sorted(expected) if found.get(name) != expected[name]]
   if missing:
-    raise ValueError(
-      f"{what} lacks {len(missing)} of the network's {len(expected)} parameters; the "
-      f"first is {missing[0]}. {layers}"
+    problem = (
+      f" lacks {len(missing)} of the network's {len(expected)} parameters; the first "
+      f"is {missing[0]}."
     )
-  wrong = [name for name in sorted(expected) if found[name] != expected[name]]
-  if wrong:
+  elif wrong:
     name = next((n for n in wrong if "token_embedder" in n), wrong[0])
-    raise ValueError(
-      f"{what}: {name} has shape {found[name]}, but the network's configuration "
-      f"expects {expected[name]} ({len(wrong)} parameters differ). Target and draft "
-      "must share a vocabulary. Check vocab_size, emb_dim, num_heads, head_dim and "
-      f"mlp_dim {fix}"
+    problem = (
+      f": {name} has shape {found[name]}, but the network's configuration expects "
+      f"{expected[name]} ({len(wrong)} parameters differ). Target and draft must share "
+      "a vocabulary."
     )
-  if surplus:
-    raise ValueError(
-      f"{what} holds {len(surplus)} parameters that the network lacks; the first is "
-      f"{surplus[0]}. The parameters belong to another network. {layers}"
+  elif surplus:
+    problem = (
+      f" holds {len(surplus)} parameters that the network lacks; the first is "
+      f"{surplus[0]}. The parameters belong to another network."
     )
+  else:
+    return
+  raise ValueError(
+    f"{what}{problem} Check the sizes, the number of layers, mlp_activations and "
+    "logits_via_embedding in the gin file, under target/ and draft/ as in "
+    "configs/pairs/. For a folder of Hugging Face's, "
+    "--gin_file=configs/pairs/hugging_face.gin takes the sizes from the folder."
+  )
 
 
 def check_finite(path: str, params: Any) -> None:
@@ -78,15 +79,9 @@ def check_finite(path: str, params: Any) -> None:
 
 
 def _is_finite(x: jax.Array) -> bool:
-  # On CPU, NumPy reads the array in place. JAX would compile a program per shape.
-  if x.platform() == "cpu":
-    return bool(np.isfinite(np.asarray(x)).all())
-  return bool(_is_finite_on_device(x))
-
-
-@jax.jit
-def _is_finite_on_device(x: jax.Array) -> jax.Array:
-  return jnp.isfinite(x).all()
+  # On CPU, NumPy reads the array in place. JAX would compile programs for each shape.
+  library = np if x.platform() == "cpu" else jnp
+  return bool(library.isfinite(x).all())
 
 
 def is_float(params: Any) -> bool:

@@ -10,6 +10,18 @@ from specdec_t5x.network.functional import Network, Settings, network_for
 from specdec_t5x.network.heads import FeatureDrafter
 
 
+def _opened(path: str | None) -> Checkpoint:
+  """Returns the checkpoint at a path, which gin files may leave out for a draft."""
+  if path is None:
+    raise ValueError(
+      "DRAFT_CHECKPOINT_PATH must be set, got None. Give a checkpoint's folder; python "
+      "-m specdec_t5x.train makes heads (--job=heads) and tables of n-grams "
+      "(--job=ngrams). Or let the target draft for itself: "
+      "--gin_file=configs/drafters/quantized.gin in place of DRAFTER='quantized'."
+    )
+  return Checkpoint.open(path)
+
+
 def network_settings(path: str | None, dtype: str, **knobs: Any) -> Settings:
   """Returns the configuration of a checkpoint's network.
 
@@ -21,13 +33,7 @@ def network_settings(path: str | None, dtype: str, **knobs: Any) -> Settings:
   Raises:
     ValueError: if there is no checkpoint at `path`, or `path` is None.
   """
-  if path is None:
-    raise ValueError(
-      "Expected the path of a checkpoint's folder, got None: DRAFT_CHECKPOINT_PATH is "
-      "not set. Set --gin.DRAFT_CHECKPOINT_PATH, or let the target draft for itself: "
-      "--gin_file=configs/drafters/quantized.gin in place of DRAFTER='quantized'."
-    )
-  return dataclasses.replace(Checkpoint.open(path).settings(dtype), **knobs)
+  return dataclasses.replace(_opened(path).settings(dtype), **knobs)
 
 
 def network_at(path: str, dtype: str = "float32") -> Network:
@@ -50,13 +56,7 @@ def ngram_table(path: str | None, order: int = 0) -> ngram.NgramTable:
       f"NGRAM_ORDER must be a whole number of at least 0, got {order!r}. 0 means the "
       "table's order."
     )
-  if path is None:
-    raise ValueError(
-      "DRAFTER='ngram' needs DRAFT_CHECKPOINT_PATH, got None. Make a table with python "
-      "-m specdec_t5x.train --job=ngrams."
-    )
-  shapes = Checkpoint.open(path).shapes
-  return ngram.NgramTable(ngram.config_from_shapes(shapes, order))
+  return ngram.NgramTable(ngram.config_from_shapes(_opened(path).shapes, order))
 
 
 def heads(path: str | None, dtype: str = "float32") -> FeatureDrafter:
@@ -69,12 +69,7 @@ def heads(path: str | None, dtype: str = "float32") -> FeatureDrafter:
   Raises:
     ValueError: if there are no heads at `path`.
   """
-  if path is None:
-    raise ValueError(
-      "Heads need DRAFT_CHECKPOINT_PATH, got None. Train heads with python -m "
-      "specdec_t5x.train --job=heads --gin_file=configs/train/heads.gin."
-    )
-  network = network_at(path, dtype)
+  network = network_for(_opened(path).settings(dtype))
   if not isinstance(network, FeatureDrafter):
     raise ValueError(
       f"DRAFT_CHECKPOINT_PATH={path} must hold heads, got a {type(network).__name__}. "

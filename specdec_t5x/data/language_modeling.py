@@ -38,8 +38,7 @@ def lm1b(
     vocabulary: the vocabulary; None means T5's.
     prompt_words: number of words of a prompt; 0 generates whole texts.
     name: the task's name; by default `lm1b`, with suffixes for a number of words other
-      than five (`_p<words>`) and for a vocabulary other than T5's (see
-      `registry.register_tfds`).
+      than five (`_p<words>`) and for a vocabulary other than T5's (`_own_vocabulary`).
 
   Raises:
     ValueError: if the number of words is invalid, or another task has the name.
@@ -71,9 +70,6 @@ def language_modeling_from_files(
     ValueError: if the number of words is invalid; a file is missing, empty or not
       UTF-8, or has no line that is long enough; or another task has the name.
   """
-  for split, path in files.items():
-    if not isinstance(path, str) or not path:
-      raise ValueError(f"files[{split!r}] must be the path of a text, got {path!r}.")
   split_texts = SplitTexts(prompt_words)
 
   def read(origin: tuple[str, str]) -> registry.Columns:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -45,13 +44,7 @@ class TaskSpec:
   metric: str | None = None  # A key of METRICS, or None without references.
   # The steps from texts to tokens if inputs have no EOS. By default, inputs and targets
   # are separate texts, each with EOS.
-  tokens: tuple[Callable, ...] = ()
-
-  def describe(self) -> str:
-    """Returns the spec as text, without loading the vocabulary as str would."""
-    step = [repr(self.step)] if self.step else []
-    vocabulary = f"vocabulary {_identity(self.vocabulary)}"
-    return ", ".join([f"{self.origin}", *step, vocabulary, f"metric {self.metric}"])
+  tokens: tuple[Callable, ...] = dataclasses.field(default=(), repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,41 +216,22 @@ def register_tfds(
     dataset: TFDS's name of the dataset.
     step: as in `TaskSpec`.
     vocabulary: the vocabulary; None means T5's.
-    name: the task's name. None means `base` for T5's vocabulary, and `base`_v<8 hex
-      digits> for others: the start of the SHA-256 of the vocabulary's class, file and
-      number of extra ids. Machines with the same path get the same name.
+    name: the task's name. None means `base` for T5's vocabulary, and
+      `base`_own_vocabulary for others.
     metric: as in `TaskSpec`.
     tokens: as in `TaskSpec`.
 
   Raises:
-    ValueError: if another task has the name, or no name can be derived.
+    ValueError: if another task has the name.
   """
   vocabulary = vocabulary or T5_VOCABULARY
-  if name is None and vocabulary == T5_VOCABULARY:
-    name = base
-  elif name is None:
-    kind = type(vocabulary).__name__
-    kinds = ("SentencePieceVocabulary", "ByteVocabulary")
-    if not isinstance(vocabulary, Vocabulary) and kind not in kinds:
-      raise ValueError(
-        f"No task name can be derived from a {kind}. Expected a "
-        "SentencePieceVocabulary or ByteVocabulary; otherwise pass `name`."
-      )
-    digest = hashlib.sha256(_identity(vocabulary).encode()).hexdigest()
-    name = f"{base}_v{digest[:8]}"
+  if name is None:
+    name = base if vocabulary == T5_VOCABULARY else f"{base}_own_vocabulary"
   spec = TaskSpec(("tfds", dataset), step, vocabulary, metric, tokens)
   return _register(name, spec, lambda: seqio.TfdsDataSource(dataset))
 
 
-def _identity(vocabulary: Any) -> str:
-  """Returns a vocabulary's class, file or folder, and number of extra ids."""
-  file = getattr(vocabulary, "sentencepiece_model_file", None)
-  file = file or getattr(vocabulary, "path", "")  # seqio's bytes have no file.
-  return f"{type(vocabulary).__name__}|{file}|{vocabulary.extra_ids}"
-
-
-# Specs and tasks by name; the task is None before registration with seqio.
-_specs: dict[str, tuple[TaskSpec, seqio.Task | None]] = {}
+_specs: dict[str, TaskSpec] = {}  # By the task's name.
 
 
 def _register(
@@ -279,9 +253,9 @@ def _register(
   if runtime is None or not runtime.is_deferring():
     _add(name, spec, make_source)
   elif name in _specs:
-    _check_same(name, spec, _specs[name][0])
+    _check_same(name, spec)
   else:
-    _specs[name] = (spec, None)
+    _specs[name] = spec
     runtime.defer(name, functools.partial(_add, name, spec, make_source))
   if runtime and texts and isinstance(spec.step, AddPrefix):
     frame = functools.partial(frame_of, spec.vocabulary)
@@ -309,13 +283,13 @@ def _has_end(vocabulary: Any) -> bool:
   return not isinstance(vocabulary, Vocabulary) or vocabulary.eos_id is not None
 
 
-def _check_same(name: str, spec: TaskSpec, old_spec: TaskSpec | None) -> None:
+def _check_same(name: str, spec: TaskSpec) -> None:
   """Raises a ValueError if another task has the name."""
-  if old_spec != spec:
-    old_task = old_spec.describe() if old_spec else "a task of another package"
+  old = _specs.get(name, "a task of another package")
+  if old != spec:
     raise ValueError(
       f"A task named {name!r} is already registered with other arguments.\nRegistered: "
-      f"{old_task}\nAsked for:  {spec.describe()}\nChoose another name."
+      f"{old}\nAsked for:  {spec}\nChoose another name."
     )
 
 
@@ -323,13 +297,8 @@ def _add(
   name: str, spec: TaskSpec, make_source: Callable[[], seqio.DataSource]
 ) -> None:
   """Adds the task to seqio's registry, if the registry does not have the task."""
-  if name in seqio.MixtureRegistry.names():
-    raise ValueError(f"{name!r} is a registered mixture. Choose another task name.")
   if name in seqio.TaskRegistry.names():
-    old_spec, task = _specs.get(name, (None, None))
-    if task is not seqio.TaskRegistry.get(name):
-      old_spec = None  # Other code has registered the task.
-    _check_same(name, spec, old_spec)
+    _check_same(name, spec)
     return
   tokens = spec.tokens or (
     seqio.preprocessors.tokenize,
@@ -338,7 +307,7 @@ def _add(
     seqio.preprocessors.append_eos_after_trim,
   )
   vocabulary = spec.vocabulary
-  task = seqio.TaskRegistry.add(
+  seqio.TaskRegistry.add(
     name,
     source=make_source(),
     preprocessors=[*([spec.step] if spec.step else []), *tokens],
@@ -348,7 +317,7 @@ def _add(
     },
     metric_fns=[METRICS[spec.metric]] if spec.metric else [],
   )
-  _specs[name] = (spec, task)
+  _specs[name] = spec
 
 
 def _frame_inputs(

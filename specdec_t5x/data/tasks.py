@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from etils import epath, epy
+from etils import epy
 
 from specdec_t5x.data import registry, text_files
 
@@ -38,8 +38,8 @@ def wmt14_ende(
 
   Args:
     vocabulary: the vocabulary; None means T5's.
-    name: the task's name; by default `wmt14_ende`, with a suffix for a vocabulary
-      other than T5's (see `registry.register_tfds`).
+    name: the task's name; by default `wmt14_ende` with T5's vocabulary, and
+      `wmt14_ende_own_vocabulary` with another vocabulary.
 
   Raises:
     ValueError: if another task has the name.
@@ -133,15 +133,15 @@ def translation_from_files(
 def from_records(
   name: str,
   files: Mapping[str, str],
-  source_field: str,
-  target_field: str | None,
-  prefix: str,
+  source_field: str = "inputs",
+  target_field: str | None = "targets",
+  prefix: str = "",
   metric: str | None = "bleu",
   vocabulary: seqio.Vocabulary | None = None,
-  *,
-  keep_line_ends: bool = False,
 ) -> str:
   """Registers a task over JSONL or CSV files, and returns the name.
+
+  The defaults are those of the files that `train --job=decode` writes.
 
   Args:
     name: the task's name.
@@ -152,7 +152,6 @@ def from_records(
       the separating space.
     metric: "bleu", "rouge", or None without a metric.
     vocabulary: the vocabulary; None means T5's.
-    keep_line_ends: whether to keep line breaks at the end of a field, as in code.
 
   Raises:
     ValueError: as for `text_files.read_fields`; if the metric is unknown; or if another
@@ -163,82 +162,18 @@ def from_records(
   fields = [field for field in (source_field, target_field) if field is not None]
 
   def read(origin: tuple) -> registry.Columns:
-    rows = text_files.read_fields(origin[1], fields, keep_line_ends)
+    rows = text_files.read_fields(origin[1], fields)
     sources = [row[source_field] for row in rows]
     targets = ["" if target_field is None else row[target_field] for row in rows]
     return {"source": sources, "target": targets}
 
   return registry.register_texts(
     name,
-    {s: ("records", file, *fields, keep_line_ends) for s, file in files.items()},
+    {split: ("records", file, *fields) for split, file in files.items()},
     read,
     registry.AddPrefix(_PAIR, prefix),
     vocabulary,
     metric if target_field is not None else None,
-  )
-
-
-def translation_from_records(
-  name: str,
-  files: Mapping[str, str],
-  source_field: str = "en",
-  target_field: str | None = "de",
-  source_language: str = "English",
-  target_language: str = "German",
-  vocabulary: seqio.Vocabulary | None = None,
-) -> str:
-  """Registers a task by `from_records`, with T5's translation prefix and BLEU."""
-  prefix = f"translate {source_language} to {target_language}: "
-  return from_records(
-    name, files, source_field, target_field, prefix, "bleu", vocabulary
-  )
-
-
-def summarization_from_records(
-  name: str,
-  files: Mapping[str, str],
-  source_field: str = "article",
-  target_field: str | None = "highlights",
-  vocabulary: seqio.Vocabulary | None = None,
-) -> str:
-  """Registers a task by `from_records`, with T5's summarisation prefix and ROUGE."""
-  return from_records(
-    name, files, source_field, target_field, SUMMARIZE, "rouge", vocabulary
-  )
-
-
-def humaneval_from_file(name: str, file: str, vocabulary: seqio.Vocabulary) -> str:
-  """Registers HumanEval's prompts as a task with the split `test`.
-
-  Inputs are the unchanged prompts, without a prefix. Targets are the canonical
-  solutions. There is no metric, because pass@k needs to run the outputs. Code needs a
-  vocabulary that keeps line breaks and indentation, but T5's vocabulary drops both.
-
-  Args:
-    name: the task's name.
-    file: path of HumanEval.jsonl or HumanEval.jsonl.gz, from
-      github.com/openai/human-eval; tensorflow-datasets does not have HumanEval.
-    vocabulary: the models' vocabulary.
-
-  Raises:
-    ValueError: if the file is missing; as for `text_files.read_fields`; or if another
-      task has the name.
-  """
-  if not epath.Path(file).exists():
-    raise ValueError(
-      f"HumanEval's file {file} does not exist. Get data/HumanEval.jsonl.gz of "
-      "github.com/openai/human-eval, and give the path (HUMANEVAL_FILE in "
-      "configs/spec_humaneval.gin)."
-    )
-  return from_records(
-    name,
-    {"test": file},
-    "prompt",
-    "canonical_solution",
-    prefix="",
-    metric=None,
-    vocabulary=vocabulary,
-    keep_line_ends=True,
   )
 
 

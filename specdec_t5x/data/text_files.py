@@ -1,6 +1,6 @@
 """Reads the user's own text: lines, JSONL and CSV, checked line by line.
 
-Cleaning only removes a leading byte order mark and the line ending of each text (LF or
+Cleaning only removes a leading byte order mark and the ending of each line (LF or
 CRLF). The remaining text reaches the model unchanged. Files with the extension .gz are
 decompressed.
 """
@@ -12,13 +12,13 @@ import gzip
 import io
 import json
 import os
-import threading
 import zlib
 from collections.abc import Iterator, Sequence
 
 from specdec_t5x.vocabularies.reading import read_bytes
 
-_csv_lock = threading.Lock()
+# The default is shorter than some articles.
+csv.field_size_limit(2**31 - 1)
 
 
 def read_lines(path: str) -> list[str]:
@@ -34,7 +34,7 @@ def read_lines(path: str) -> list[str]:
   """
   try:
     data = read_bytes(path)
-  except OSError as error:
+  except (OSError, TypeError) as error:  # TypeError: the path is not text.
     raise ValueError(
       f"{path} can't be read: {error}. Expected a text file; check the path."
     ) from error
@@ -68,16 +68,13 @@ def read_lines(path: str) -> list[str]:
   return lines
 
 
-def read_fields(
-  path: str, fields: Sequence[str], keep_line_ends: bool = False
-) -> list[dict[str, str]]:
+def read_fields(path: str, fields: Sequence[str]) -> list[dict[str, str]]:
   """Returns the named fields of every record of a .jsonl or .csv file.
 
   Args:
     path: path of the file; the extension, before .gz, determines the format. A CSV file
       has a header line.
     fields: names of the fields.
-    keep_line_ends: whether to keep line breaks at the end of a field, as in code.
 
   Returns:
     One dictionary per record, in the file's order.
@@ -94,12 +91,10 @@ def read_fields(
       f"{path} ends in {extension!r}, expected {' or '.join(readers)}, with or without "
       ".gz. Rename the file, or convert the file to one JSON object per line."
     )
-  rows = []
-  for line, record in readers[extension](path, "\n".join(read_lines(path))):
-    row = {name: _field(f"{path}, line {line}", record, name) for name in fields}
-    if not keep_line_ends:
-      row = {name: value.rstrip("\r\n") for name, value in row.items()}
-    rows.append(row)
+  rows = [
+    {name: _field(f"{path}, line {line}", record, name) for name in fields}
+    for line, record in readers[extension](path, "\n".join(read_lines(path)))
+  ]
   if not rows:
     raise ValueError(f"{path} must hold at least 1 record, got 0.")
   return rows
@@ -150,18 +145,13 @@ def _jsonl_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
 def _csv_records(path: str, text: str) -> Iterator[tuple[int, dict]]:
   """Yields (number of the record's last line, record)."""
   reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-  with _csv_lock:
-    # The default is shorter than some articles. The limit is the process's.
-    previous = csv.field_size_limit(2**31 - 1)
-    try:
-      rows = [(reader.line_num, row) for row in reader]
-    except csv.Error as error:
-      raise ValueError(
-        f"{path}, line {reader.line_num}: malformed CSV ({error}). Expected comma "
-        'separated fields, with doubled quotes inside fields ("").'
-      ) from error
-    finally:
-      csv.field_size_limit(previous)
+  try:
+    rows = [(reader.line_num, row) for row in reader]
+  except csv.Error as error:
+    raise ValueError(
+      f"{path}, line {reader.line_num}: malformed CSV ({error}). Expected comma "
+      'separated fields, with doubled quotes inside fields ("").'
+    ) from error
   if len(set(reader.fieldnames)) != len(reader.fieldnames):
     raise ValueError(
       f"{path}: the header {reader.fieldnames} names a field twice. Rename a field."

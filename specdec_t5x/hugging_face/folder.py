@@ -6,7 +6,6 @@ No code in the folder runs. config.json is data, and arrays are safetensors or m
 import dataclasses
 import functools
 import math
-import os
 import pathlib
 import re
 import warnings
@@ -15,29 +14,15 @@ from collections.abc import Mapping
 import flax
 import jax
 import numpy as np
-from absl import logging
 
 from specdec_t5x import console
 from specdec_t5x.hugging_face import gemma, generation, names, settings
 from specdec_t5x.hugging_face.generation import Generation
-from specdec_t5x.hugging_face.tensors import (
-  SINGLE,
-  Tensors,
-  about_adapter,
-  read_json,
-)
+from specdec_t5x.hugging_face.tensors import Tensors, read_json
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.functional import blank_variables, network_for
 
 CONFIG = "config.json"
-# Parts of a folder, and patterns of the parts' files.
-_FILES = {
-  CONFIG: (CONFIG,),
-  f"weights ({SINGLE})": ("*.safetensors", "flax_model*.msgpack", "pytorch_model*.bin"),
-  "a vocabulary (spiece.model or tokenizer.json)": (
-    *("spiece.model", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"),
-  ),
-}
 
 
 def their_name(path: str, config: T5Config) -> str:
@@ -54,28 +39,6 @@ def _embeddings(config: T5Config) -> tuple[str, ...]:
   aliases = () if config.has_encoder_table else names.ALIASES
   head = their_name(names.LOGITS, config)
   return tuple(dict.fromkeys((first, *aliases, head)))
-
-
-def lacking(path: str | os.PathLike) -> str:
-  """Returns a sentence with the missing parts of a Hugging Face folder.
-
-  The result is '' if the folder has no part of a Hugging Face folder, and names the
-  fix for an adapter's folder.
-  """
-  folder = pathlib.Path(path)
-  if adapter := about_adapter(folder):
-    return adapter
-  lacks = [
-    kind
-    for kind, patterns in _FILES.items()
-    if not any(any(folder.glob(pattern)) for pattern in patterns)
-  ]
-  if len(lacks) == len(_FILES):
-    return ""
-  return (
-    f" As a Hugging Face folder {path} lacks {' and '.join(lacks)}. Copy the missing "
-    "files."
-  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +71,7 @@ class Folder:
       config = dataclasses.replace(config, start_token=generates.start_id)
     tensors = Tensors.open(folder)
     if config.is_gemma:
-      tensors = _of_text(path, tensors)
+      tensors = tensors.renamed(gemma.text_name)
     tensors = _without_leftovers(path, tensors)
     _check_layers(path, config, tensors)
     embeddings = _embeddings(config)
@@ -163,19 +126,6 @@ class Folder:
           "encoder and decoder, as in T5. A model with two embeddings can't be read."
         )
     return embedding
-
-
-def _of_text(path, tensors: Tensors) -> Tensors:
-  """Returns a T5Gemma's arrays without the vision tower, by `gemma.their_name`."""
-  image_names = [name for name in tensors.arrays if gemma.text_name(name) is None]
-  if image_names:
-    logging.info(
-      "%s: skipped %d arrays of image inputs; the first is %s. The network reads text.",
-      path,
-      len(image_names),
-      image_names[0],
-    )
-  return tensors.renamed(gemma.text_name)
 
 
 def _without_leftovers(path, tensors: Tensors) -> Tensors:

@@ -182,9 +182,9 @@ def _listed(index: pathlib.Path) -> dict[str, pathlib.Path]:
   return {their_name(name): folder / file for name, file in files.items()}
 
 
-def about_adapter(folder: pathlib.Path) -> str:
+def about_adapter(folder: str | pathlib.Path) -> str:
   """Returns a sentence for the folder of an adapter; '' for another folder."""
-  if not (folder / ADAPTER).is_file():
+  if not pathlib.Path(folder, ADAPTER).is_file():
     return ""
   return (
     f" {ADAPTER} says that {folder} is an adapter without the base model. Merge both "

@@ -56,7 +56,6 @@ def restore(
   with checkpoint.named_errors(f"Checkpoint {path} could not be restored"):
     reader = checkpoint.t5x_reader
     if reader == "t5x":
-      checkpoint.check_files()
       restored = checkpoints.Checkpointer(
         state, partitioner, "", restore_dtype=jnp.dtype(dtype) if dtype else None
       ).restore(path=path)

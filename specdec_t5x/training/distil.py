@@ -105,9 +105,6 @@ def distil(
   task = tasks.from_records(
     f"{data.task}_outputs",
     files,
-    source_field="inputs",
-    target_field="targets",
-    prefix="",
     vocabulary=batches.target_vocabulary(data.task),
   )
 

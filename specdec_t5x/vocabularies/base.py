@@ -101,4 +101,4 @@ class Vocabulary(abc.ABC):
     return hash((type(self), self.path))
 
   def __repr__(self) -> str:
-    return f"{type(self).__name__}({self.path!r})"
+    return f"{type(self).__name__}({self.path!r}, extra_ids={self.extra_ids})"

@@ -103,11 +103,9 @@ def open_folder(folder: str, extra_ids: int | None = None) -> Vocabulary:
   for name in PIECES:
     if (path / name).is_file():
       return _of_pieces(path / name, folder, settings, end_ids, extra_ids)
-  others = [x for x in ("merges.txt", "vocab.json", "vocab.txt") if (path / x).exists()]
-  hint = f" {others[0]} exists, but is read as {TOKENIZER} only." if others else ""
   raise ValueError(
     f"{path} has no vocabulary: expected {TOKENIZER}, {PIECES[0]}, {PIECES[1]}, or a "
-    f"{SETTINGS} of ByT5's.{hint} Copy the file, or write a tokenizer with "
+    f"{SETTINGS} of ByT5's. Copy the file, or write {TOKENIZER} from other files with "
     "transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)."
   )
 
@@ -153,7 +151,7 @@ def _of_pieces(file, folder, settings, end_ids, extra_ids) -> Vocabulary:
   sentinels = [
     added.sentinel(number, size + count - 1 - number) for number in range(count)
   ]
-  vocabulary = sentencepieces.FolderPieces(
+  return sentencepieces.FolderPieces(
     str(file),
     path=folder,
     added=tokens if _has_sentinels(tokens) else _together(tokens, sentinels),
@@ -161,10 +159,6 @@ def _of_pieces(file, folder, settings, end_ids, extra_ids) -> Vocabulary:
     begins=_begins(settings),
     ends=not _begins(settings) or bool(settings.get("add_eos_token")),
   )
-  if not tokens:  # A task's name has the file and the number of sentinels.
-    vocabulary.sentencepiece_model_file = str(file)
-    vocabulary.extra_ids = count
-  return vocabulary
 
 
 def _together(

@@ -101,7 +101,7 @@ def orbax_of_items(pair, here):
 
 
 def stacks_misfit(pair, here):
-  flat = test_scanned.stack(tiny.drawn(tiny.TARGET), 1, test_scanned.scan)
+  flat = test_scanned.stack(tiny.drawn(tiny.TARGET), 1, "{}")
   flat["decoder/decoder/mlp/wo/kernel"] = np.ones((16, 2, 17), np.float32)
   test_scanned.write(here, flat)
 

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import t5x
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from t5x import checkpoints, partitioning, train_state
@@ -21,11 +20,8 @@ from specdec_t5x.t5x_bridge import preflight
 from specdec_t5x.t5x_bridge import restore as restoring
 from specdec_t5x.t5x_bridge.writer import SUMMARY
 from tests import commands
+from tests.contract.conftest import runtime_only
 from tests.e2e import runs
-
-runtime_only = pytest.mark.skipif(
-  not hasattr(t5x, "PROVIDER"), reason="upstream T5X reads these files in its own way"
-)
 
 
 def fuzz(examples):

@@ -32,7 +32,7 @@ COUNT = 8
 DRAFT_ROWS = ROWS - 12
 TARGET = dataclasses.replace(tiny.TARGET, vocab_size=ROWS)
 TEXTS = [
-  f"{left}{text}{right}"
+  f"translate English to German: {left}{text}{right}"
   for text, (left, right) in zip(
     tiny.sentences(COUNT, seed=5),
     [("{ ", " }"), ("", "{"), ("a\n", "}"), ("", "")] * 2,
@@ -43,8 +43,8 @@ TEXTS = [
 TASK = f"""
 from __gin__ import dynamic_registration
 from specdec_t5x.data import tasks
-MIXTURE_OR_TASK_NAME = @tasks.translation_from_records()
-tasks.translation_from_records:
+MIXTURE_OR_TASK_NAME = @tasks.from_records()
+tasks.from_records:
   name = '{{name}}'
   files = {{{{'test': '{{root}}/rows.jsonl'}}}}
   target_field = None
@@ -82,7 +82,9 @@ def pair(tmp_path_factory):
     config = dataclasses.replace(TARGET, vocab_size=rows)
     hf_folder.write(str(root / name), config, without_last_rows(params, rows))
     shutil.copytree(root / "tokenizer", root / name, dirs_exist_ok=True)
-  (root / "rows.jsonl").write_text("".join(json.dumps({"en": x}) + "\n" for x in TEXTS))
+  (root / "rows.jsonl").write_text(
+    "".join(json.dumps({"inputs": x}) + "\n" for x in TEXTS)
+  )
   return root, {name: str(root / name) for name in ("target", "draft")}
 
 
@@ -132,10 +134,7 @@ def test_the_command_applies_a_folder_s_settings_like_generate(
   assert f"{named} not applied" in printed
   with pytest.warns(UserWarning, match=f"{named} not applied"):
     target = specdec_t5x.load_model(paths["target"])
-  prefixed = [f"translate English to German: {text}" for text in TEXTS]
-  outputs = specdec_t5x.generate(
-    prefixed, target, None, paths["target"], max_length=ROOM
-  )
+  outputs = specdec_t5x.generate(TEXTS, target, None, paths["target"], max_length=ROOM)
   records = runs.records(tmp_path / "out")
   assert [x["prediction_tokens"] for x in records] == [x.tokens for x in outputs]
   texts = [record["prediction"] for record in records]
@@ -160,7 +159,7 @@ def test_an_evaluation_applies_the_folder_s_end_tokens(pair, tmp_path):
   (tmp_path / "references.gin").write_text(
     "from __gin__ import dynamic_registration\n"
     "from specdec_t5x.data import tasks\n"
-    "tasks.translation_from_records.target_field = 'en'\n"
+    "tasks.from_records.target_field = 'inputs'\n"
   )
   run(
     pair,
@@ -174,10 +173,7 @@ def test_an_evaluation_applies_the_folder_s_end_tokens(pair, tmp_path):
     GAMMA=3,
   )
   target = specdec_t5x.load_model(paths["target"])
-  prefixed = [f"translate English to German: {text}" for text in TEXTS]
-  outputs = specdec_t5x.generate(
-    prefixed, target, None, paths["target"], max_length=ROOM
-  )
+  outputs = specdec_t5x.generate(TEXTS, target, None, paths["target"], max_length=ROOM)
   assert {output.tokens[-1] for output in outputs} & set(ends)
   vocabulary = open_vocabulary(str(root / "tokenizer"))
   (file,) = (tmp_path / "out" / "inference_eval").glob("*-0*.jsonl")

@@ -30,17 +30,6 @@ def package(request):
   return request.param
 
 
-# Code that prints whether the process has mapped triton's library.
-LOADED = "; print('libtriton' in open('/proc/self/maps').read())"
-
-
-def test_the_package_loads_triton_unless_tensorflow_is_loaded(package):
-  pytest.importorskip("triton", reason="the extra `peers` is not installed")
-  assert python(f"import {package}{LOADED}") == "True\n"
-  late = f"import sys; sys.modules['tensorflow'] = sys; import {package}{LOADED}"
-  assert python(late) == "False\n"
-
-
 def test_a_broken_triton_is_ignored(package, tmp_path):
   folder = tmp_path / "triton" / "_C"
   folder.mkdir(parents=True)

@@ -39,11 +39,9 @@ def managed(step=3, prefix=None, **items):
     options = ocp.CheckpointManagerOptions(
       step_prefix=prefix, enable_async_checkpointing=False
     )
-    args = ocp.args.StandardSave(tree)
-    if items:
-      trees = {name: tree if of is None else of for name, of in items.items()}
-      args = {name: ocp.args.StandardSave(of) for name, of in trees.items()}
-      args = ocp.args.Composite(**args)
+    save = ocp.args.StandardSave
+    args = {name: save(tree if of is None else of) for name, of in items.items()}
+    args = ocp.args.Composite(**args) if items else save(tree)
     with ocp.CheckpointManager(folder.absolute(), options=options) as manager:
       manager.save(step, args=args)
     return folder / (f"{prefix}_{step}" if prefix else str(step))
@@ -105,7 +103,7 @@ def test_layouts_of_orbax_are_read(name, vocabulary, tmp_path):
 def test_other_networks_in_orbax_s_layout_are_read(config, dtype, tmp_path):
   """Decoder-only networks and stacked layers are read, also in bfloat16."""
   params = jax.tree.map(lambda x: x.astype(dtype), tiny.drawn(config))
-  flat = test_scanned.stack(params, 1, test_scanned.scan, 2)
+  flat = test_scanned.stack(params, 1, "{}", 2)
   tree = flax.traverse_util.unflatten_dict(flat, sep="/")
   loaded = specdec_t5x.load_model(str(standard(tmp_path / "saved", tree)))
   assert loaded.network.config == config

@@ -36,7 +36,7 @@ def stack(params, axis, middle, heads=0, norm_axis=None):
   Args:
     params: parameters of the network.
     axis: axis of the layers.
-    middle: returns the path between the name of a stack and of a parameter.
+    middle: the path between the name of a stack and of a parameter; {} is the stack.
     heads: number of heads in a separate axis; 0 joins the heads.
     norm_axis: axis of the layers in norms; None is `axis`.
   """
@@ -48,10 +48,10 @@ def stack(params, axis, middle, heads=0, norm_axis=None):
     stack, *parts = name.split("/")
     if parts[0].startswith("layers_"):
       number = int(parts[0].removeprefix("layers_"))
-      path = "/".join((stack, *middle(stack), *parts[1:]))
+      path = "/".join((stack, middle.format(stack), *parts[1:]))
       layers.setdefault(path, {})[number] = array
     elif "relpos_bias" in name:
-      stacked["/".join((stack, *middle(stack), *parts))] = array
+      stacked["/".join((stack, middle.format(stack), *parts))] = array
     else:
       stacked[name] = array
   for path, found in layers.items():
@@ -73,32 +73,20 @@ def write(root, flat, format="t5x", step=7):
   return str(root / f"checkpoint_{step}")
 
 
-def scan(stack):
-  return (stack,)
-
-
-def layers(stack):
-  return ("layers",)
-
-
-def both(stack):
-  return (stack, "layers")
-
-
 # (network, axis of layers, names of layers, separate heads, axis of norms).
 WAYS = [
-  (UMT5, 1, scan, 2, None),  # T5X's examples/scalable_t5.
-  (UMT5, 1, layers, 0, None),
-  (UMT5, 0, scan, 2, None),
-  (UMT5, -1, both, 2, None),
-  (UMT5, -2, scan, 2, None),
-  (UMT5, 1, scan, 0, 0),
-  (UMT5, 2, scan, 0, 1),
-  (SHARED, 1, scan, 2, None),
-  (SHARED, 0, layers, 0, None),
-  (SQUARE, 1, scan, 2, None),
-  (SQUARE, 0, scan, 0, None),
-  (tiny_gpt.TARGET, 1, layers, 2, None),
+  (UMT5, 1, "{}", 2, None),  # T5X's examples/scalable_t5.
+  (UMT5, 1, "layers", 0, None),
+  (UMT5, 0, "{}", 2, None),
+  (UMT5, -1, "{}/layers", 2, None),
+  (UMT5, -2, "{}", 2, None),
+  (UMT5, 1, "{}", 0, 0),
+  (UMT5, 2, "{}", 0, 1),
+  (SHARED, 1, "{}", 2, None),
+  (SHARED, 0, "layers", 0, None),
+  (SQUARE, 1, "{}", 2, None),
+  (SQUARE, 0, "{}", 0, None),
+  (tiny_gpt.TARGET, 1, "layers", 2, None),
 ]
 
 
@@ -117,8 +105,8 @@ def test_stacked_layers_are_read(way, format, tmp_path):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", None])
 def test_stacked_layers_are_restored_under_t5x(format, dtype, vocabulary, tmp_path):
   saved = {"target": tiny.drawn(UMT5), "draft": tiny.drawn(tiny.DRAFT)}
-  target = stack(saved["target"], 1, scan, 2)
-  draft = stack(saved["draft"], 1, scan, 2)
+  target = stack(saved["target"], 1, "{}", 2)
+  draft = stack(saved["draft"], 1, "{}", 2)
   paths = {
     "target": write(tmp_path / "target", target, format),
     "draft": write(tmp_path / "draft", draft, format, step=9),
@@ -126,13 +114,8 @@ def test_stacked_layers_are_restored_under_t5x(format, dtype, vocabulary, tmp_pa
   model = tiny.speculative(vocabulary, target=UMT5)
   restored = tiny.restored(model, paths, dtype)
   assert int(restored.step) == 7
-
-  def cast(x):
-    return x.astype(dtype or "float32")
-
-  chex.assert_trees_all_equal(
-    restored.params, flax.core.freeze(jax.tree.map(cast, saved))
-  )
+  expected = jax.tree.map(lambda x: x.astype(dtype or "float32"), saved)
+  chex.assert_trees_all_equal(restored.params, flax.core.freeze(expected))
 
 
 @pytest.mark.parametrize("config", [UMT5, tiny.TARGET, tiny_gpt.TARGET])

@@ -117,9 +117,7 @@ def test_sequence_distillation_data_are_the_target_s_outputs(
   path = copy_files[0].sentencepiece_model_file
   expected = specdec_t5x.generate(inputs, model, None, path, max_length=64)
   assert [r["targets"] for r in records] == [o.text for o in expected]
-  name = tasks.from_records(
-    "decoded", {"train": file}, "inputs", "targets", "", vocabulary=copy_files[0]
-  )
+  name = tasks.from_records("decoded", {"train": file}, vocabulary=copy_files[0])
   batch, _ = next(batches.train_batches(dataclasses.replace(data, task=name)))
   assert set(batch) == set(batches.FEATURES)
 

@@ -209,13 +209,6 @@ def test_added_tokens_of_the_older_file_and_of_tokenizer_json(tmp_path):
     )
 
 
-def test_bert_s_file_alone_is_refused(tmp_path):
-  """tests/errors/cases.toml has the other folders without a vocabulary."""
-  (tmp_path / "vocab.txt").write_text("[PAD]")
-  with pytest.raises(ValueError, match=r"(?s)vocab.txt exists, .*save_pretrained"):
-    open_vocabulary(tmp_path)
-
-
 # Settings and files that name the end of sequence, token 2; the end tokens; and whether
 # inputs end with EOS. As in transformers 5.24, only T5's classes add EOS.
 ENDS = {
