@@ -33,8 +33,7 @@ OTHERS = {"report": report.main, "results": report.measure}
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command that the first argument names.
 
-  Returns:
-    The exit status: 0, or 1 after an error message about the input.
+  Returns the exit status: 0, or 1 after an error message about the input.
   """
   argv = sys.argv[1:] if argv is None else argv
   parser = argparse.ArgumentParser(

@@ -63,8 +63,7 @@ def measure_all(
 ) -> list[tuple[dict[str, Any], Measured]]:
   """Measures the cells of a draft's settings for each draft; each cell is kept at once.
 
-  Returns:
-    A row with the names of each cell, and the cell.
+  Returns a row with the names of each cell, and the cell.
   """
   # Machines with accelerators also use this module, and may lack tqdm.
   from tqdm import tqdm

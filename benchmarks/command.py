@@ -63,8 +63,7 @@ class Command:
   def main(self, argv: Sequence[str]) -> int:
     """Makes the table, then prints and writes it.
 
-    Returns:
-      The exit status: 0, or 1 after an error message about the input.
+    Returns the exit status: 0, or 1 after an error message about the input.
     """
     parser = self.parser()
     args = parser.parse_args(argv)

@@ -1,7 +1,6 @@
 """Times `python -m t5x.infer` with and without speculation, start-up included."""
 
 import argparse
-import functools
 import itertools
 import json
 import pathlib
@@ -27,11 +26,8 @@ def make(name: str, args: argparse.Namespace) -> Table:
 def run(flags: Sequence[str], folder: str) -> tuple[list[dict[str, Any]], float]:
   """Runs `python -m t5x.infer` into a folder; FOLDER.log gets the command's output.
 
-  Returns:
-    The parsed lines of the results, and the processors' seconds.
-
-  Raises:
-    ValueError: if the command fails, with the command line and the end of the log.
+  Returns the parsed lines of the results, and the processors' seconds. Raises a
+  ValueError with the end of the log if the command fails.
   """
   arguments = ["-m", "t5x.infer", *flags, f"--gin.INFER_OUTPUT_DIR={folder!r}"]
   log = pathlib.Path(f"{folder}.log")
@@ -63,7 +59,7 @@ def _row(args: argparse.Namespace, temperature: float, batch: int) -> dict[str, 
       flags = [f"--gin_file={file}" for file in files] + settings
       if name == "spec":
         flags += [f"--gin.{binding}" for binding in args.gin]
-      programs[name] = functools.partial(_numbered, flags, f"{folder}/{name}")
+      programs[name] = lambda _, x=flags, path=f"{folder}/{name}": run(x, path)
     timed = alternate(programs, range(args.runs))
   plain, ours = timed.values()
   processors = [[run[1] for run in each.results] for each in (plain, ours)]
@@ -81,12 +77,6 @@ def _row(args: argparse.Namespace, temperature: float, batch: int) -> dict[str, 
     "tokens_per_call": sum(count["tokens"] for count in counts) / calls,
     "equal": "sampled" if temperature else f"{same} of {len(pairs)}",
   }
-
-
-def _numbered(flags: Sequence[str], folder: str, number: int):
-  """Returns the result of `run`, a program of runs by number."""
-  del number
-  return run(flags, folder)
 
 
 def _processor_seconds() -> float:

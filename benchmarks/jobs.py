@@ -25,18 +25,9 @@ def load(args: argparse.Namespace) -> Study:
   return from_flags(args).load()
 
 
-def preset(args: argparse.Namespace) -> str | None:
-  """Returns the preset of the flags; None for a pair given by flags."""
-  return args.preset or (None if args.target else DEMO)
-
-
 def from_flags(args: argparse.Namespace) -> Job:
-  """Returns the job of the flags.
-
-  Raises:
-    ValueError: if flags or files are missing; the message names all of them.
-  """
-  chosen = preset(args)
+  """Returns the job of the flags; raises a ValueError that names all missing flags."""
+  chosen = args.preset or (None if args.target else DEMO)
   fixed = {"num_tokens": 10_000, "dtype": "bfloat16"} if chosen == PAPER else {}
   given = {n: vars(args).get(n) for n in ("max_length", "num_tokens", "dtype", "runs")}
   fixed |= {name: value for name, value in given.items() if value is not None}
@@ -131,11 +122,7 @@ def encoded(vocabulary: str, texts: Sequence[str], prompts: bool) -> Tokens:
 
 
 def lines(path: str, count: int | None, prefix: str) -> list[str]:
-  """Returns the first lines of a file, each with a prefix.
-
-  Raises:
-    ValueError: if the file has no line.
-  """
+  """Returns the first lines of a file, each with a prefix."""
   texts = epath.Path(path).read_text().splitlines()[:count]
   if not texts:
     raise ValueError(f"--inputs: {path!r} has no line. Give an input on every line.")

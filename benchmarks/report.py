@@ -43,8 +43,7 @@ _FOLDER = re.compile(r"\{(\w+)\}")
 def rendered(page: str, root: pathlib.Path) -> str:
   """Returns a page with all tables rendered from the kept JSON.
 
-  Raises:
-    ValueError: if a marker has no end, or no JSON was kept for a marker.
+  Raises a ValueError if a marker has no end, or no JSON was kept for a marker.
   """
   begun = page.count("<!-- table ")
   ended = len(_MARKED.findall(page))
@@ -67,8 +66,7 @@ def differing(root: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
 def main(argv: Sequence[str], root: pathlib.Path = pathlib.Path()) -> int:
   """Writes the pages, or compares them.
 
-  Returns:
-    The exit status: 1 if --check finds pages that differ, or if a table is missing.
+  Returns the exit status: 1 if --check finds pages that differ, or a table is missing.
   """
   parser = _parser("report")
   parser.add_argument("--check", action="store_true", help="compare without writing")
@@ -136,8 +134,7 @@ def measure(
 ) -> int:
   """Measures the tables of a plan that were not kept, then writes the pages.
 
-  Returns:
-    The exit status: 1 if a command failed, or if a page can't be rendered.
+  Returns the exit status: 1 if a command failed, or a page can't be rendered.
   """
   parser = _parser("results")
   parser.add_argument("--only", nargs="+", default=[], help="tables (default: all)")
@@ -169,10 +166,7 @@ def measure(
 def commands(
   given: Mapping[str, str], plan: Mapping[str, str] | None = None
 ) -> dict[str, list[str] | None]:
-  """Returns the arguments of `python -m` by table; None if a folder is not given.
-
-  `given` has the folders by the words in braces.
-  """
+  """Returns each table's arguments of `python -m`; None without a folder in `given`."""
   found = {}
   for name, command in (plan or _planned()).items():
     found[name] = None

@@ -30,9 +30,6 @@ class Column:
   digits: int = 2  # The number of digits after the point.
   missing: str = NOT_MEASURED  # The text for a missing value.
 
-  def __post_init__(self):
-    object.__setattr__(self, "header", self.header or self.key)
-
   def show(self, value: Value | Mapping[str, float | None]) -> str:
     """Returns a value, or a value read from JSON, as text."""
     value = plain(value)
@@ -77,7 +74,7 @@ def grid(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
   shown = [row for row in rows if not row.get("hidden")]
   present = {key for row in shown for key, value in row.items() if value is not None}
   columns = [c for c in columns if c.missing == NOT_MEASURED or c.key in present]
-  cells = [[column.header for column in columns]]
+  cells = [[column.header or column.key for column in columns]]
   cells += [[c.show(row.get(c.key)) for c in columns] for row in shown]
   widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
   head, *body = (list(map(str.ljust, row, widths)) for row in cells)

@@ -145,8 +145,7 @@ def slopes(timed: Mapping[tuple[Any, int], Timed]) -> dict[Any, Float[np.ndarray
 def medians(slopes: Mapping[Any, Float[np.ndarray, "R"]]) -> dict[Any, float]:
   """Returns the median seconds per repetition of each loop.
 
-  Raises:
-    ValueError: if the machine is too busy to tell a loop's time from noise.
+  Raises a ValueError if the machine is too busy to tell a loop's time from noise.
   """
   result = {name: float(np.median(seconds)) for name, seconds in slopes.items()}
   if lost := [name for name, seconds in result.items() if seconds <= 0]:

@@ -27,12 +27,9 @@ def make(args: argparse.Namespace) -> Table:
 
 @dataclasses.dataclass(frozen=True)
 class Replay(Study):
-  """A target with random weights, whose argmax is bent to given outputs.
+  """A target with random weights, whose argmax is bent to given outputs."""
 
-  Attributes:
-    outputs: the output of each input, with EOS and padding.
-  """
-
+  # The output of each input, with EOS and padding.
   outputs: tuple[Int[Array, "1 T"], ...] = ()
 
   def groups(self, rows: int) -> list[Group]:

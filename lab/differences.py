@@ -120,43 +120,28 @@ def measure(
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-  """The first difference of an example's two outputs, or the first logits with NaN.
+  """The first difference of an example's two outputs, or the first logits with NaN."""
 
-  Attributes:
-    example: the example's number, from 0.
-    position: the token's position in the output, from 0.
-    tokens: the plain and the speculative run's token; None if the run had ended.
-    margins: the gap between the two best tokens, for plain and speculative logits.
-    distance: the largest difference of plain and speculative logits.
-    reason: why rounding does not explain the difference; '' for a tie.
-  """
-
-  example: int
-  position: int
+  example: int  # The example's number, from 0.
+  position: int  # The token's position in the output, from 0.
+  # The plain and the speculative run's token; None if the run had ended.
   tokens: tuple[int | None, int | None]
+  # The gap between the two best tokens, for plain and speculative logits.
   margins: tuple[float, float]
-  distance: float
-  reason: str
+  distance: float  # The largest difference of plain and speculative logits.
+  reason: str  # Why rounding does not explain the difference; '' for a tie.
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """The comparison of two runs.
+  """The comparison of two runs."""
 
-  Attributes:
-    differences: the differences, at most one per example.
-    rounding: the largest difference of plain and whole logits.
-    positions: the number of positions up to the first difference of each example.
-    distance: the largest difference of plain and speculative logits there.
-    identical: the number of these positions with equal logits, bit for bit.
-    beyond: the number of these positions with logits that differ by more than rounding.
-  """
-
-  differences: tuple[Difference, ...]
-  rounding: float
-  positions: int
-  distance: float
-  identical: int
+  differences: tuple[Difference, ...]  # The differences, at most one per example.
+  rounding: float  # The largest difference of plain and whole logits.
+  positions: int  # The number of positions up to the first difference of each example.
+  distance: float  # The largest difference of plain and speculative logits there.
+  identical: int  # The number of these positions with equal logits, bit for bit.
+  # The number of these positions with logits that differ by more than rounding.
   beyond: int
 
 

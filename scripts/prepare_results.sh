@@ -107,8 +107,6 @@ train distil configs/train/distil.gin "$TARGET" "DRAFT_CHECKPOINT_PATH='$DIR/dra
 # Heads of each kind.
 train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads'" \
   "HEADS=('parallel', 'eagle', 'shared_encoder', 'medusa', 'blockwise')"
-train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads/d_pace'" \
-  "HEAD_DECAY='d_pace'" "HEADS='parallel'"
 train heads "$HEADS $MINE" "$TARGET" "${SHORT[@]}" "OUTPUT_DIR='$DIR/heads/seven'" \
   NUM_HEADS=7 "HEADS='eagle'"
 "$PYTHON" -c "
@@ -130,7 +128,7 @@ trimmed eagle "$TARGET"
 
 # A draft model by each loss, from scratch, and the pair's own one tuned.
 sizes "$DIR/draft.gin" 128 2 1 1 384
-for loss in forward_kl adaptive negative_log_alpha total_variation; do
+for loss in forward_kl negative_log_alpha total_variation; do
   DISTILLED=(
     "$TARGET" "MODE='distill_tokens'" "DISTILL_LOSS='$loss'" VOCAB_SIZE=8064
     BATCH_SIZE=4 METRIC_PERIOD=0 DROPOUT_RATE=0.0

@@ -16,6 +16,7 @@ import numpy as np
 from specdec_t5x import Drafter, Model, Tree
 from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.contrib.sparse import SparseDraft
+from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.decoding.contracts import Policy
 from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.drafters.cascade import Cascade
@@ -191,12 +192,12 @@ ROWS = {
     is_drawn=False,
   ),
   "sparse": Row(
-    lambda n: SparseDraft(n["draft"], GAMMA, top_k=4),
+    lambda n: SparseDraft(n["draft"], GAMMA, Truncation(4)),
     gin=("contrib/sparse",),
     macros={"DRAFT_TOPK": 4},
   ),
   "link": Row(
-    lambda n: Link(Local.of(honest(n["draft"])), GAMMA, top_k=4),
+    lambda n: Link(Local.of(honest(n["draft"])), GAMMA, Truncation(4)),
     on=("tables",),
     gin=None,
   ),

@@ -190,13 +190,9 @@ def _verdict(best: Plan) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-  """An observer that counts iterations by the number of accepted tokens.
+  """An observer that counts iterations by the number of accepted tokens."""
 
-  Attributes:
-    gamma: most tokens of a draft.
-  """
-
-  gamma: int
+  gamma: int  # Most tokens of a draft.
 
   def start(self, rows: int, max_length: int) -> Float[Array, "B N"]:
     """Returns zero counts for 0 to gamma tokens."""

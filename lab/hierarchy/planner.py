@@ -29,35 +29,25 @@ from specdec_t5x.core.knobs import is_whole
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """A hierarchy and its expected time.
+  """A hierarchy and its expected time."""
 
-  Attributes:
-    levels: (name, window) of every draft, the lowest first; () is plain decoding.
-    seconds: expected time per token of the target.
-    tokens_per_call: expected tokens per call of the target.
-  """
-
+  # (name, window) of every draft, the lowest first; () is plain decoding.
   levels: tuple[tuple[str, int], ...]
-  seconds: float
-  tokens_per_call: float
+  seconds: float  # Expected time per token of the target.
+  tokens_per_call: float  # Expected tokens per call of the target.
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-  """The measurements for planning; G is the longest draft.
+  """The measurements for planning; G is the longest draft."""
 
-  Attributes:
-    target: name of the target.
-    plain: seconds of a token in plain decoding.
-    drafts: by name, seconds of a draft of 1, 2, .. G tokens without lower levels.
-    iterations: by (judge, name), seconds of a whole iteration with that draft.
-    survival: by (judge, name), the chance that at least 1, 2, .. G tokens are accepted.
-  """
-
-  target: str
-  plain: float
+  target: str  # Name of the target.
+  plain: float  # Seconds of a token in plain decoding.
+  # By name, seconds of a draft of 1, 2, .. G tokens without lower levels.
   drafts: Mapping[str, Sequence[float]]
+  # By (judge, name), seconds of a whole iteration with that draft.
   iterations: Mapping[tuple[str, str], Sequence[float]]
+  # By (judge, name), the chance that at least 1, 2, .. G tokens are accepted.
   survival: Mapping[tuple[str, str], Sequence[float]]
 
   def __post_init__(self):

@@ -15,16 +15,13 @@ from specdec_t5x.core.theory import expected_tokens
 
 @dataclasses.dataclass(frozen=True)
 class LayerCosts:
-  """The costs of drafting, in units of a plain token.
+  """The costs of drafting, in units of a plain token."""
 
-  Attributes:
-    kinds: time of a drafted token in a sublayer, by kind: 'self', 'cross', 'mlp'.
-    rest: time of a drafted token outside of sublayers: distribution and sampling.
-    blocks: s, time of an iteration without the draft, at gamma = 1, 2, ..
-  """
-
+  # Time of a drafted token in a sublayer, by kind: 'self', 'cross', 'mlp'.
   kinds: Mapping[str, float]
+  # Time of a drafted token outside of sublayers: distribution and sampling.
   rest: float
+  # s, the time of an iteration without the draft, at gamma = 1, 2, ..
   blocks: Sequence[float]
 
   def __post_init__(self):

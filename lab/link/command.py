@@ -18,6 +18,7 @@ from lab.link.bits import probs_bits, token_bits
 from specdec_t5x.contrib.link.client import Remote
 from specdec_t5x.contrib.link.drafter import Link
 from specdec_t5x.contrib.sparse import SparseDraft
+from specdec_t5x.contrib.truncation import Truncation
 from specdec_t5x.drafters.draft_model import DraftModel
 
 _UNROUNDED = "all, float32"  # The distribution of a draft in the target's process.
@@ -60,7 +61,7 @@ def _rows(
   # Greedy decoding sends no distribution, so K has no effect.
   kept = args.top_k if temperature else args.top_k[:1]
   timed = _timed(study, kept, setting, address, args) if address else {}
-  drafts = {k: SparseDraft(model.network, args.gamma, k) for k in kept}
+  drafts = {k: SparseDraft(model.network, args.gamma, Truncation(k)) for k in kept}
   if temperature:
     drafts = {_UNROUNDED: DraftModel(model.network, args.gamma), **drafts}
   ways = {}
@@ -93,7 +94,7 @@ def _timed(study: Study, kept, setting: Setting, address: str, args) -> dict:
   runs = {}
   for k in kept:
     for speed, remote in remotes.items():
-      link = Link(remote, args.gamma, k)
+      link = Link(remote, args.gamma, Truncation(k))
       decode = study.decode(setting.temperature, None, link)
       runs[k, speed] = _Counted(study.grouped(decode, 1), remote)
   ways = {PLAIN: Way(plain), **{key: Way(run) for key, run in runs.items()}}

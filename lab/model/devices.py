@@ -20,18 +20,12 @@ from benchmarks.timed import alternate
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-  """The speed of a device.
+  """The speed of a device."""
 
-  Attributes:
-    name: name of the kind of device.
-    bandwidth: bytes per second of the large memory.
-    peak: operations per second.
-    clock: cycles per second of the compiler's estimates; 0 without estimates.
-  """
-
-  name: str
-  bandwidth: float
-  peak: float
+  name: str  # Name of the kind of device.
+  bandwidth: float  # Bytes per second of the large memory.
+  peak: float  # Operations per second.
+  # Cycles per second of the compiler's estimates; 0 without estimates.
   clock: float = 0.0
 
 

@@ -53,15 +53,11 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-  """The computations of a compiled program.
+  """The computations of a compiled program."""
 
-  Attributes:
-    computations: operations of each computation, by the computation's name.
-    entry: name of the program's main computation.
-  """
-
+  # Operations of each computation, by the computation's name.
   computations: Mapping[str, Sequence[Operation]]
-  entry: str
+  entry: str  # Name of the program's main computation.
 
   @classmethod
   def read(cls, hlo: str) -> "Program":

@@ -31,31 +31,21 @@ from specdec_t5x.network.transformer import Transformer
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-  """A part of a decode to compile.
+  """A part of a decode to compile."""
 
-  Attributes:
-    kind: "call": a network on `width` tokens a row; "encoder": encoding the inputs;
-      "iteration": a turn of the speculative loop that drafts `width` tokens.
-    size: size of the network or of the target, from `bench.sizes.SIZES`.
-    width: tokens; 0 for an encoder.
-    batch: batch rows.
-    draft: the draft of an iteration: a size, or a name in `ROUNDED`. For a call, a
-      name in `ROUNDED` means a call of the rounded network instead of `size`.
-    dtype: dtype of parameters and activations.
-    input_length: tokens of an input.
-    max_length: the most tokens of an output.
-    products: how CPUs multiply few rows, see `network.config`.
-  """
-
+  # "call": a network on `width` tokens a row; "encoder": encoding the inputs;
+  # "iteration": a turn of the speculative loop that drafts `width` tokens.
   kind: str
-  size: str
-  width: int = 0
-  batch: int = 1
+  size: str  # Size of the network or of the target, from `benchmarks.sizes.SIZES`.
+  width: int = 0  # Tokens; 0 for an encoder.
+  batch: int = 1  # Batch rows.
+  # The draft of an iteration: a size, or a name in `ROUNDED`. For a call, a name in
+  # `ROUNDED` means a call of the rounded network instead of `size`.
   draft: str = ""
-  dtype: str = "bfloat16"
-  input_length: int = 128
-  max_length: int = 128
-  products: str = "auto"
+  dtype: str = "bfloat16"  # Dtype of parameters and activations.
+  input_length: int = 128  # Tokens of an input.
+  max_length: int = 128  # The most tokens of an output.
+  products: str = "auto"  # How CPUs multiply few rows, see `network.config`.
 
   @property
   def network(self) -> str:
@@ -65,22 +55,17 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-  """The work of a turn of a piece, read from the compiled program.
+  """The work of a turn of a piece, read from the compiled program."""
 
-  Attributes:
-    moved, operations, cycles: see `lab.model.work.Work`.
-    flops: floating-point operations in XLA's count. Loops inside a turn count once. For
-      a CPU, products are counted before the compiler replaces them by kernels.
-    held: bytes of arguments and temporary buffers.
-    compiling: seconds of compilation.
-  """
-
+  # `moved`, `operations` and `cycles` are as in `lab.model.work.Work`.
   moved: int
   operations: int
   cycles: int
+  # Floating-point operations in XLA's count. Loops inside a turn count once. For a CPU,
+  # products are counted before the compiler replaces them by kernels.
   flops: float
-  held: int
-  compiling: float
+  held: int  # Bytes of arguments and temporary buffers.
+  compiling: float  # Seconds of compilation.
 
   def roofline(self, device: Device) -> float:
     """Returns the larger of the seconds for moving bytes and the seconds for FLOPs."""

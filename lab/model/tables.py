@@ -22,19 +22,13 @@ Estimate = Callable[[Cost, Device], float]
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """The modelled seconds of a pair's pieces on a device.
+  """The modelled seconds of a pair's pieces on a device."""
 
-  Attributes:
-    device: the modelled device.
-    costs: costs by piece.
-    target: size of the target.
-    timed: measurements by piece. A measured piece uses the device that its products
-      measured instead of `device`.
-  """
-
-  device: Device
-  costs: Mapping[Piece, Cost]
-  target: str
+  device: Device  # The modelled device.
+  costs: Mapping[Piece, Cost]  # Costs by piece.
+  target: str  # Size of the target.
+  # Measurements by piece. A measured piece uses the device that its products measured
+  # instead of `device`.
   timed: Mapping[Piece, Measured] = dataclasses.field(default_factory=dict)
 
   def seconds(self, piece: Piece, of: Estimate = Cost.seconds) -> float:

@@ -25,17 +25,14 @@ class Measured:
   """Measurements of a piece and of products in turn with the piece.
 
   Other load on the machine slows piece and products alike.
-
-  Attributes:
-    seconds: median seconds of a turn.
-    bandwidth: bytes per second of matrices in products of a single row, with the
-      network's sizes. On a CPU a sum reads more.
-    peak: operations per second of products with the piece's number of rows. Large
-      products do more.
   """
 
-  seconds: float
+  seconds: float  # Median seconds of a turn.
+  # Bytes per second of matrices in products of a single row, with the network's sizes.
+  # On a CPU a sum reads more.
   bandwidth: float
+  # Operations per second of products with the piece's number of rows. Large products do
+  # more.
   peak: float
 
   def device(self, name: str) -> Device:

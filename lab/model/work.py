@@ -30,17 +30,14 @@ _PARTIAL = ("dynamic-slice", "slice", "gather", "slice-start")
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-  """The work of a piece of a program.
+  """The work of a piece of a program."""
 
-  Attributes:
-    moved: bytes from and to the device's large memory, with the padding of tiles.
-    operations: number of operations started in sequence, without scalar operations.
-    cycles: the TPU compiler's estimate of the cycles of its operations, without waiting
-      for prefetched data. 0 without an estimate.
-  """
-
+  # Bytes from and to the device's large memory, with the padding of tiles.
   moved: int = 0
+  # Number of operations started in sequence, without scalar operations.
   operations: int = 0
+  # The TPU compiler's estimate of the cycles of its operations, without waiting for
+  # prefetched data. 0 without an estimate.
   cycles: int = 0
 
   def __add__(self, other: "Work") -> "Work":

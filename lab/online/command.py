@@ -119,7 +119,7 @@ def serve(args, models, domains, eos_id, loss) -> dict[str, dict]:
   learner = _Clocked(draft.network, draft.params, _online(args, loss))
   learner.learns = loss is not None
   decoder, params = serving.together(
-    target, learner, None, "token", args.gamma, args.interval
+    target, learner, "token", args.gamma, args.interval
   )
   sampling = Sampling(args.temperature)
   decoder.check(sampling, args.max_length, 1)

@@ -25,25 +25,15 @@ HERE = "lab/pair"
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """A network that the recipe trains.
-
-  Attributes:
-    name: the name.
-    about: a short description, with the approximate minutes on two cores.
-    folder: the output folder in `texts.FOLDER`.
-    steps: the number of training steps.
-    gin_file: the gin file of the training run.
-    job: the job of `python -m specdec_t5x.train`.
-    bindings: gin bindings besides the file.
-  """
+  """A network that the recipe trains."""
 
   name: str
-  about: str
-  folder: str
-  steps: int
-  gin_file: str
-  job: str = "train"
-  bindings: tuple[str, ...] = ()
+  about: str  # A short description, with the approximate minutes on two cores.
+  folder: str  # The output folder in `texts.FOLDER`.
+  steps: int  # The number of training steps.
+  gin_file: str  # The gin file of the training run.
+  job: str = "train"  # The job of `python -m specdec_t5x.train`.
+  bindings: tuple[str, ...] = ()  # Gin bindings besides the file.
 
   @property
   def checkpoint(self) -> str:

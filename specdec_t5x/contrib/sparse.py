@@ -6,7 +6,7 @@ Shapes: B rows, G gamma, K kept tokens, V vocabulary, L uniforms per decision.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -29,15 +29,7 @@ class SparseDraft(ChainDrafter):
 
   network: Any  # The drafting network, over the target's vocabulary.
   gamma: int | None = gamma_knob()  # The number of tokens of a draft.
-  # `Truncation` checks these values.
-  # The number of kept tokens of a distribution; 0 keeps all.
-  top_k: int = 32
-  # The kept part of the kept tokens' mass.
-  top_p: float = 1.0
-
-  def __post_init__(self):
-    super().__post_init__()
-    Truncation(self.top_k, self.top_p)
+  truncation: Truncation = Truncation()  # noqa: RUF009 - frozen
 
   @property
   def networks(self) -> Mapping[str, Any]:
@@ -58,7 +50,7 @@ class SparseDraft(ChainDrafter):
       state,
       uniforms,
       context.sampling,
-      Truncation(self.top_k, self.top_p),
+      self.truncation,
       context.adjust,
       context.behind,
     )
@@ -77,7 +69,7 @@ def drafted_sparsely(
   adjust: AdjustFn,
   behind: int = 2,
 ) -> tuple[Int[Array, "B G"], SparseProbs | None, Cache]:
-  """Drafts a chain from truncated distributions.
+  """Drafts a chain from truncated distributions, with a call of the network per token.
 
   Args:
     net: the network.
@@ -86,50 +78,25 @@ def drafted_sparsely(
     sampling: the adjustment of the distribution, before truncation.
     truncation: the truncation of the distribution.
     adjust: computes the distribution.
-    behind: the number of known tokens that the cache may lack, as in `drafted_chain`.
-
-  Returns:
-    The tokens, the distributions [B, G, K] (None if the tokens are certain), and the
-    network's cache.
-  """
-
-  def drawn(logits, uniforms):
-    if sampling.certain:
-      return likeliest(perturbed(logits, sampling, uniforms, adjust)), None
-    distribution = truncation.of(adjust(logits, sampling))
-    return distribution.draw(uniforms).astype(jnp.int32), distribution
-
-  return drafted_chain(net, state, uniforms, drawn, behind)
-
-
-def drafted_chain(
-  net: Net,
-  state: DecodeState,
-  uniforms: Float[Array, "B G L"],
-  draw_fn: Callable[[Float[Array, "B V"], Float[Array, "B L"]], tuple[Array, Any]],
-  behind: int = 2,
-) -> tuple[Int[Array, "B G"], Any, Cache]:
-  """Drafts token by token, with one call of the network per token.
-
-  Args:
-    net: the network.
-    state: the decode's state; the drafter's state is the network's cache.
-    uniforms: the uniforms of each token.
-    draw_fn: from logits and uniforms to a token and a distribution of any type.
     behind: the number of known tokens that the cache may lack (`Context.behind`).
 
   Returns:
-    The tokens, the distributions, and the cache, which lacks the last token.
+    The tokens, the distributions [B, G, K] (None if the tokens are certain), and the
+    network's cache, which lacks the last token.
   """
+
+  def draw(logits, uniforms):
+    return draw_sparsely(logits, uniforms, sampling, truncation, adjust)
+
   logits, cache = read_last(
     net, state.drafter_state, state.sequences, state.lengths, behind
   )
-  first = draw_fn(logits, uniforms[:, 0])
+  first = draw(logits, uniforms[:, 0])
 
   def draft_next(carry, uniforms):
     cache, token = carry
     logits, _, cache = net.extend(cache, token[:, None])
-    token, distribution = draw_fn(logits[:, 0], uniforms)
+    token, distribution = draw(logits[:, 0], uniforms)
     return (cache, token), (token, distribution)
 
   later_uniforms = uniforms[:, 1:].swapaxes(0, 1)
@@ -140,3 +107,17 @@ def drafted_chain(
     lambda head, tail: jnp.concatenate([head[None], tail]).swapaxes(0, 1), first, later
   )
   return tokens, distributions, cache
+
+
+def draw_sparsely(
+  logits: Float[Array, "B V"],
+  uniforms: Float[Array, "B L"],
+  sampling: Sampling,
+  truncation: Truncation,
+  adjust: AdjustFn,
+) -> tuple[Int[Array, "B"], SparseProbs | None]:
+  """Draws tokens; returns the tokens and their distributions, None if certain."""
+  if sampling.certain:
+    return likeliest(perturbed(logits, sampling, uniforms, adjust)), None
+  distribution = truncation.of(adjust(logits, sampling))
+  return distribution.draw(uniforms).astype(jnp.int32), distribution

@@ -20,15 +20,6 @@ from specdec_t5x.training.checkpoints import START, Position
 Row = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
 
-# The features that a network reads. Relative attention needs no positions.
-DECODER_FEATURES = (
-  "decoder_target_tokens",
-  "decoder_input_tokens",
-  "decoder_loss_weights",
-  "decoder_segment_ids",
-)
-FEATURES = ("encoder_input_tokens", *DECODER_FEATURES, "encoder_segment_ids")
-
 
 @dataclasses.dataclass(frozen=True)
 class TaskData:
@@ -96,8 +87,7 @@ def target_vocabulary(task: str) -> seqio.Vocabulary:
 
 def targets_of(task: str, split: str) -> Iterator[np.ndarray]:
   """Yields the tokens of each target of a split, without truncation."""
-  lengths = dict.fromkeys(get_task(task).output_features)
-  dataset = get_task(task).get_dataset(lengths, split, use_cached=False, shuffle=False)
+  dataset = get_task(task).get_dataset(None, split, use_cached=False, shuffle=False)
   return (example["targets"] for example in rows_of(dataset))
 
 
@@ -169,12 +159,9 @@ def _packed(data: TaskData, split: str, seed: int | None) -> tf.data.Dataset:
     seed=seed,
     num_epochs=1,
   )
+  convert = seqio.EncDecFeatureConverter(pack=True)
   if data.is_decoder_only:
-    features = DECODER_FEATURES
     convert = seqio.LMFeatureConverter(pack=True)
-  else:
-    features = FEATURES
-    convert = seqio.EncDecFeatureConverter(pack=True)
 
   def prepared(row):
     if not data.is_decoder_only:
@@ -184,8 +171,11 @@ def _packed(data: TaskData, split: str, seed: int | None) -> tf.data.Dataset:
     parts = [row[name] for name in ("inputs", "targets") if name in row]
     return {"targets": tf.concat(parts, axis=0)[: data.feature_lengths["targets"]]}
 
+  def without_positions(row):  # Relative attention needs no positions.
+    return {name: x for name, x in row.items() if not name.endswith("positions")}
+
   dataset = convert(dataset.map(prepared), data.feature_lengths)
-  return dataset.map(lambda row: {k: row[k] for k in features}).prefetch(64)
+  return dataset.map(without_positions).prefetch(64)
 
 
 def _stack(rows) -> Batch:

@@ -101,8 +101,7 @@ class Checkpoints:
     path = self._directory / f"{OPTIMIZER}_{step}"
     try:
       with ocp.StandardCheckpointer() as reader:
-        item = jax.tree.map(_describe, _item(like, Position()))
-        restored = reader.restore(path, item)
+        restored = reader.restore(path, _item(like, Position()))
     except Exception as error:  # Orbax and tensorstore raise different types.
       raise ValueError(
         f"{path} can't be read ({type(error).__name__}: {error}). If the checkpoint "
@@ -110,13 +109,11 @@ class Checkpoints:
         "checkpoint is damaged, delete the checkpoint to continue from the previous "
         "step."
       ) from error
-    params = jax.tree.map(
-      lambda old, new: jax.device_put(new, old.sharding),
-      like.params,
-      self._parameters.restore(step),
-    )
+    shardings = jax.tree.map(lambda x: x.sharding, (like.step, like.params))
+    new = np.int32(step), self._parameters.restore(step)
+    step, params = jax.device_put(new, shardings)
     state = like.replace(
-      step=jax.device_put(np.int32(step), like.step.sharding),
+      step=step,
       params=params,
       opt_state=restored["optimizer"],
     )
@@ -133,8 +130,7 @@ class Checkpoints:
       part = self._directory / f"{name}_{step}"
       leftovers = self._directory.glob(f"{part.name}.orbax-checkpoint-tmp*")
       for path in (part, *leftovers):
-        if path.exists():
-          path.rmtree()
+        path.rmtree(missing_ok=True)
 
 
 def claim(directory: str, settings: Mapping[str, Any]) -> None:
@@ -149,18 +145,13 @@ def claim(directory: str, settings: Mapping[str, Any]) -> None:
   """
   settings = json.loads(json.dumps(settings, default=str))
   path = epath.Path(directory) / SETTINGS
-  try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-      partial = path.with_name(f"{SETTINGS}.partial")
-      partial.write_text(json.dumps(settings, indent=2) + "\n")
-      partial.replace(path)
-    old = json.loads(path.read_text())
-  except OSError as error:
-    raise ValueError(
-      f"OUTPUT_DIR={directory} can't be written to ({error}). Choose a directory with "
-      "write permission."
-    ) from error
+  check_writable(directory, "OUTPUT_DIR")
+  path.parent.mkdir(parents=True, exist_ok=True)
+  if not path.exists():
+    partial = path.with_name(f"{SETTINGS}.partial")
+    partial.write_text(json.dumps(settings, indent=2) + "\n")
+    partial.replace(path)
+  old = json.loads(path.read_text())
   names = sorted({*settings, *old})
   changed = [name for name in names if old.get(name) != settings.get(name)]
   if changed:
@@ -178,12 +169,6 @@ def _item(state: TrainState, position: Position) -> dict[str, Any]:
     "epoch": np.asarray(position.epoch, np.int64),
     "row": np.asarray(position.row, np.int64),
   }
-
-
-def _describe(leaf):
-  if isinstance(leaf, np.ndarray):
-    return leaf
-  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
 
 
 def new_checkpoint(output_dir: str) -> str:

@@ -15,15 +15,17 @@ from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.knobs import is_finite
 from specdec_t5x.data import tasks
 from specdec_t5x.decoding.contracts import lengths_of
+from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.prepared import Model
-from specdec_t5x.t5x_bridge.restore import T5XParameters, check_writable
+from specdec_t5x.t5x_bridge.restore import T5XParameters
 from specdec_t5x.training import acceptance, batches, outputs
 from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.checkpoints import claim
 from specdec_t5x.training.jobs import train
+from specdec_t5x.training.objectives import Params
 from specdec_t5x.training.optimizers import Optimizer
-from specdec_t5x.training.outputs import Example, Record
+from specdec_t5x.training.outputs import Record
 from specdec_t5x.training.trainer import Loop
 from specdec_t5x.ways import assembled
 
@@ -75,13 +77,19 @@ def distil(
       f"VALIDATION_SHARE must be above 0 and below 1, got {validation_share!r}. 0.05 "
       "holds out a twentieth of the inputs."
     )
-  check_writable(output_dir, "OUTPUT_DIR")
   target, end_ids = outputs.open_target(target_checkpoint, data)
   draft = _draft_model(draft_checkpoint)
   decoder, params = assembled(target, draft, policy="auto", gamma=gamma)
   examples = outputs.examples_of(data, data.split, limit)
+  texts = [example["inputs_pretokenized"] for example in examples]
+  if (count := len(set(texts))) < _LEAST_TEXTS:
+    raise ValueError(
+      f"INPUTS must have at least {_LEAST_TEXTS} different texts, got {count}. Give "
+      "more lines like the texts that the pair will decode."
+    )
+  checksum = zlib.crc32(b"\n".join(texts))
   settings = {
-    "inputs": _identity(examples),
+    "inputs": f"{len(texts)} texts with checksum {checksum:08x}",
     "target_checkpoint": target_checkpoint,
     "draft_checkpoint": draft_checkpoint,
     "feature_lengths": dict(data.feature_lengths),
@@ -89,28 +97,13 @@ def distil(
   }
   claim(output_dir, settings)
 
-  console.stage(f"Decoding {len(examples)} inputs with the target.")
-  records = outputs.decode_to(
-    os.path.join(output_dir, "outputs.jsonl"),
-    target.network,
-    target.params,
-    examples,
-    dataclasses.replace(data, batch_size=decoding_batch_size),
-    end_ids,
-  )
-  parts = _parts(outputs.finished(records, data.task), validation_share)
-  files = {name: os.path.join(output_dir, f"{name}.jsonl") for name in parts}
-  for name, part in parts.items():
-    outputs.write_records(files[name], part)
-  task = tasks.from_records(
-    f"{data.task}_outputs",
-    files,
-    vocabulary=batches.target_vocabulary(data.task),
-  )
+  console.stage(f"Decoding {len(texts)} inputs with the target.")
+  rows = dataclasses.replace(data, batch_size=decoding_batch_size)
+  decoding = outputs.Decoding(target.network, target.params, rows, end_ids)
+  records = decoding.to_file(os.path.join(output_dir, "outputs.jsonl"), examples)
+  records = outputs.finished(records, data.task)
+  data = _split(records, data, output_dir, validation_share)
 
-  data = dataclasses.replace(
-    data, task=task, split="train", validation_split="validation"
-  )
   best = train(
     draft.network,
     data,
@@ -125,23 +118,9 @@ def distil(
   shutil.rmtree(path, ignore_errors=True)
   T5XParameters(draft.network, output_dir).save(0, best.params)
 
-  lengths = data.feature_lengths
-  job = tuning.Job(decoder, 1, lengths["inputs"], GREEDY, lengths["targets"])
   params |= target.derived(decoder.derive(GREEDY))
-  policy = tuning.tuned(job, params).policy
   held_out = list(batches.validation_batches(data, loop.validation_batches))
-  report = {}
-  for when, of_draft in (("before", draft.params.unfreeze()), ("after", best.params)):
-    hits = acceptance.hits_of(draft.network, of_draft, held_out)
-    report[when] = acceptance.gain(hits, gamma, policy, lengths_of(decoder.drafter))
-  labels = {
-    "alpha": "alpha on held-out inputs",
-    "tokens_per_call": f"tokens a call with {gamma} drafted tokens",
-    "speedup": "expected speedup over plain decoding here, at batch size 1",
-  }
-  for name, after in report["after"].items():
-    before = report["before"][name]
-    console.announce(f"{before:.2f} before, {after:.2f} after: {labels[name]}")
+  report = _gains(decoder, params, best.params, held_out, data.feature_lengths)
   console.announce(f"DRAFT_CHECKPOINT_PATH = {path!r}")
   return report
 
@@ -160,21 +139,10 @@ def _draft_model(checkpoint: str) -> Model:
   return draft
 
 
-def _identity(examples: Sequence[Example]) -> str:
-  """Returns the number and the checksum of the inputs, after a check of the number."""
-  texts = [example["inputs_pretokenized"] for example in examples]
-  count = len(set(texts))
-  if count < _LEAST_TEXTS:
-    raise ValueError(
-      f"INPUTS must have at least {_LEAST_TEXTS} different texts, got {count}. Give "
-      "more lines like the texts that the pair will decode."
-    )
-  checksum = zlib.crc32(b"\n".join(texts))
-  return f"{len(texts)} texts with checksum {checksum:08x}"
-
-
-def _parts(records: Sequence[Record], share: float) -> dict[str, list[Record]]:
-  """Returns the records for training, and a share of the inputs for validation.
+def _split(
+  records: Sequence[Record], data: TaskData, folder: str, share: float
+) -> TaskData:
+  """Returns the task of records, with a share of the inputs for validation.
 
   The inputs' checksums decide, so equal inputs are in one part.
   """
@@ -184,4 +152,40 @@ def _parts(records: Sequence[Record], share: float) -> dict[str, list[Record]]:
   parts = {"train": [], "validation": []}
   for record, checksum in zip(records, sums, strict=True):
     parts["validation" if checksum in held_out else "train"].append(record)
-  return parts
+  files = {name: os.path.join(folder, f"{name}.jsonl") for name in parts}
+  for name, part in parts.items():
+    outputs.write_records(files[name], part)
+  task = tasks.from_records(
+    f"{data.task}_outputs",
+    files,
+    vocabulary=batches.target_vocabulary(data.task),
+  )
+  splits = {"split": "train", "validation_split": "validation"}
+  return dataclasses.replace(data, task=task, **splits)
+
+
+def _gains(
+  decoder: Decoder,
+  params: Params,
+  trained: Params,
+  held_out: Sequence[batches.Batch],
+  lengths: Mapping[str, int],
+) -> dict[str, Mapping[str, float]]:
+  """Returns and announces the draft's gain on held-out outputs, before and after."""
+  job = tuning.Job(decoder, 1, lengths["inputs"], GREEDY, lengths["targets"])
+  policy = tuning.tuned(job, params).policy
+  gamma = decoder.drafter.depth
+  choices = lengths_of(decoder.drafter)
+  report = {}
+  for when, of_draft in (("before", params["draft"].unfreeze()), ("after", trained)):
+    hits = acceptance.hits_of(decoder.networks["draft"], of_draft, held_out)
+    report[when] = acceptance.gain(hits, gamma, policy, choices)
+  labels = {
+    "alpha": "alpha on held-out inputs",
+    "tokens_per_call": f"tokens a call with {gamma} drafted tokens",
+    "speedup": "expected speedup over plain decoding here, at batch size 1",
+  }
+  for name, after in report["after"].items():
+    before = report["before"][name]
+    console.announce(f"{before:.2f} before, {after:.2f} after: {labels[name]}")
+  return report

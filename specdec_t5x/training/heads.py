@@ -30,8 +30,6 @@ from specdec_t5x.network.parallel import LayerDrafter
 from specdec_t5x.training import losses
 from specdec_t5x.training.objectives import Batch, Judged, Objective, Params, forward
 
-D_PACE = "d_pace"
-
 
 def new_heads(
   target_path: str, kind: str, count: int, layers: int, **knobs: Any
@@ -82,19 +80,15 @@ class HeadDistillation(Objective):
   """
 
   target: Network  # The network whose features the heads read.
-  # Weight of a head relative to the head before; 'd_pace' means `losses.d_pace`.
-  decay: float | str = 0.8
-  loss: str = "forward_kl"  # A name in `losses.DISTILLATION_LOSSES`.
+  decay: float = 0.8  # Weight of a head relative to the head before.
+  distance: losses.DistillationLoss = losses.forward_kl
 
   def __post_init__(self):
-    is_share = is_finite(self.decay) and 0 < self.decay <= 1
-    if self.decay != D_PACE and not is_share:
+    if not (is_finite(self.decay) and 0 < self.decay <= 1):
       raise ValueError(
         f"HEAD_DECAY must be above 0 and at most 1, got {self.decay!r}. HEAD_DECAY is "
-        f"the weight of a head relative to the previous head; {D_PACE!r} derives the "
-        "weights from the gain of drafts."
+        "the weight of a head relative to the previous head."
       )
-    losses.get_distillation_loss(self.loss)
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
     """Returns the heads' losses; `hits` compares argmaxes of the first head and target.
@@ -105,29 +99,16 @@ class HeadDistillation(Objective):
     features = forward(self.target, frozen, batch, method="features", taps=network.taps)
     last = features[..., -self.target.config.emb_dim :]
     teacher = logits_fn(self.target, frozen)(last)
-    distance = losses.get_distillation_loss(self.loss)
     values = []
-    cross_entropies = []
     hits = []
     drafted = drafted_ahead(network, params, self.target, frozen, features, batch)
     for i, logits in enumerate(drafted, 1):
       target_logits = ahead(teacher, i)
-      tokens = ahead(batch["decoder_target_tokens"], i)
-      values.append(distance(target_logits, logits))
-      cross_entropies.append(losses.cross_entropy(logits, tokens))
-      hits.append(logits.argmax(-1) == target_logits.argmax(-1))
-    heads = range(1, len(values) + 1)
-    counts = jnp.stack([has_token(batch, i) for i in heads])
-    if self.decay == D_PACE:
-      weights = losses.d_pace(jnp.exp(-jnp.stack(cross_entropies)), counts)
-    else:
-      weights = jnp.stack([self.decay**i for i in heads])[:, None, None]
-    total = jnp.where(counts, weights * jnp.stack(values), 0.0).sum(axis=0)
-    return Judged(total, counts[0] & hits[0])
-
-  def reader(self, network: Network) -> Network:
-    """Returns the target."""
-    return self.target
+      counts = has_token(batch, i)
+      value = self.decay**i * self.distance(target_logits, logits)
+      values.append(jnp.where(counts, value, 0.0))
+      hits.append(counts & (logits.argmax(-1) == target_logits.argmax(-1)))
+    return Judged(sum(values), hits[0])
 
 
 def drafted_ahead(

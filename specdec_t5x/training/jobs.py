@@ -9,14 +9,13 @@ import jax
 import numpy as np
 
 from specdec_t5x import api, console
-from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.knobs import is_whole
 from specdec_t5x.drafters.heads import check_width
 from specdec_t5x.network import hot
 from specdec_t5x.network.functional import Network, lacks_encoder, network_for
 from specdec_t5x.network.heads import FeatureDrafter
 from specdec_t5x.t5x_bridge.restore import T5XParameters, check_writable
-from specdec_t5x.training import batches, ngrams, outputs
+from specdec_t5x.training import batches, losses, ngrams, outputs
 from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.checkpoints import Checkpoints, claim, new_checkpoint
 from specdec_t5x.training.heads import HeadDistillation, begun
@@ -46,7 +45,7 @@ def train(
   mode: str = "supervised",
   supervised: Supervised = Supervised(),  # noqa: B008 - frozen
   distill_loss: str = "forward_kl",
-  head_decay: float | str = 0.8,
+  head_decay: float = 0.8,
   target_checkpoint: str | None = None,
   init_checkpoint: str | None = None,
   seed: int = 0,
@@ -66,7 +65,7 @@ def train(
     mode: one of `MODES`; 'heads' trains heads on a frozen target.
     supervised: the loss of mode 'supervised'.
     distill_loss: one of `losses.DISTILLATION_LOSSES`, for 'distill_tokens' and 'heads'.
-    head_decay: weight of a head relative to the head before; or 'd_pace'.
+    head_decay: weight of a head relative to the head before.
     target_checkpoint: path of the target, for all modes but 'supervised'.
     init_checkpoint: path of the initial parameters; None means seeded random ones.
     seed: seed of initialisation and dropout.
@@ -76,18 +75,19 @@ def train(
   Raises:
     ValueError: if settings are incompatible; the other jobs also raise this error.
   """
-  _check_mode(network, mode, target_checkpoint, loop.metric_period)
+  _check_mode(network, mode, target_checkpoint)
   target = None if mode == "supervised" else api.load_model(target_checkpoint)
   objective: Objective = supervised
-  if mode == "distill_tokens" or (target is not None and lacks_encoder(network)):
-    check_comparable(target.network, network)
-    objective = TokenDistillation(target.network, distill_loss)
-  elif target is not None:
+  distance = losses.get_distillation_loss(distill_loss)
+  if isinstance(network, FeatureDrafter):
     check_width(target.network, network)
-    objective = HeadDistillation(target.network, head_decay, distill_loss)
+    objective = HeadDistillation(target.network, head_decay, distance)
+  elif target is not None:
+    check_comparable(target.network, network)
+    objective = TokenDistillation(target.network, distance)
   frozen = None if target is None else target.params
   trainer = Trainer(network, objective, optimizer, data, loop, seed, frozen)
-  trainer.check()
+  trainer.check(network if target is None else target.network)
   settings = {
     "network": dataclasses.asdict(network.config),
     "data": dataclasses.asdict(data),
@@ -144,11 +144,9 @@ def decode_task(
   target_checkpoint: str,
   output_file: str,
   split: str = "train",
-  sampling: Sampling = GREEDY,
   limit: int | None = None,
-  seed: int = 0,
 ) -> dict[str, int]:
-  """Decodes a task's inputs with a target, as data for sequence-level distillation.
+  """Decodes a task's inputs greedily, as data for sequence-level distillation.
 
   Returns {'written': ..., 'unfinished': ...}, numbers of examples.
 
@@ -159,9 +157,7 @@ def decode_task(
     output_file: path of a .jsonl file of 'inputs' (with the task's prefix) and
       'targets'.
     split: the split of the inputs.
-    sampling: greedy decoding, or one sample per input.
     limit: maximal number of inputs; None means all.
-    seed: seed of the sampling.
   """
   if not output_file.endswith(".jsonl"):
     raise ValueError(f"OUTPUT_FILE must end in .jsonl, got {output_file!r}.")
@@ -170,18 +166,10 @@ def decode_task(
   folder = os.path.dirname(os.path.abspath(output_file))
   check_writable(folder, "The folder of OUTPUT_FILE")
   os.makedirs(folder, exist_ok=True)
-  settings = repr((data, target_checkpoint, split, sampling, limit, seed, end_ids))
+  settings = repr((data, target_checkpoint, split, limit, end_ids))
   kept = f"{output_file}.{zlib.crc32(settings.encode()):08x}.partial"
-  records = outputs.decode_to(
-    kept,
-    target.network,
-    target.params,
-    examples,
-    data,
-    end_ids,
-    sampling=sampling,
-    seed=seed,
-  )
+  decoding = outputs.Decoding(target.network, target.params, data, end_ids)
+  records = decoding.to_file(kept, examples)
   os.remove(kept)
   ended = outputs.finished(records, data.task)
   outputs.write_records(output_file, ended)
@@ -246,14 +234,10 @@ def trim_draft(
       f"got a {type(network).__name__} at {draft_checkpoint}. Trim the trained draft."
     )
   if is_heads != (target_checkpoint is not None):
-    fix = (
-      "the target's checkpoint, because heads draft with the target's projection"
-      if is_heads
-      else "left out"
-    )
     raise ValueError(
-      f"TARGET_CHECKPOINT_PATH must be {fix}: {draft_checkpoint} holds "
-      f"{'heads' if is_heads else 'a draft model'}; got {target_checkpoint!r}."
+      "TARGET_CHECKPOINT_PATH must be left out for a draft model, and must be the "
+      "target's checkpoint for heads, which draft with the target's projection, got "
+      f"{target_checkpoint!r} for a {type(network).__name__} at {draft_checkpoint}."
     )
   owner = api.load_model(target_checkpoint) if is_heads else draft
   if owner.network.config.is_gemma:
@@ -283,20 +267,16 @@ def trim_draft(
   return path
 
 
-def _check_mode(network, mode, target_checkpoint, metric_period) -> None:
-  """Raises a ValueError if mode, network, target or measurements do not fit."""
+def _check_mode(network, mode, target_checkpoint) -> None:
+  """Raises a ValueError if mode, network and target do not fit."""
   if mode not in MODES:
     raise ValueError(f"Unknown MODE {mode!r}; expected one of {MODES}.")
-  if mode == "supervised" and target_checkpoint:
+  if (mode != "supervised") != bool(target_checkpoint):
     raise ValueError(
-      f"TARGET_CHECKPOINT_PATH={target_checkpoint} needs a MODE among {_OF_TARGETS}, "
-      "got MODE = 'supervised'. Change MODE, or leave TARGET_CHECKPOINT_PATH out. To "
-      "start from a checkpoint, set INIT_CHECKPOINT_PATH."
-    )
-  if mode != "supervised" and not target_checkpoint:
-    raise ValueError(
-      f"MODE = {mode!r} needs TARGET_CHECKPOINT_PATH, the checkpoint of the learned "
-      "distributions, got None. Set TARGET_CHECKPOINT_PATH."
+      f"A MODE among {_OF_TARGETS} needs TARGET_CHECKPOINT_PATH, and MODE = "
+      f"'supervised' takes no target, got MODE = {mode!r} and TARGET_CHECKPOINT_PATH = "
+      f"{target_checkpoint!r}. Change one of them. To start from a checkpoint, set "
+      "INIT_CHECKPOINT_PATH."
     )
   needs_target = isinstance(network, FeatureDrafter) or lacks_encoder(network)
   if needs_target != (mode == "heads"):
@@ -305,9 +285,4 @@ def _check_mode(network, mode, target_checkpoint, metric_period) -> None:
       f"another mode for other drafts, got MODE = {mode!r} for a "
       f"{type(network).__name__}. Train heads with --job=heads and "
       "configs/train/heads.gin."
-    )
-  if metric_period and needs_target:
-    raise ValueError(
-      "METRIC_PERIOD must be 0 with MODE = 'heads', got "
-      f"{metric_period}: heads decode nothing without a target. Set METRIC_PERIOD = 0."
     )

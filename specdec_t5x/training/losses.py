@@ -4,54 +4,37 @@ p is the target's distribution and q the draft's, both softmax of float32 logits
 draft is accepted with probability alpha = sum_x min(p(x), q(x)) (Leviathan et al.,
 2023, Corollary 3.6), so total variation, 1 - alpha, is the probability of a rejection.
 
-Shapes: B batch, L length, V vocabulary, H heads.
+Shapes: B batch, V vocabulary.
 """
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 Logits = Float[Array, "*B V"]
 PerToken = Float[Array, "*B"]
 
 
 def cross_entropy(
-  logits: Logits,
-  tokens: Int[Array, "*B"],
-  label_smoothing: float = 0.0,
-  z_loss: float = 0.0,
+  logits: Logits, tokens: Int[Array, "*B"], z_loss: float = 0.0
 ) -> PerToken:
   """Computes the cross-entropy of each token, as in T5X.
 
-  With confidence c = 1 - s and s spread evenly over the V - 1 other tokens,
+    -log q(token) + z_loss * log(sum_x exp(logit(x)))^2
 
-    -sum_x label(x) log q(x) - entropy(label) + z_loss * log(sum_x exp(logit(x)))^2.
-
-  The label's entropy is 0 without smoothing. Subtracting the entropy makes the minimum
-  of the loss 0. The last term keeps the logits close to log-probabilities.
+  The last term keeps the logits close to log-probabilities.
 
   Args:
     logits: the network's logits.
     tokens: the labels.
-    label_smoothing: s, in [0, 1).
     z_loss: weight of the last term; 1e-4 in T5 pre-training.
   """
   logits = logits.astype(jnp.float32)
   log_total = jax.nn.logsumexp(logits, axis=-1)
-  log_probs = logits - log_total[..., None]
-  of_token = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
-  confidence = 1.0 - label_smoothing
-  num_others = logits.shape[-1] - 1
-  label_of_other = label_smoothing / num_others
-  of_others = log_probs.sum(-1) - of_token
-  # x log x is 0 at 0, but jnp.log would give NaN.
-  entropy = -confidence * jnp.log(confidence)
-  if label_smoothing > 0:
-    entropy -= num_others * label_of_other * jnp.log(label_of_other)
-  loss = -confidence * of_token - label_of_other * of_others - entropy
-  return loss + z_loss * jnp.square(log_total)
+  of_token = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
+  return log_total - of_token + z_loss * jnp.square(log_total)
 
 
 def forward_kl(target_logits: Logits, draft_logits: Logits) -> PerToken:
@@ -85,24 +68,12 @@ def negative_log_alpha(target_logits: Logits, draft_logits: Logits) -> PerToken:
   return -jax.nn.logsumexp(jnp.minimum(log_p, log_q), axis=-1)
 
 
-def adaptive(target_logits: Logits, draft_logits: Logits) -> PerToken:
-  """Computes lambda KL(p || q) + (1 - lambda) TV(p, q), lambda = exp(-3 alpha).
-
-  No gradient flows through lambda. A poor draft mostly minimises the KL divergence, and
-  a good draft mostly maximises alpha (Samarin et al., arXiv 2602.23881).
-  """
-  distance = total_variation(target_logits, draft_logits)
-  share = jax.lax.stop_gradient(jnp.exp(-3 * (1 - distance)))
-  return share * forward_kl(target_logits, draft_logits) + (1 - share) * distance
-
-
 DistillationLoss = Callable[[Logits, Logits], PerToken]
 DISTILLATION_LOSSES: dict[str, DistillationLoss] = {
   "forward_kl": forward_kl,
   "reverse_kl": reverse_kl,
   "total_variation": total_variation,
   "negative_log_alpha": negative_log_alpha,
-  "adaptive": adaptive,
 }
 
 
@@ -114,23 +85,6 @@ def get_distillation_loss(name: str) -> DistillationLoss:
       f"{sorted(DISTILLATION_LOSSES)}. Correct DISTILL_LOSS."
     )
   return DISTILLATION_LOSSES[name]
-
-
-def d_pace(
-  probs: Float[Array, "H *B"], counts: Bool[Array, "H *B"]
-) -> Float[Array, "H *B"]:
-  """Computes D-PACE's weight of each of H drafted positions, without gradient.
-
-  The weight of position k is sum_{j >= k} prod_{i <= j} (1 + q_i) / 2, the draft's
-  likely gain at the position. A position's weight is thus large only after the draft
-  has learned the earlier positions.
-
-  Args:
-    probs: the draft's probability of the token at each position (q_i).
-    counts: whether a position has a token; no token follows a position without token.
-  """
-  reached = jnp.cumprod(jnp.where(counts, (1 + probs) / 2, 0.0), axis=0)
-  return jax.lax.stop_gradient(jnp.cumsum(reached[::-1], axis=0)[::-1])
 
 
 def weighted_mean(

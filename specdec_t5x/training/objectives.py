@@ -52,24 +52,14 @@ class Objective(abc.ABC):
       dropout_key: key that turns dropout on; the key is consumed.
     """
 
-  def reader(self, network: Network) -> Network:
-    """Returns the network that reads a batch's tokens in the training of `network`."""
-    return network
-
 
 @dataclasses.dataclass(frozen=True)
 class Supervised(Objective):
   """Cross-entropy with the batch's tokens (`losses.cross_entropy`)."""
 
-  label_smoothing: float = 0.0
   z_loss: float = 0.0
 
   def __post_init__(self):
-    if not 0.0 <= self.label_smoothing < 1.0:
-      raise ValueError(
-        f"LABEL_SMOOTHING must be at least 0 and below 1, got {self.label_smoothing}. "
-        "0 is off; T5 uses 0 and translation models often 0.1."
-      )
     if not 0.0 <= self.z_loss < float("inf"):
       raise ValueError(
         f"Z_LOSS must be a finite number of at least 0, got {self.z_loss}. 0 is off; "
@@ -81,7 +71,7 @@ class Supervised(Objective):
     del frozen
     logits = forward(network, params, batch, dropout_key)
     tokens = batch["decoder_target_tokens"]
-    values = losses.cross_entropy(logits, tokens, self.label_smoothing, self.z_loss)
+    values = losses.cross_entropy(logits, tokens, self.z_loss)
     return Judged(values, logits.argmax(-1) == tokens)
 
 
@@ -91,14 +81,10 @@ class TokenDistillation(Objective):
 
   # The network with the target's distribution and the parameters `frozen`.
   target: Network
-  loss: str = "forward_kl"  # A name in `losses.DISTILLATION_LOSSES`.
-
-  def __post_init__(self):
-    losses.get_distillation_loss(self.loss)
+  distance: losses.DistillationLoss = losses.forward_kl
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
     """Computes the loss of each token; see `Objective`."""
-    distance = losses.get_distillation_loss(self.loss)
     options = {}
     if lacks_encoder(network):
       options["encoded"] = self.target.apply(
@@ -110,7 +96,7 @@ class TokenDistillation(Objective):
       )
     logits = forward(network, params, batch, dropout_key, **options)
     target_logits = forward(self.target, frozen, batch, **options)
-    values = distance(target_logits, logits)
+    values = self.distance(target_logits, logits)
     return Judged(values, logits.argmax(-1) == batch["decoder_target_tokens"])
 
 

@@ -1,11 +1,11 @@
-"""Optimizers and learning rates: T5's Adafactor, AdamW, warm-up and decay."""
+"""Optimizers and learning rates: T5's Adafactor, Adam, warm-up and decay."""
 
 import dataclasses
 
 import jax.numpy as jnp
 import optax
 
-OPTIMIZERS = ("adafactor", "adamw")
+OPTIMIZERS = ("adafactor", "adam")
 SCHEDULES = ("constant", "inverse_sqrt", "cosine")
 
 
@@ -35,7 +35,7 @@ class Schedule:
     if not 0.0 < self.peak < float("inf"):
       raise ValueError(
         f"LEARNING_RATE must be a finite number above 0, got {self.peak}. Usual are "
-        "0.01 or 0.001 for Adafactor and 0.0003 for AdamW."
+        "0.01 or 0.001 for Adafactor and 0.0003 for Adam."
       )
     if self.warmup_steps < 0:
       raise ValueError(f"WARMUP_STEPS must be at least 0, got {self.warmup_steps}.")
@@ -68,32 +68,21 @@ class Optimizer:
   Adafactor (Shazeer and Stern, 2018) is optax's, with T5's settings as defaults: the
   second moment is factored if both dimensions are at least 128, and decays by beta_t =
   1 - t^-0.8; updates are clipped to an RMS of 1 and multiplied by the parameter's RMS,
-  of at least 1e-3; there is no momentum. AdamW's gradients are scaled down to a global
+  of at least 1e-3; there is no momentum. Adam's gradients are scaled down to a global
   norm of at most 1.
   """
 
   schedule: Schedule
   name: str = "adafactor"  # One of `OPTIMIZERS`.
-  weight_decay: float = 0.0  # AdamW's decoupled weight decay.
 
   def __post_init__(self):
     if self.name not in OPTIMIZERS:
       raise ValueError(
         f"Unknown OPTIMIZER {self.name!r}; expected one of {OPTIMIZERS}."
       )
-    if self.weight_decay < 0:
-      raise ValueError(f"WEIGHT_DECAY must be at least 0, got {self.weight_decay}.")
-    if self.name == "adafactor" and self.weight_decay:
-      raise ValueError(
-        f"weight_decay must be 0.0 except for adamw, got {self.weight_decay}: T5's "
-        "Adafactor has no weight decay. Set WEIGHT_DECAY = 0.0 or OPTIMIZER = 'adamw'."
-      )
 
   def make(self) -> optax.GradientTransformation:
     """Returns the optax optimizer."""
     if self.name == "adafactor":
       return optax.adafactor(self.schedule)
-    return optax.chain(
-      optax.clip_by_global_norm(1.0),
-      optax.adamw(self.schedule, weight_decay=self.weight_decay),
-    )
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(self.schedule))

@@ -3,19 +3,19 @@
 Shapes: N inputs of a batch, T output length.
 """
 
+import dataclasses
 import json
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import seqio
 from etils import epath
 from jaxtyping import Int
 from tqdm import tqdm
 
 from specdec_t5x import api, console
-from specdec_t5x.core.distributions import GREEDY, Sampling
+from specdec_t5x.core.distributions import GREEDY
 from specdec_t5x.core.types import EndTokens
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.network.functional import Network
@@ -81,69 +81,77 @@ def examples_of(data: TaskData, split: str, limit: int | None = None) -> list[Ex
   return list(rows_of(dataset if limit is None else dataset.take(limit)))
 
 
-def decoded(
-  network: Network,
-  params: Any,
-  examples: Sequence[Example],
-  data: TaskData,
-  end_ids: EndTokens,
-  *,
-  sampling: Sampling = GREEDY,
-  seed: int = 0,
-  done: Collection[int] = (),
-) -> Outputs:
-  """Yields the outputs of examples' inputs, decoded without a draft.
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+  """A network that decodes a task's inputs greedily and without a draft."""
 
-  Args:
-    network: the network.
-    params: the network's parameters.
-    examples: the examples.
-    data: the length of targets, and the number of rows that decode at once.
-    end_ids: tokens that end an output.
-    sampling: greedy decoding, or one sample per input.
-    seed: seed of the sampling.
-    done: numbers of examples with known outputs; batches of such examples are skipped.
-  """
-  results = api.decode_batches(
-    Decoder(network),
-    {"target": params},
-    [example["inputs"].tolist() for example in examples],
-    sampling,
-    data.feature_lengths["targets"],
-    batch_size=data.batch_size,
-    eos_id=end_ids,
-    seed=seed,
-    done=done,
-  )
-  for numbers, result in results:
-    yield numbers, np.asarray(result.tokens)
+  network: Network
+  params: Any
+  # The task, the length of targets, and the number of rows that decode at once.
+  data: TaskData
+  end_ids: EndTokens  # Tokens that end an output.
 
+  def outputs(self, examples: Sequence[Example], done: Collection[int] = ()) -> Outputs:
+    """Yields the outputs of examples' inputs.
 
-def check_metrics(task: str) -> None:
-  """Raises a ValueError if the task has no metric of decoded text."""
-  source = get_task(task)
-  if not isinstance(source, seqio.Task) or not source.predict_metric_fns:
-    raise ValueError(
-      f"Task {task!r} has no metric function (BLEU, ROUGE), so METRIC_PERIOD must be "
-      "0. To get a metric, register the task with a target file, or use a task instead "
-      "of a mixture."
+    Args:
+      examples: the examples.
+      done: numbers of examples with known outputs; batches of such examples are
+        skipped.
+    """
+    results = api.decode_batches(
+      Decoder(self.network),
+      {"target": self.params},
+      [example["inputs"].tolist() for example in examples],
+      GREEDY,
+      self.data.feature_lengths["targets"],
+      batch_size=self.data.batch_size,
+      eos_id=self.end_ids,
+      done=done,
     )
+    return ((numbers, np.asarray(decoded.tokens)) for numbers, decoded in results)
+
+  def to_file(self, path: str, examples: Sequence[Example]) -> list[Record]:
+    """Decodes examples into a file, and returns the records in the examples' order.
+
+    The file has a JSON object per line, in the order of decoding. The file of a killed
+    run is continued, and nothing is decoded if the file is complete.
+    """
+    file = epath.Path(path)
+    # The last line of a killed run may be cut.
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    records = {record["number"]: record for record in map(json.loads, lines)}
+    write_records(path, records.values())
+    vocabulary = target_vocabulary(self.data.task)
+    bar = progress_bar(len(examples), len(records), "example")
+    with file.open("a") as stream, bar as progress:
+      for numbers, batch in self.outputs(examples, done=records):
+        for number, tokens in zip(numbers, batch, strict=True):
+          is_end = np.isin(tokens, self.end_ids)
+          ended = tokens[: is_end.argmax()].tolist() if is_end.any() else None
+          records[number] = {
+            "number": number,
+            "inputs": examples[number]["inputs_pretokenized"].decode(),
+            "targets": None if ended is None else vocabulary.decode(ended),
+          }
+        stream.writelines(_line(records[number]) for number in numbers)
+        stream.flush()
+        progress.update(len(numbers))
+    return [records[number] for number in range(len(examples))]
 
 
-def text_metrics(
-  task: str, examples: Sequence[Example], outputs: Outputs
-) -> dict[str, float]:
-  """Computes the task's metrics (BLEU, ROUGE) of decoded outputs."""
-  source = get_task(task)
-  vocabulary = target_vocabulary(task)
+def text_metrics(decoding: Decoding, examples: Sequence[Example]) -> dict[str, float]:
+  """Computes the task's metrics (BLEU, ROUGE) of the outputs of examples' inputs."""
+  source = get_task(decoding.data.task)
+  vocabulary = target_vocabulary(decoding.data.task)
   postprocess = source.postprocess_fn
   references = []
   predictions = []
-  for numbers, batch in outputs:
+  for numbers, batch in decoding.outputs(examples):
     for number, tokens in zip(numbers, batch, strict=True):
       example = examples[number]
       reference = example["targets_pretokenized"].decode()
-      prediction = to_text(vocabulary, tokens)
+      prediction = vocabulary.decode(tokens.tolist())  # Up to the first EOS.
       references.append(postprocess(reference, example=example, is_target=True))
       predictions.append(postprocess(prediction, example=example, is_target=False))
   return {
@@ -151,54 +159,6 @@ def text_metrics(
     for metric in source.predict_metric_fns
     for name, value in metric(references, predictions).items()
   }
-
-
-def decode_to(
-  path: str,
-  network: Network,
-  params: Any,
-  examples: Sequence[Example],
-  data: TaskData,
-  end_ids: EndTokens,
-  *,
-  sampling: Sampling = GREEDY,
-  seed: int = 0,
-) -> list[Record]:
-  """Decodes examples into a file, and returns the records in the examples' order.
-
-  The file has a JSON object per line, in the order of decoding. The file of a killed
-  run is continued, and nothing is decoded if the file is complete. Other arguments than
-  `path` are as for `decoded`.
-  """
-  file = epath.Path(path)
-  # The last line of a killed run may be cut.
-  lines = file.read_text().split("\n")[:-1] if file.exists() else []
-  records = {record["number"]: record for record in map(json.loads, lines)}
-  write_records(path, records.values())
-  batches = decoded(
-    network,
-    params,
-    examples,
-    data,
-    end_ids,
-    sampling=sampling,
-    seed=seed,
-    done=records,
-  )
-  vocabulary = target_vocabulary(data.task)
-  bar = progress_bar(len(examples), len(records), "example")
-  with file.open("a") as stream, bar as progress:
-    for numbers, outputs in batches:
-      for number, tokens in zip(numbers, outputs, strict=True):
-        is_end = np.isin(tokens, end_ids)
-        text = to_text(vocabulary, tokens[: is_end.argmax()]) if is_end.any() else None
-        inputs = examples[number]["inputs_pretokenized"].decode()
-        records[number] = {"number": number, "inputs": inputs, "targets": text}
-      new = (records[number] for number in numbers)
-      stream.writelines(map(_line, new))
-      stream.flush()
-      progress.update(len(numbers))
-  return [records[number] for number in range(len(examples))]
 
 
 def finished(records: Sequence[Record], task: str) -> list[Record]:
@@ -235,11 +195,6 @@ def write_records(path: str, records: Iterable[Record]) -> None:
 
 def _line(record: Record) -> str:
   return json.dumps(record, ensure_ascii=False) + "\n"
-
-
-def to_text(vocabulary: seqio.Vocabulary, tokens: np.ndarray) -> str:
-  """Returns the text of tokens, up to the first EOS."""
-  return vocabulary.decode([int(token) for token in tokens])
 
 
 def progress_bar(total: int | None, first: int, unit: str) -> tqdm:

@@ -19,10 +19,6 @@ from specdec_t5x.training.objectives import Batch, Objective, Params
 from specdec_t5x.training.optimizers import Optimizer
 
 Numbers = dict[str, Float[Array, ""]]
-# Returns the next state, and the batch's mean loss and the gradient's global norm.
-StepFn = Callable[[TrainState, Batch, Params], tuple[TrainState, Numbers]]
-# Returns sums over a batch's target tokens: losses, hits of the argmax, and tokens.
-EvalFn = Callable[[Params, Batch, Params], Numbers]
 
 
 class DivergedError(FloatingPointError, ValueError):
@@ -62,9 +58,12 @@ _transform = functools.lru_cache(maxsize=8)(Optimizer.make)
 
 
 @functools.lru_cache(maxsize=8)
-def make_train_step(network: Network, objective: Objective, seed: int) -> StepFn:
+def make_train_step(
+  network: Network, objective: Objective, seed: int
+) -> Callable[[TrainState, Batch, Params], tuple[TrainState, Numbers]]:
   """Returns the training step, compiled once per setting.
 
+  The step returns the next state, the batch's mean loss and the gradient's global norm.
   The step donates the input state. Only the seed and the step's number determine
   dropout, so a resumed run repeats the same dropout.
   """
@@ -100,8 +99,10 @@ def finite(numbers: Numbers, step: int) -> dict[str, float]:
 
 
 @functools.lru_cache(maxsize=8)
-def make_eval_step(network: Network, objective: Objective) -> EvalFn:
-  """Returns the compiled evaluation of a batch, without dropout."""
+def make_eval_step(
+  network: Network, objective: Objective
+) -> Callable[[Params, Batch, Params], Numbers]:
+  """Returns the compiled sums of a batch's losses, hits and tokens, without dropout."""
 
   def evaluate(params, batch, frozen):
     judged = objective(network, params, batch, frozen)

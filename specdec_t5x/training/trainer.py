@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import jax
 import numpy as np
+import seqio
 from etils import epath
 
 from specdec_t5x import console
@@ -73,30 +74,38 @@ class Trainer:
   seed: int = 0  # Of dropout.
   frozen: Params = None  # Read by the objective, such as a distillation target's.
 
-  def check(self) -> None:
-    """Raises a ValueError if task, splits and network are incompatible."""
-    reader = self.objective.reader(self.network)
+  def check(self, reader: Network) -> None:
+    """Raises a ValueError if task and splits do not fit the network `reader`.
+
+    The target reads the tokens in the training of drafts for a target.
+    """
     data = self.data
     loop = self.loop
-    kind = type(reader).__name__
     if data.is_decoder_only != is_decoder_only(reader):
       expected = "'targets'" if is_decoder_only(reader) else "'inputs', 'targets'"
       raise ValueError(
-        f"TASK_FEATURE_LENGTHS of a {kind} must give lengths for {expected}, got "
-        f"{dict(data.feature_lengths)}."
+        f"TASK_FEATURE_LENGTHS of a {type(reader).__name__} must give lengths for "
+        f"{expected}, got {dict(data.feature_lengths)}."
       )
-    if data.is_decoder_only and loop.metric_period:
+    if loop.metric_period and not getattr(self.network.config, "num_encoder_layers", 0):
       raise ValueError(
-        f"METRIC_PERIOD must be 0 for a {kind}, got {loop.metric_period}: the task has "
-        "no inputs to decode. Set METRIC_PERIOD = 0."
+        f"METRIC_PERIOD must be 0 for a {type(self.network).__name__} without an "
+        f"encoder, got {loop.metric_period}: the network can't decode the task's "
+        "inputs by itself. Set METRIC_PERIOD = 0."
       )
     splits = [data.split]
     if loop.validation_period or loop.metric_period:
       splits.append(data.validation_split)
     batches.check_splits(data, splits)
-    if loop.metric_period:
-      outputs.check_metrics(data.task)
-    for name, feature in batches.get_task(data.task).output_features.items():
+    task = batches.get_task(data.task)
+    has_metrics = isinstance(task, seqio.Task) and task.predict_metric_fns
+    if loop.metric_period and not has_metrics:
+      raise ValueError(
+        f"Task {data.task!r} has no metric function (BLEU, ROUGE), so METRIC_PERIOD "
+        "must be 0. To get a metric, register the task with a target file, or use a "
+        "task instead of a mixture."
+      )
+    for name, feature in task.output_features.items():
       size = feature.vocabulary.vocab_size
       if size > reader.config.vocab_size:
         raise ValueError(
@@ -122,9 +131,7 @@ class Trainer:
     split, copied = state_lib.shardings(self.data.batch_size)
     first_state = state_lib.initial_state(params, self.optimizer)
     state = jax.device_put(first_state, copied)
-    position = START
-    if (restored := checkpoints.restore(state)) is not None:
-      state, position = restored
+    state, position = checkpoints.restore(state) or (state, START)
     loop = self.loop
     first = int(state.step)
     log = MetricsLog(directory, first)
@@ -133,7 +140,7 @@ class Trainer:
     source = batches.train_batches(self.data, position)
     measured = {}
     last_logged = None
-    accuracies = log.values(_ACCURACY)
+    accuracies = {x["step"]: x[_ACCURACY] for x in log.lines if _ACCURACY in x}
     size = sum(leaf.size for leaf in jax.tree.leaves(state.params)) / 1e6
     where = f" from step {first}" if first else ""
     console.stage(
@@ -141,12 +148,17 @@ class Trainer:
       f"{loop.steps}: batch size {self.data.batch_size}, on "
       f"{jax.devices()[0].platform}."
     )
+
+    def record(step, values):
+      log.write(step, values)
+      console.stage(f"Step {step}: {_said(values)}.")
+      measured.update(values)
+      if _ACCURACY in values:
+        accuracies[step] = values[_ACCURACY]
+
     if loop.patience and not accuracies:
       checkpoints.save(state, position)
-      measured = self._validated(state.params, split, frozen)
-      log.write(first, measured)
-      accuracies[first] = measured[_ACCURACY]
-      console.stage(f"Step {first}: {_said(measured)}.")
+      record(first, self._validated(state.params, split, frozen))
     with outputs.progress_bar(loop.steps, first, "step") as progress:
       step = first
       while step < loop.steps and not self._is_over(accuracies):
@@ -167,16 +179,10 @@ class Trainer:
           log.write(step, values)
           progress.set_postfix(loss=f"{values['loss']:.4f}", refresh=False)
           measured |= values
-        measurements = []
         if self._is_due(loop.validation_period, step):
-          measurements.append(self._validated(state.params, split, frozen))
-          accuracies[step] = measurements[0][_ACCURACY]
+          record(step, self._validated(state.params, split, frozen))
         if self._is_due(loop.metric_period, step):
-          measurements.append(self._text_metrics(state.params))
-        for values in measurements:
-          log.write(step, values)
-          console.stage(f"Step {step}: {_said(values)}.")
-          measured |= values
+          record(step, self._text_metrics(state.params))
         if self._is_due(loop.checkpoint_period, step) or step == loop.steps:
           state_lib.finite(numbers, step)
           checkpoints.save(state, position)
@@ -204,8 +210,8 @@ class Trainer:
       data, data.validation_split, self.loop.metric_examples
     )
     end_ids = end_ids_of(batches.target_vocabulary(data.task))
-    decoded = outputs.decoded(self.network, params, examples, data, end_ids)
-    return outputs.text_metrics(data.task, examples, decoded)
+    decoding = outputs.Decoding(self.network, params, data, end_ids)
+    return outputs.text_metrics(decoding, examples)
 
   def _validated(self, params, split, frozen) -> dict[str, float]:
     """Computes the mean loss and the accuracy on the validation split."""
@@ -236,20 +242,13 @@ class MetricsLog:
 
   def __init__(self, directory: str, step: int):
     self._path = epath.Path(directory) / METRICS
-    if not self._path.exists():
-      return
-    # A killed run may have written only a part of the last line.
-    lines = [x for x in self._path.read_text().splitlines() if x.endswith("}")]
-    old_lines = [line for line in lines if json.loads(line)["step"] <= step]
-    partial = self._path.with_name(f"{METRICS}.partial")
-    partial.write_text("".join(f"{line}\n" for line in old_lines))
-    partial.replace(self._path)
-
-  def values(self, name: str) -> dict[int, float]:
-    """Returns the measurements of a name by step."""
     text = self._path.read_text() if self._path.exists() else ""
-    lines = map(json.loads, text.splitlines())
-    return {line["step"]: line[name] for line in lines if name in line}
+    # A killed run may have written only a part of the last line.
+    lines = [json.loads(x) for x in text.splitlines() if x.endswith("}")]
+    self.lines = [line for line in lines if line["step"] <= step]
+    partial = self._path.with_name(f"{METRICS}.partial")
+    partial.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+    partial.replace(self._path)
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Appends {"step": step, **values}."""

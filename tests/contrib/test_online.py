@@ -26,7 +26,7 @@ from tests.training.conftest import assert_same, params_of
 pytestmark = pytest.mark.slow
 
 NETWORK = Transformer(tiny.DRAFT)
-FAST = Optimizer(Schedule("constant", 0.01, 0), "adamw")
+FAST = Optimizer(Schedule("constant", 0.01, 0), "adam")
 ONLINE = Online(interval=2, kept=3, optimizer=FAST)
 RNG = np.random.default_rng(0)
 ROOM = 6

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specdec_t5x.contrib.online import rejections
-from specdec_t5x.contrib.online.rejections import KeepRejections, Rejections
+from specdec_t5x.contrib.online.rejections import KeepRejections
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.decoder import Decoder
@@ -26,8 +26,6 @@ pytestmark = pytest.mark.slow
 
 KEPT = 2
 KEEP = KeepRejections(KEPT)
-
-
 LENGTH, GAMMA, VOCAB = 12, 3, 4
 # The origins of a token. OWN: the target's token after a fully accepted or an empty
 # draft. ACCEPTED: a drafted token. RECOVERED: the replacement of a rejected token.
@@ -100,24 +98,33 @@ def test_first_rejected_tokens_keep_the_target_s_distribution():
   assert accepted > 10
 
 
-PUT = Rejections.put
 PROBS_AT = rejections.probs_at
+OBSERVE = KeepRejections.observe
 FAULTS = {
-  "a place on": lambda self, at, *rest: PUT(self, at + 1, *rest),
-  "accepted ones, too": lambda self, at, is_rejected, logits: PUT(
-    self, at, jnp.ones_like(is_rejected), logits
+  "a place on": (
+    *(KeepRejections, "observe"),
+    lambda self, kept, before, iteration: OBSERVE(
+      self, kept, before.replace(lengths=before.lengths + 1), iteration
+    ),
   ),
-  "at another temperature": lambda self, at, is_rejected, logits: PUT(
-    self, at, is_rejected, 2 * logits
+  "accepted ones, too": (
+    *(rejections, "is_cut"),
+    lambda proposal, verdict: jnp.ones_like(verdict.last, bool),
   ),
-  "after another node": lambda logits, node: PROBS_AT(logits, 0 * node),
+  "at another temperature": (
+    *(rejections, "probs_at"),
+    lambda logits, node: 2 * PROBS_AT(logits, node),
+  ),
+  "after another node": (
+    *(rejections, "probs_at"),
+    lambda logits, node: PROBS_AT(logits, 0 * node),
+  ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_fail(fault, monkeypatch):
-  where = (rejections, "probs_at") if "node" in fault else (Rejections, "put")
-  monkeypatch.setattr(*where, FAULTS[fault])
+  monkeypatch.setattr(*FAULTS[fault])
   with pytest.raises(AssertionError):
     test_first_rejected_tokens_keep_the_target_s_distribution()
 

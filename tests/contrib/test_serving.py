@@ -20,8 +20,8 @@ from tests.training.conftest import assert_same, params_of
 pytestmark = pytest.mark.slow
 
 TEXTS = tiny.sentences(11, seed=4)
-FAST = Online(3, 4, optimizer=Optimizer(Schedule("constant", 0.02, 0), "adamw"))
-STILL = Online(3, 4, optimizer=Optimizer(Schedule("constant", 1e-20, 0), "adamw"))
+FAST = Online(3, 4, optimizer=Optimizer(Schedule("constant", 0.02, 0), "adam"))
+STILL = Online(3, 4, optimizer=Optimizer(Schedule("constant", 1e-20, 0), "adam"))
 # Requests are served two at a time, and the draft learns from three at a time.
 ROOM = {"input_length": 32, "max_length": 10, "batch_size": 2}
 

@@ -29,27 +29,19 @@ def argmax_draft_with_soft_q(logits, sampling, uniform, adjust):
   return token, adjust(logits, sampling)
 
 
-@trap("sparse_loop", sparse, "drafted_sparsely")
-def draws_from_the_whole_probs(
-  net, state, uniforms, sampling, truncation, adjust, behind
-):
-  def drawn(logits, uniforms):
-    token, probs = distributions.draw(logits, sampling, uniforms, adjust)
-    return token, truncation.of(probs)
-
-  return sparse.drafted_chain(net, state, uniforms, drawn, behind)
+@trap("sparse_loop", sparse, "draw_sparsely")
+def draws_from_the_whole_probs(logits, uniforms, sampling, truncation, adjust):
+  token, probs = distributions.draw(logits, sampling, uniforms, adjust)
+  return token, truncation.of(probs)
 
 
-@trap("sparse_loop", sparse, "drafted_sparsely")
-def rounds_after_the_draw(net, state, uniforms, sampling, truncation, adjust, behind):
-  def drawn(logits, uniforms):
-    probs = adjust(logits, sampling)
-    distribution = truncation.of(probs)
-    is_kept = distribution.dense(probs.shape[-1]) > 0
-    token = distributions.sample(jnp.where(is_kept, probs, 0.0), uniforms)
-    return token.astype(jnp.int32), distribution
-
-  return sparse.drafted_chain(net, state, uniforms, drawn, behind)
+@trap("sparse_loop", sparse, "draw_sparsely")
+def rounds_after_the_draw(logits, uniforms, sampling, truncation, adjust):
+  probs = adjust(logits, sampling)
+  distribution = truncation.of(probs)
+  is_kept = distribution.dense(probs.shape[-1]) > 0
+  token = distributions.sample(jnp.where(is_kept, probs, 0.0), uniforms)
+  return token.astype(jnp.int32), distribution
 
 
 @trap("token_loop", Stepwise, "propose")

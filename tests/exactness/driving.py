@@ -298,10 +298,9 @@ def drafter_of(draft, tree, siblings="independent"):
   if isinstance(draft, HashHeads):
     return HeadDraft(draft, tree, siblings)
   if isinstance(draft, SparseHash):
-    truncation = draft.truncation
     if draft.remote:
-      return Link(draft.remote, tree.size, truncation.top_k, truncation.top_p)
-    return SparseDraft(draft.model, tree.size, truncation.top_k, truncation.top_p)
+      return Link(draft.remote, tree.size, draft.truncation)
+    return SparseDraft(draft.model, tree.size, draft.truncation)
   if tree.is_chain:
     return DraftModel(draft, tree.size)
   return TreeDraft(draft, tree, siblings)

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.study import Job, Study, pad_inputs
 from lab.layers import command as layers
 from lab.layers import search as layer_search
-from lab.layers.agreement import Agreement, gated
+from lab.layers.agreement import Agreement
 from lab.layers.costs import LayerCosts, knapsack
 from specdec_t5x import api
 from specdec_t5x.core.distributions import GREEDY, Sampling
@@ -20,11 +20,10 @@ from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.of_target import LayerSkip
 from specdec_t5x.native.distributions import adjusted_probs
-from specdec_t5x.network.functional import extend_fn, network_for, without_fn
+from specdec_t5x.network.functional import network_for, without_fn
 from specdec_t5x.training.state import initial_params
 from tests import networks
 from tests.benchmarks.conftest import TARGET, named
-from tests.drafters.test_quantized import TARGETS, cache_of, model
 from tests.lab.conftest import ran
 from tests.t5x_bridge import tiny, tiny_gpt
 
@@ -81,31 +80,6 @@ def study_of(config, params):
   return Study(Job("", "", {}, None, ROOM), target, (), pad_inputs(IDS), 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ("kind", "skip"),
-  [("t5", ("self_0", "cross_1", "mlp_0")), ("gpt", ("self_0", "mlp_0"))],
-  ids=["t5", "gpt"],
-)
-def test_a_gate_of_zero_equals_skipping(kind, skip):
-  network = network_for(TARGETS[kind])
-  cache = cache_of(kind)
-  params = model(kind).params
-  block = jnp.array([[0, 5, 9, 3], [0, 7, 7, 2], [0, 2, 4, 6]])
-
-  @jax.jit
-  def scored(gates):
-    return extend_fn(network, gated(params, gates))(cache, block)[:2]
-
-  full = dict.fromkeys(network.sublayers, jnp.float32(1))
-  part = full | dict.fromkeys(skip, jnp.float32(0))
-  for gates, left_out in [(full, ()), (part, skip)]:
-    expected = jax.jit(without_fn(network, params)(left_out))(cache, block)[:2]
-    for a, b in zip(scored(gates), expected, strict=True):
-      np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
-  assert not np.allclose(scored(full)[0], scored(part)[0], atol=1e-2)
-
-
 # ---- Alpha. ----
 
 
@@ -144,15 +118,17 @@ def brute_force(target, skip, sampling, block):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("config", "sampling", "block"),
-  [(tiny.TARGET, GREEDY, 4), (tiny_gpt.TARGET, Sampling(0.9), 3)],
+  ("config", "sampling", "block", "skip"),
+  [
+    (tiny.TARGET, GREEDY, 4, ("self_0", "cross_1", "mlp_1")),
+    (tiny_gpt.TARGET, Sampling(0.9), 3, ("self_0", "mlp_1")),
+  ],
 )
-def test_alpha_equals_brute_force_on_the_target_s_cache(config, sampling, block):
+def test_alpha_equals_brute_force_on_the_target_s_cache(config, sampling, block, skip):
   params = jax.tree.map(lambda x: 2 * x, initial_params(network_for(config), 3))
   study = study_of(config, params)
   agreement = Agreement(study, sampling.temperature, block)
   assert agreement(()) == pytest.approx(1, abs=1e-5)
-  skip = ("self_0", "mlp_1")
   found = agreement(skip)
   expected = brute_force(study.target, skip, sampling, block)
   assert found == pytest.approx(expected, abs=1e-5)

@@ -136,12 +136,6 @@ def modelled(topology, measured):
   return tables.table(args, DEVICE, costs(), measured, {})
 
 
-def test_seconds_are_the_maximum_of_bytes_operations_and_cycles():
-  assert cost(3_000_000, 2_000_000, 1e9).seconds(DEVICE) == 3e-3
-  assert cost(1_000_000, 2_000_000, 1e9).seconds(DEVICE) == 2e-3
-  assert cost(1_000_000, 2_000_000, 5e9).seconds(DEVICE) == 5e-3
-
-
 def test_table_2_follows_from_the_modelled_times():
   table = modelled("v4:1x1x1", {})
   (c,) = json.loads(table.json())["c"]

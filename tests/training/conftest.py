@@ -19,7 +19,7 @@ from specdec_t5x.data import tasks
 from specdec_t5x.network.functional import initial_variables
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.t5x_bridge.restore import T5XParameters
-from specdec_t5x.training import jobs, losses, objectives, state, trainer
+from specdec_t5x.training import jobs, losses, objectives, outputs, state, trainer
 from specdec_t5x.training.batches import TaskData
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop
@@ -73,6 +73,23 @@ def saved(network, directory, params=None):
   params = params or state.initial_params(network, 0)
   T5XParameters(network, str(directory)).save(1, params)
   return str(directory / "checkpoint_1")
+
+
+def dying(monkeypatch, after):
+  """Kills a decode of a task once, with `after` inputs kept; returns decoded inputs."""
+  decode = outputs.Decoding.outputs
+  decoded = []
+
+  def outputs_of(self, examples, done=()):
+    for numbers, tokens in decode(self, examples, done):
+      is_killed = len(decoded) < after <= len(decoded) + len(numbers)
+      decoded.extend(numbers)
+      yield numbers, tokens
+      if is_killed:
+        raise KeyboardInterrupt
+
+  monkeypatch.setattr(outputs.Decoding, "outputs", outputs_of)
+  return decoded
 
 
 def drafted(copy_files, target, draft, **settings):

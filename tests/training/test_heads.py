@@ -9,19 +9,19 @@ import pytest
 
 import specdec_t5x
 from specdec_t5x import train
-from specdec_t5x.network.functional import logits_fn, network_for
+from specdec_t5x.network.functional import network_for
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.training import heads as training
 from specdec_t5x.training import jobs, losses
-from specdec_t5x.training.heads import ahead, new_heads
-from specdec_t5x.training.objectives import forward
+from specdec_t5x.training.heads import begun, new_heads
+from specdec_t5x.training.objectives import TokenDistillation, forward
 from specdec_t5x.training.optimizers import Optimizer, Schedule
 from specdec_t5x.training.trainer import Loop
 from tests.training.conftest import NETWORK, drafted, logged, params_of, saved
 
 pytestmark = pytest.mark.slow
 
-FAST = Optimizer(Schedule("constant", 0.01, 5), "adamw")
+FAST = Optimizer(Schedule("constant", 0.01, 5), "adam")
 TARGET = network_for(NETWORK)
 DEEP = network_for(dataclasses.replace(NETWORK, num_decoder_layers=2))
 STEPS = 12
@@ -69,42 +69,6 @@ def test_heads_learn_only_from_tokens_of_the_same_example():
   assert counts[1] == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0]]
 
 
-def unrolled(network, params):
-  """Returns the features of the batch and the heads' logits."""
-  target_params = params_of(TARGET)
-  features = forward(TARGET, target_params, batch(), method="features")
-  logits = training.drafted_ahead(
-    network, params, TARGET, target_params, features, batch()
-  )
-  return features, list(logits)
-
-
-def test_d_pace_weights_heads_by_the_gain_of_drafts():
-  network = heads("medusa")
-  target_params = params_of(TARGET)
-  objective = training.HeadDistillation(TARGET, "d_pace", "negative_log_alpha")
-
-  @jax.jit
-  def judged(params):
-    features, drafts = unrolled(network, params)
-    teacher = logits_fn(TARGET, target_params)(features)
-    probs = []
-    counts = []
-    values = []
-    for i, logits in enumerate(drafts, 1):
-      token = ahead(batch()["decoder_target_tokens"], i)[..., None]
-      probs.append(jnp.take_along_axis(jax.nn.softmax(logits), token, -1)[..., 0])
-      counts.append(training.has_token(batch(), i))
-      values.append(losses.negative_log_alpha(ahead(teacher, i), logits))
-    counts = jnp.stack(counts)
-    weights = losses.d_pace(jnp.stack(probs), counts)
-    expected = jnp.where(counts, weights * jnp.stack(values), 0).sum(axis=0)
-    return objective(network, params, batch(), target_params).losses, expected
-
-  outputs, expected = judged(params_of(network, 1))
-  np.testing.assert_allclose(outputs, expected, atol=1e-4)
-
-
 @pytest.mark.parametrize("kind", ["medusa", "blockwise"])
 def test_the_loss_is_the_distance_to_the_target_s_distributions_ahead(kind):
   """The expected loss is computed by a loop over positions."""
@@ -125,6 +89,32 @@ def test_the_loss_is_the_distance_to_the_target_s_distributions_ahead(kind):
         hits[row, at] = p.argmax() == q.argmax()
   np.testing.assert_allclose(judged.losses, expected, atol=2e-5)
   np.testing.assert_array_equal(judged.hits, hits)
+
+
+# ---- A draft on the target's encoder ----
+
+
+@pytest.mark.parametrize(
+  ("layers", "taken"), [(1, [3]), (2, [0, 3]), (3, [0, 2, 3]), (4, [0, 1, 2, 3])]
+)
+def test_a_new_draft_has_layers_of_the_target_s_decoder(tmp_path, layers, taken):
+  """A draft with every layer equals the target, also in packed rows."""
+  target = network_for(dataclasses.replace(NETWORK, num_decoder_layers=4))
+  teacher = params_of(target)
+  path = saved(target, tmp_path, teacher)
+  network = new_heads(path, "shared_encoder", 4, layers)
+  result = begun(network, params_of(network, 1), teacher)
+  expected = {**teacher["decoder"]}
+  copied = {f"layers_{i}": expected[f"layers_{layer}"] for i, layer in enumerate(taken)}
+  others = {name: x for name, x in expected.items() if not name.startswith("layers_")}
+  embedder = teacher["token_embedder"]
+  expected = {"token_embedder": embedder, "decoder": {**others, **copied}}
+  jax.tree.map(np.testing.assert_array_equal, result, expected)
+  if layers == 4:
+    objective = TokenDistillation(target)
+    judged = jax.jit(lambda b: objective(network, result, b, teacher))(batch())
+    is_token = batch()["decoder_loss_weights"] > 0
+    np.testing.assert_allclose(judged.losses[is_token], 0, atol=1e-6)
 
 
 # ---- Complete runs ----
@@ -148,7 +138,7 @@ def test_conflicting_settings_are_refused(data, target, tmp_path):
   for settings, message in [
     ({"network": TARGET}, "MODE must be 'heads' for heads.*a Transformer"),
     ({"mode": "supervised", "target": None}, "MODE must be 'heads' for heads"),
-    ({"metric_period": 5}, "METRIC_PERIOD must be 0 with MODE = 'heads'"),
+    ({"metric_period": 5}, "METRIC_PERIOD must be 0 for a .*without an encoder"),
     (
       {
         "network": new_heads(target, "shared_encoder", 4, 1),
@@ -184,17 +174,22 @@ def test_several_kinds_are_trained(target, translations, tmp_path):
   assert written[0] == written[1]
 
 
-@pytest.mark.parametrize("kind", ["parallel", "medusa"])
+@pytest.mark.parametrize("kind", ["parallel", "medusa", "shared_encoder"])
 def test_the_configuration_trains_heads_on_files(kind, target, bound, translations):
   bound = bound(
     "heads",
     **translations,
     **{"HEADS": kind, "NUM_HEADS": 3, "HEAD_DECAY": 0.6},
-    DISTILL_LOSS="adaptive",
+    DISTILL_LOSS="negative_log_alpha",
     TARGET_CHECKPOINT_PATH=target,
     **{"tasks.translation_from_files.name": f"of_{kind}"},
   )
   shape = bound.network.config
-  assert (shape.kind, shape.count, shape.emb_dim) == (kind, 3, NETWORK.emb_dim)
-  assert bound.objective == training.HeadDistillation(TARGET, 0.6, "adaptive")
-  assert bound.optimizer == Optimizer(Schedule("cosine", 0.001, 50, 20000), "adamw")
+  distance = losses.negative_log_alpha
+  if kind == "shared_encoder":
+    assert (shape.num_encoder_layers, shape.num_decoder_layers) == (0, 1)
+    assert bound.objective == TokenDistillation(TARGET, distance)
+  else:
+    assert (shape.kind, shape.count, shape.emb_dim) == (kind, 3, NETWORK.emb_dim)
+    assert bound.objective == training.HeadDistillation(TARGET, 0.6, distance)
+  assert bound.optimizer == Optimizer(Schedule("cosine", 0.001, 50, 20000), "adam")

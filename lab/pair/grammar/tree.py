@@ -14,32 +14,19 @@ Row = Any
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Phrase:
-  """A noun phrase, a name, or a pronoun.
+  """A noun phrase, a name, or a pronoun."""
 
-  Attributes:
-    noun: the head, which may be a name; or None.
-    pronoun_of: the phrase that the pronoun refers to.
-    person: "1" (I), "1p" (we), or "n" (the "it" of the weather).
-    plural: whether the phrase is plural.
-    determiner: a name in determiners.tsv.
-    owner: the owner, for the determiners my and 's.
-    count: the number, for the determiner number.
-    adjectives: the adjectives before the noun, in order.
-    of: a genitive ("of the teacher").
-    relative: a relative clause with a gap for the phrase.
-    is_woman: whether a role means a woman; None before the first pronoun.
-  """
-
-  noun: Row = None
-  pronoun_of: "Phrase | None" = None
-  person: str = ""
-  plural: bool = False
-  determiner: str = "the"
-  owner: "Phrase | None" = None
-  count: "Adjunct | None" = None
-  adjectives: tuple[Row, ...] = ()
-  of: "Phrase | None" = None
-  relative: "Clause | None" = None
+  noun: Row = None  # The head, which may be a name; or None.
+  pronoun_of: "Phrase | None" = None  # The phrase that the pronoun refers to.
+  person: str = ""  # "1" (I), "1p" (we), or "n" (the "it" of the weather).
+  plural: bool = False  # Whether the phrase is plural.
+  determiner: str = "the"  # A name in determiners.tsv.
+  owner: "Phrase | None" = None  # The owner, for the determiners my and 's.
+  count: "Adjunct | None" = None  # The number, for the determiner number.
+  adjectives: tuple[Row, ...] = ()  # The adjectives before the noun, in order.
+  of: "Phrase | None" = None  # A genitive ("of the teacher").
+  relative: "Clause | None" = None  # A relative clause with a gap for the phrase.
+  # Whether a role means a woman; None before the first pronoun.
   is_woman: bool | None = None
 
   @property
@@ -84,57 +71,33 @@ class Phrase:
 
 
 class Adjunct(NamedTuple):
-  """Words of a clause, or a preposition with a phrase.
+  """Words of a clause, or a preposition with a phrase."""
 
-  Attributes:
-    en: the English words.
-    de: the German words.
-    phrase: the phrase after the words, or None.
-    case: the German case of the phrase.
-  """
-
-  en: str
-  de: str
-  phrase: Phrase | None = None
-  case: str = ""
+  en: str  # The English words.
+  de: str  # The German words.
+  phrase: Phrase | None = None  # The phrase after the words, or None.
+  case: str = ""  # The German case of the phrase.
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Clause:
-  """A clause.
+  """A clause."""
 
-  Attributes:
-    verb: the verb. "be" has a `predicate`.
-    subject: the subject, which is silent in infinitive clauses.
-    tense: a tense, which may have a modal verb.
-    accusative: the direct object.
-    dative: the indirect object.
-    prepositional: the object of the verb's preposition.
-    predicate: an adjective, or a comparative with "than".
-    goal: the place that the verb needs.
-    manner: the adverbial of manner.
-    place: the adverbial of place.
-    time: the adverbial of time.
-    often: the adverbial of frequency, before the English verb.
-    is_first: whether the time opens the clause.
-    is_negated: whether the clause is negated.
-    gap: the silent part: the head of a relative clause, or the unknown of a question.
-  """
-
-  verb: Row
-  subject: Phrase
-  tense: Row
-  accusative: Phrase | None = None
-  dative: Phrase | None = None
-  prepositional: Adjunct | None = None
-  predicate: Adjunct | None = None
-  goal: Adjunct | None = None
-  manner: Adjunct | None = None
-  place: Adjunct | None = None
-  time: Adjunct | None = None
-  often: Adjunct | None = None
-  is_first: bool = False
-  is_negated: bool = False
+  verb: Row  # The verb. "be" has a `predicate`.
+  subject: Phrase  # The subject, which is silent in infinitive clauses.
+  tense: Row  # A tense, which may have a modal verb.
+  accusative: Phrase | None = None  # The direct object.
+  dative: Phrase | None = None  # The indirect object.
+  prepositional: Adjunct | None = None  # The object of the verb's preposition.
+  predicate: Adjunct | None = None  # An adjective, or a comparative with "than".
+  goal: Adjunct | None = None  # The place that the verb needs.
+  manner: Adjunct | None = None  # The adverbial of manner.
+  place: Adjunct | None = None  # The adverbial of place.
+  time: Adjunct | None = None  # The adverbial of time.
+  often: Adjunct | None = None  # The adverbial of frequency, before the English verb.
+  is_first: bool = False  # Whether the time opens the clause.
+  is_negated: bool = False  # Whether the clause is negated.
+  # The silent part: the head of a relative clause, or the unknown of a question.
   gap: str = ""
 
   def said(self, role: str) -> "Phrase | Adjunct | None":

@@ -18,13 +18,9 @@ from specdec_t5x.quiet import import_quietly
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Loads the draft and answers until the process is interrupted.
+  """Loads the draft, and answers until the process is interrupted.
 
-  Args:
-    argv: the flags; None for the process's flags.
-
-  Returns:
-    The exit status: 0, or 1 after an error message about the input.
+  Returns the exit status: 0, or 1 after an error message about the input.
   """
   parser = argparse.ArgumentParser(
     prog="python -m specdec_t5x.contrib.link",

@@ -66,7 +66,7 @@ class Counts:
   skipped: int = 0  # Omitted requests while the link was lost.
 
 
-class Lost(Exception):
+class Lost(ValueError):
   """No draft came; the message states the reason."""
 
 
@@ -104,7 +104,7 @@ class Asker:
       try:
         reply = self._call(wire.message(), _ABOUT_SECONDS)
         _, self._vocab_size = wire.parts_of(reply)
-      except (Lost, ValueError) as error:
+      except ValueError as error:
         raise ValueError(
           f"No draft answers at {address} ({error}). Start the draft with `python -m "
           f"specdec_t5x.contrib.link --draft DIR --address {address}`."
@@ -124,8 +124,8 @@ class Asker:
       self.counts.skipped += 1
     else:
       try:
-        drafts = self._asked(setup, ask)
-      except (Lost, ValueError) as error:
+        return self._asked(setup, ask), ask.live
+      except ValueError as error:
         self.counts.lost += 1
         if not self._wait:
           logging.warning(
@@ -136,11 +136,6 @@ class Asker:
           )
         self._wait = min(max(2 * self._wait, self._first_wait), _LONGEST_WAIT)
         self._not_before = time.monotonic() + self._wait
-      else:
-        if self._wait:
-          logging.warning("The draft at %s is back.", self._remote.address)
-        self._wait = 0.0
-        return drafts, ask.live
     drafts = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), setup.shapes)
     return drafts, np.zeros(setup.rows, bool)
 
@@ -149,24 +144,27 @@ class Asker:
     is_open = setup == self._setup
     has_inputs = is_open and np.array_equal(ask.source, self._source)
     if has_inputs:
-      status, parts = self._exchanged(setup, ask.replace(source=None))
+      status, *parts = self._exchanged(setup, ask.replace(source=None))
       # A restarted process, or a process that serves another target, has no session.
       has_inputs = is_open = status != wire.NO_SESSION
     if not has_inputs:
       self._setup = setup if is_open else None
       self._source = None  # Unknown until the reply comes.
-      status, parts = self._exchanged(setup, ask)
+      status, *parts = self._exchanged(setup, ask)
     if status != wire.OK:
       raise Lost(f"the answer is {status!r:.200}")
     drafts = Drafts.unpacked(parts, setup, ask.live)
+    if self._wait:
+      logging.warning("The draft at %s is back.", self._remote.address)
+    self._wait = 0.0
     self._setup = setup
     self._source = ask.source
     self.counts.requests += 1
     self.counts.tokens += int(ask.live.sum()) * setup.gamma
     return drafts
 
-  def _exchanged(self, setup: Setup, ask: Ask) -> tuple[Any, list[Any]]:
-    """Returns the status and the other parts of the reply to a request."""
+  def _exchanged(self, setup: Setup, ask: Ask) -> list[Any]:
+    """Returns the parts of the reply to a request, the status first."""
     opening = None if ask.source is None else dataclasses.astuple(setup)
     request = wire.message(self._number, opening, *ask.packed(setup))
     self.counts.bits_sent += 8 * len(request)
@@ -175,8 +173,7 @@ class Asker:
     reply = self._call(request, seconds)
     self._travel(reply)
     self.counts.bits_received += 8 * len(reply)
-    status, *parts = wire.parts_of(reply)
-    return status, parts
+    return wire.parts_of(reply)
 
   def _travel(self, message: bytes) -> None:
     """Waits for the time of a message on the emulated link."""

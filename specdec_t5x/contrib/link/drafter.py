@@ -37,15 +37,10 @@ class Link(ChainDrafter):
   # for equal settings.
   remote: Any
   gamma: int | None = gamma_knob()  # The most tokens of a draft.
-  top_k: int = 32  # The number of tokens of a distribution that are sent; 0 sends all.
-  # The kept part of these tokens' mass; the message keeps the same size.
-  top_p: float = 1.0
+  # Of the sent distributions. A message keeps the same size for any `top_p`.
+  truncation: Truncation = Truncation()  # noqa: RUF009 - frozen
 
   traits = Traits(stops=Stops.BY_ITSELF, resumes=True)
-
-  def __post_init__(self):
-    super().__post_init__()
-    Truncation(self.top_k, self.top_p)
 
   def check(self, target: Any, batch: Batch | None = None) -> None:
     """Raises a ValueError if no such draft answers, or if the batch is too large."""
@@ -53,11 +48,10 @@ class Link(ChainDrafter):
     self.remote.asker.check(vocab_size)
     if batch is not None:
       sizes = batch.rows, batch.input_length, batch.slots
-      self._setup(batch.sampling, vocab_size, sizes)
+      Setup(self.tree.size, self.truncation, batch.sampling, vocab_size, *sizes)
 
   def start(self, context, caches, source) -> Int[Array, "B E"]:
     """Returns the encoder's input."""
-    del context, caches
     return source
 
   def propose(
@@ -68,7 +62,7 @@ class Link(ChainDrafter):
     source = state.drafter_state
     vocab_size = context.target.vocab_size
     sizes = *source.shape, state.sequences.shape[1]
-    setup = self._setup(context.sampling, vocab_size, sizes)
+    setup = Setup(self.tree.size, self.truncation, context.sampling, vocab_size, *sizes)
     uniforms = uniforms[..., uniforms.shape[-1] - setup.draws :]
     lengths = jnp.where(state.ended, 0, state.lengths)
     # The callback is unordered: each draft goes into the next iteration's state, so a
@@ -92,10 +86,3 @@ class Link(ChainDrafter):
     is_valid = has_draft[:, None] & ((same * jnp.cumprod(is_distribution, axis=1)) > 0)
     probs = jnp.where(is_distribution[..., None], distribution.dense(vocab_size), 0.0)
     return Proposal(redrawn, probs, is_valid, self.tree), source
-
-  def _setup(self, sampling, vocab_size: int, sizes: tuple[int, int, int]) -> Setup:
-    # The vocabulary limits the numbers of kept tokens, so that any top_k of the user
-    # fits in a message.
-    truncation = Truncation(min(self.top_k, vocab_size), self.top_p)
-    sampling = dataclasses.replace(sampling, top_k=min(sampling.top_k, vocab_size))
-    return Setup(self.tree.size, truncation, sampling, vocab_size, *sizes)

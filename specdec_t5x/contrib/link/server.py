@@ -82,10 +82,8 @@ class Drafting:
   def answer(self, request: bytes) -> bytes:
     """Returns a reply with drafts, or with the reason why there are no drafts.
 
-    Args:
-      request: a message of `wire`. An empty message asks for the size of the draft's
-        vocabulary. A message with a setup opens a session, and closes the session
-        before.
+    An empty message asks for the size of the draft's vocabulary. A message with a setup
+    opens a session, and closes the session before.
     """
     try:
       parts = wire.parts_of(request)
@@ -103,11 +101,7 @@ class Drafting:
     return wire.message(wire.OK, *drafts.packed(self._setup, ask.live))
 
   def open(self, number: int, setup: Setup) -> None:
-    """Opens a session, unless the session is open, and compiles all programs.
-
-    Raises:
-      ValueError: if the setup has another vocabulary.
-    """
+    """Opens a session, unless the session is open, and compiles all programs."""
     if setup.vocab_size != self.vocab_size:
       raise ValueError(f"the draft's vocabulary has {self.vocab_size} tokens.")
     if (number, setup) == (self._number, self._setup):
@@ -187,14 +181,11 @@ def _chosen(is_new: Bool[Array, "B"], new: Cache, old: Cache) -> Cache:
 
 
 def serve(drafting: Drafting, address: str) -> tuple[grpc.Server, int]:
-  """Starts a server in a thread of this process.
+  """Starts a server in a thread of this process, and returns the server and the port.
 
   Args:
     drafting: the draft.
     address: host:port, or unix:path; port 0 stands for a free port.
-
-  Returns:
-    The server, and the server's port.
 
   Raises:
     ValueError: if the server can't listen at the address.

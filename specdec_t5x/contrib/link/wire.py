@@ -66,10 +66,8 @@ class Setup:
     if max(tokens, probs) > _MOST_NUMBERS:
       raise KnobError(
         "A link's message has at most {most} tokens and {most} probabilities, got "
-        "{tokens} and {probs}: {setup.rows} rows of {setup.inputs} input tokens and "
-        "{setup.slots} places, {setup.gamma} drafted tokens with {setup.kept} "
-        "probabilities per token. Lower {batch_size}, {gamma}, {top_k} (0 keeps the "
-        "whole distribution) or {max_length}.",
+        "{tokens} and {probs}: {setup}. Lower {batch_size}, {gamma}, {top_k} (0 keeps "
+        "the whole distribution) or {max_length}.",
         most=_MOST_NUMBERS,
         tokens=tokens,
         probs=probs,
@@ -103,11 +101,7 @@ class Setup:
 
   @classmethod
   def unpacked(cls, part: Any) -> "Setup":
-    """Returns the setup of a message, given the result of `dataclasses.astuple`.
-
-    Raises:
-      ValueError: if the part of the message is no setup.
-    """
+    """Returns the setup of a message; raises a ValueError if `part` is no setup."""
     try:
       gamma, truncation, sampling, *sizes = part
       return cls(gamma, Truncation(*truncation), Sampling(*sampling), *sizes)
@@ -144,8 +138,7 @@ class Ask:
   def unpacked(cls, parts: Sequence[Any], setup: Setup) -> "Ask":
     """Returns the request of a message's parts, with zeros in rows that are not live.
 
-    Raises:
-      ValueError: if the parts are no request of this setup.
+    Raises a ValueError if the parts are no request of this setup.
     """
     lengths, sequences, uniforms, source = parts
     every = np.ones(setup.rows, bool)
@@ -184,9 +177,8 @@ class Drafts:
   ) -> "Drafts":
     """Returns the drafts of a message's parts.
 
-    Raises:
-      ValueError: if the parts are no drafts, if a token is not in the vocabulary, if a
-        distribution has a token twice, or if float32 can't sum the weights exactly.
+    Raises a ValueError if the parts are no drafts, a token is not in the vocabulary, a
+    distribution has a token twice, or float32 can't sum the weights exactly.
     """
     tokens, kept, weights = parts
     shape = setup.gamma, setup.kept
@@ -211,11 +203,7 @@ def message(*parts: Any) -> bytes:
 
 
 def parts_of(data: bytes) -> list[Any]:
-  """Returns a message's parts.
-
-  Raises:
-    ValueError: if the bytes are no message of a link.
-  """
+  """Returns a message's parts; raises a ValueError if `data` is no link's message."""
   parts = msgpack.unpackb(data)
   if not isinstance(parts, list) or parts[:1] != [MAGIC]:
     raise ValueError(f"Expected a message of a link that starts with {MAGIC!r}.")
@@ -223,11 +211,7 @@ def parts_of(data: bytes) -> list[Any]:
 
 
 def _live_rows(data, live, shape, dtype):
-  """Returns bytes as an array of all rows, with zeros in rows that are not live.
-
-  Raises:
-    ValueError: if the size differs from the size of the live rows.
-  """
+  """Returns bytes of the live rows as an array of all rows, with zeros elsewhere."""
   shape = int(live.sum()), *shape
   size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
   if not isinstance(data, bytes) or len(data) != size:
@@ -238,7 +222,7 @@ def _live_rows(data, live, shape, dtype):
 
 
 def _tokens(data, live, shape, setup):
-  """Returns bytes as tokens; raises a ValueError for a token outside the vocabulary."""
+  """Returns bytes as tokens of the vocabulary, like `_live_rows`."""
   tokens = _live_rows(data, live, shape, setup.token_type)
   if tokens.max(initial=0) >= setup.vocab_size:
     raise ValueError(f"Expected tokens below {setup.vocab_size}, got {tokens.max()}.")

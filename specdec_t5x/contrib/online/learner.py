@@ -32,7 +32,7 @@ from specdec_t5x.training.optimizers import Optimizer, Schedule
 
 # The minimal probability of dropped tokens: float32's rounding at 1.
 _LEAST = 2.0**-24
-_OPTIMIZER = Optimizer(Schedule("constant", 1e-3, 0), "adamw")
+_OPTIMIZER = Optimizer(Schedule("constant", 1e-3, 0), "adam")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,18 +44,16 @@ class Requests:
   rejections: Rejections
 
   def batches(self, size: int) -> Iterator[Batch]:
-    """Yields batches of `size` requests, in order.
-
-    Zero rows without weight fill up the last batch.
-    """
+    """Yields batches of `size` requests; zero rows without weight fill up the last."""
     kept = self.rejections
-    padded = []
-    for array in map(np.asarray, (self.inputs, self.tokens, kept.tokens, kept.probs)):
-      widths = [(0, -len(array) % size), *[(0, 0)] * (array.ndim - 1)]
-      padded.append(np.pad(array, widths))
+    fields = self.inputs, self.tokens, kept.tokens, kept.probs
+    arrays = [np.asarray(field) for field in fields]
     for first in range(0, len(self.inputs), size):
-      rows = slice(first, first + size)
-      inputs, tokens, kept_tokens, kept_probs = (array[rows] for array in padded)
+      parts = [array[first : first + size] for array in arrays]
+      missing = size - len(parts[0])
+      inputs, tokens, kept_tokens, kept_probs = (
+        np.pad(part, [(0, missing), *[(0, 0)] * (part.ndim - 1)]) for part in parts
+      )
       yield {
         "encoder_input_tokens": inputs,
         # Shifted by the start token, as in T5X: the distribution at a place predicts
@@ -81,15 +79,14 @@ class RejectionDistillation(Objective):
   agrees with p on the K tokens.
   """
 
-  loss: str = "forward_kl"  # A name in `losses.DISTILLATION_LOSSES`.
+  distance: losses.DistillationLoss = losses.forward_kl
 
   def __call__(self, network, params, batch, frozen, dropout_key=None) -> Judged:
     """Computes the loss at every place; the batch's weights select rejected places."""
-    del frozen, dropout_key
     logits = forward(network, params, batch)
     p = known_probs(batch["kept_probs"])
     q = lumped(logits, batch["kept_tokens"])
-    values = losses.get_distillation_loss(self.loss)(p, q)
+    values = self.distance(p, q)
     return Judged(values, logits.argmax(-1) == batch["kept_tokens"][..., 0])
 
 
@@ -148,7 +145,7 @@ class Learner:
     state = state_lib.initial_state(self._like, online.optimizer)
     # One device is enough for training: the draft is small, and steps are rare.
     self.state = jax.device_put(state, jax.local_devices()[0])
-    objective = RejectionDistillation(online.loss)
+    objective = RejectionDistillation(losses.get_distillation_loss(online.loss))
     self.step_fn = state_lib.make_train_step(network, objective, 0)
 
   @property
@@ -168,11 +165,7 @@ class Learner:
   def learn(self, served: Requests) -> list[float]:
     """Takes a step per `interval` requests, and a step for the remaining requests.
 
-    Returns:
-      The loss of each step: the mean over the rejected positions, before the step.
-
-    Raises:
-      state.DivergedError: if a loss or a gradient is not finite.
+    Returns the loss before each step, the mean over the rejected positions.
     """
     step_losses = []
     for batch in served.batches(self.online.interval):
@@ -195,9 +188,8 @@ class Learner:
     """
     partial = epath.Path(directory) / "partial"
     final = partial.with_name(f"checkpoint_{self.steps}")
-    for path in (partial, final):
-      if path.exists():  # From an earlier run.
-        path.rmtree()
+    for path in (partial, final):  # From an earlier run.
+      path.rmtree(missing_ok=True)
     T5XParameters(self.network, str(partial)).save(self.steps, self.state.params)
     learned.write(partial / final.name, learned_from)
     (partial / final.name).rename(final)

@@ -3,7 +3,7 @@
 Verification computes these distributions, so keeping the distributions costs no target
 call. Liu et al. (arXiv 2310.07177, section 3) run target and draft again instead.
 
-Shapes: B rows, T output length, K kept tokens, V vocabulary.
+Shapes: B rows, T output length, K kept tokens.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 from flax.linen.partitioning import with_sharding_constraint
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.knobs import KnobError, invalid, is_whole
 from specdec_t5x.core.rules.token import probs_at
@@ -38,23 +38,6 @@ class Rejections:
 
   tokens: Int[Array, "B T K"]
   probs: Float[Array, "B T K"]
-
-  def put(
-    self,
-    place: Int[Array, "B"],
-    is_rejected: Bool[Array, "B"],
-    logits: Float[Array, "B V"],
-  ) -> "Rejections":
-    """Adds the distribution of each rejected row, at the row's place."""
-    rows, size, count = self.tokens.shape
-    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
-    values, tokens = jax.lax.top_k(log_probs, count)
-    # Writes at index `size`, beyond the output, are dropped.
-    index = (jnp.arange(rows), jnp.where(is_rejected, place, size))
-    return Rejections(
-      tokens=self.tokens.at[index].set(tokens.astype(jnp.int32), mode="drop"),
-      probs=self.probs.at[index].set(jnp.exp(values), mode="drop"),
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +84,15 @@ class KeepRejections:
     last = iteration.verdict.last
     place = before.lengths - before.starts + proposal.tree.depth_of(last)
     is_rejected = ~before.ended & is_cut(proposal, iteration.verdict)
-    return kept.put(place, is_rejected, probs_at(iteration.logits, last))
+    logits = probs_at(iteration.logits, last).astype(jnp.float32)
+    values, tokens = jax.lax.top_k(jax.nn.log_softmax(logits), self.count)
+    # Writes at index `size`, beyond the output, are dropped.
+    rows, size, _ = kept.tokens.shape
+    index = (jnp.arange(rows), jnp.where(is_rejected, place, size))
+    return Rejections(
+      tokens=kept.tokens.at[index].set(tokens.astype(jnp.int32), mode="drop"),
+      probs=kept.probs.at[index].set(jnp.exp(values), mode="drop"),
+    )
 
   def auxiliary(self, kept: Rejections, given: Mapping[str, Array]) -> dict[str, Array]:
     """Returns the auxiliary values `LEARNED_FROM`, and the features in `given`."""

@@ -77,10 +77,7 @@ class Course:
     self._learned_from: tuple[learned.Chunk, ...] = ()
 
   def check(self, provider: Any) -> None:
-    """Checks the decoder, the processes and the tasks before any work.
-
-    Args:
-      provider: the run's task or mixture.
+    """Checks the decoder, the processes and the run's task or mixture, `provider`.
 
     Raises:
       ValueError: if the decoder has no draft that can learn, or keeps no distributions,
@@ -172,9 +169,6 @@ def write_and_learn(
 
   T5X calls this function as `infer.write_fn`, with predictions and auxiliary values of
   each example as `inferences`.
-
-  Raises:
-    ValueError: if there are no distributions to learn from, or logits were NaN.
   """
   predictions, aux = inferences
   aux = dict(aux)

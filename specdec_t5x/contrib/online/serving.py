@@ -16,7 +16,6 @@ from specdec_t5x.contrib.online.rejections import KeepRejections
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.checked import check_decoded
-from specdec_t5x.decoding.contracts import Drafter
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.state import Decoded, keys_at
 from specdec_t5x.prepared import Model
@@ -29,7 +28,6 @@ def serve(
   learner: Learner,
   vocabulary: str | os.PathLike,
   *,
-  drafter: Drafter | str | None = None,
   rule: Rule | str = "token",
   gamma: int | None = None,
   sampling: Sampling = GREEDY,
@@ -51,10 +49,8 @@ def serve(
     target: the target model, which determines the distribution of outputs.
     learner: the draft, which keeps learning from call to call.
     vocabulary: path of the SentencePiece model of both models.
-    drafter: a drafter with the learner's network as 'draft', or 'draft_model', the
-      default.
     rule: as for `generate`.
-    gamma: maximal draft length of a named drafter; 5 by default.
+    gamma: maximal draft length; 5 by default.
     sampling: temperature, top-k, top-p.
     input_length: maximal number of tokens of a request.
     max_length: maximal number of tokens of an output.
@@ -79,7 +75,7 @@ def serve(
     arguments.check_sampling(sampling)
     target.generation.check()
     opened = api.opened(vocabulary, target)
-    decoder, params = together(target, learner, drafter, rule, gamma, batch_size)
+    decoder, params = together(target, learner, rule, gamma, batch_size)
     decoder.check(sampling, max_length, 1)
     api.warn_where_lossy(decoder.rule.guarantee)
     end_ids = api.end_tokens(target, opened)
@@ -105,7 +101,6 @@ def serve(
 def together(
   target: Model,
   learner: Learner,
-  drafter: Drafter | str | None,
   rule: Rule | str,
   gamma: int | None,
   batch_size: int,
@@ -117,7 +112,7 @@ def together(
   """
   draft = Model(learner.network, learner.params)
   decoder, params = ways.assembled(
-    target, draft, drafter, rule, gamma=gamma, policy="fixed"
+    target, draft, "draft_model", rule, gamma=gamma, policy="fixed"
   )
   slots = min(batch_size, learner.online.interval)
   observer = KeepRejections(learner.online.kept)
@@ -136,9 +131,6 @@ def decodes(
 
   `run` is the compiled decoder of `together`, `params` the decoder's parameters, and
   `ids` the requests' tokens.
-
-  Raises:
-    ValueError: if the logits of a request are NaN.
   """
   count = learner.online.interval
   source = iter(ids)
