@@ -19,7 +19,7 @@ from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.contracts import Drafter, Policy
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.policies import CostAware, Fixed
-from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, GAMMA, DraftModel
+from specdec_t5x.drafters.draft_model import GAMMA, DraftModel
 from specdec_t5x.lazy import Lazy
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.heads import FeatureDrafter
@@ -150,10 +150,10 @@ def drafter_for(
     # Here alone: a single draft needs no trees.
     from specdec_t5x.drafters.tree_draft import TreeDraft, delayed
 
-    return TreeDraft(network, delayed(0, num_candidates, longest(gamma)))
+    return TreeDraft(network, delayed(0, num_candidates, gamma))
   if drafter == "heads":
     return headed(network, gamma=gamma)
-  return make_drafter(drafter, network, **({} if gamma is None else {"gamma": gamma}))
+  return make_drafter(drafter, network, gamma=gamma)
 
 
 def needs_network(name: str) -> bool:
@@ -197,20 +197,13 @@ def headed(
   if network.config.kind != "eagle":
     way = "parallel" if network.config.kind == "parallel" else "position_heads"
     return WAYS[way](network, shape, siblings)
-  if shape is None:
-    return WAYS["eagle"](network)
-  if not isinstance(shape, Tree) or not shape.is_chain:
+  if shape is not None and not (isinstance(shape, Tree) and shape.is_chain):
     raise KnobError(
       "EAGLE's drafter drafts chains, got {shape}={value!r}. Leave {shape} out, or "
       "draft with another kind of heads.",
       value=shape,
     )
-  return WAYS["eagle"](network, shape.depth)
-
-
-def longest(gamma: int | None) -> int:
-  """Returns the length of the longest draft: gamma, or 5 if gamma is None."""
-  return DEFAULT_GAMMA if gamma is None else gamma
+  return WAYS["eagle"](network, shape and shape.depth)
 
 
 def policy_for(

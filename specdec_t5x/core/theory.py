@@ -25,8 +25,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-# A number, or an array of numbers.
-Values = ArrayLike | float | int
+from specdec_t5x.core.knobs import invalid, is_whole
+
 # The result of a function: a number for numbers, an array for arrays.
 Numbers = np.float64 | Float[np.ndarray, "..."]
 
@@ -37,7 +37,7 @@ _SUM_TOLERANCE = 1e-3
 _Z95 = 1.959964
 
 
-def expected_tokens(alpha: Values, gamma: Values) -> Numbers:
+def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> Numbers:
   """Returns the mean number of tokens per iteration.
 
   (1 - alpha^(gamma+1)) / (1 - alpha) = 1 + alpha + ... + alpha^gamma.
@@ -60,7 +60,7 @@ def expected_tokens(alpha: Values, gamma: Values) -> Numbers:
   return np.where(certain, gamma + 1, numerator / np.where(certain, 1, 1 - alpha))[()]
 
 
-def walltime_improvement(alpha: Values, gamma: Values, c: Values) -> Numbers:
+def walltime_improvement(alpha: ArrayLike, gamma: ArrayLike, c: ArrayLike) -> Numbers:
   """Returns the speedup of a fixed gamma over plain decoding.
 
   (1 - alpha^(gamma+1)) / ((1 - alpha) (gamma c + 1)): tokens per iteration divided by
@@ -80,7 +80,7 @@ def walltime_improvement(alpha: Values, gamma: Values, c: Values) -> Numbers:
   return expected_tokens(alpha, gamma) / (gamma * c + 1)
 
 
-def operations_factor(alpha: Values, gamma: Values, c_hat: Values) -> Numbers:
+def operations_factor(alpha: ArrayLike, gamma: ArrayLike, c_hat: ArrayLike) -> Numbers:
   """Returns the ratio of arithmetic operations per token to plain decoding.
 
   (1 - alpha) (gamma c_hat + gamma + 1) / (1 - alpha^(gamma+1)).
@@ -100,7 +100,7 @@ def operations_factor(alpha: Values, gamma: Values, c_hat: Values) -> Numbers:
 
 
 def optimal_gamma(
-  alpha: Values, c: Values, *, max_gamma: int = 64
+  alpha: ArrayLike, c: ArrayLike, *, max_gamma: int = 64
 ) -> Int[np.ndarray, "..."] | np.int64:
   """Returns the gamma of the largest walltime improvement; 0 without an improvement.
 
@@ -119,39 +119,21 @@ def optimal_gamma(
   """
   alpha = _alpha(alpha)
   c = _cost("c", c, "step time")
-  if max_gamma < 1 or max_gamma != int(max_gamma):
-    raise ValueError(
-      f"max_gamma must be a whole number of at least 1, got {max_gamma}. max_gamma "
-      "bounds the search; the search always includes 0 (no speculation)."
-    )
-  gammas = np.arange(1, int(max_gamma) + 1)
+  if not is_whole(max_gamma, 1):
+    raise invalid("max_gamma", "a whole number of at least 1", max_gamma)
+  gammas = np.arange(1, max_gamma + 1)
   factors = walltime_improvement(alpha[..., None], gammas, c[..., None])
   # The corollary decides, not a comparison of the factor with 1: at alpha = c the
   # factor of gamma = 1 is 1 only up to rounding.
   return np.where(alpha > c, gammas[np.argmax(factors, axis=-1)], 0)[()]
 
 
-def acceptance(p: Values, q: Values) -> Numbers:
-  """Returns beta = sum_x min(p(x), q(x)), the chance that a draft from q is accepted.
+def lenient_acceptance(p: ArrayLike, q: ArrayLike, lenience: ArrayLike = 1) -> Numbers:
+  """Returns sum_x min(p(x) / l, q(x)), the chance that a draft from q is accepted.
 
-  (Section 3.2, theorem 3.5. alpha is the mean of beta over prefixes, corollary 3.6.)
-
-  Args:
-    p: probabilities of the target, [..., V].
-    q: probabilities of the draft, [..., V].
-
-  Returns:
-    A probability for each pair of distributions, [...].
-  """
-  p, q = _distributions(p, q)
-  return np.minimum(p, q).sum(axis=-1)
-
-
-def lenient_acceptance(p: Values, q: Values, lenience: Values) -> Numbers:
-  """Returns sum_x min(p(x) / l, q(x)), the acceptance with l q in place of q.
-
-  The formula is for sampling. Greedy decoding has a different lenient test. (Appendix
-  A.5.)
+  At l = 1 the chance is beta of section 3.2, theorem 3.5. alpha is the mean of beta
+  over prefixes (corollary 3.6). The formula is for sampling. Greedy decoding has a
+  different lenient test. (Appendix A.5.)
 
   Args:
     p: probabilities of the target, [..., V].
@@ -159,7 +141,7 @@ def lenient_acceptance(p: Values, q: Values, lenience: Values) -> Numbers:
     lenience: l, above 0 and at most 1; broadcast against the batch. 1 is exact.
 
   Returns:
-    A probability for each pair of distributions, [...]; at least `acceptance(p, q)`.
+    A probability for each pair of distributions, [...].
   """
   p, q = _distributions(p, q)
   lenience = np.asarray(lenience, np.float64)

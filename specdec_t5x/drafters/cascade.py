@@ -255,17 +255,10 @@ class Cascade(ChainDrafter):
 
   def _above(self, name: str) -> str:
     """Returns the name in this drafter of a network of the lower drafter."""
-    return name if self.of_target else _below(name)
-
-
-def _below(name: str) -> str:
-  """Returns the name of a network, moved down by a level.
-
-  >>> _below("draft"), _below("draft_2")
-  ('draft_2', 'draft_3')
-  """
-  stem, _, number = name.rpartition("_")
-  return f"{stem}_{int(number) + 1}" if stem and number.isdigit() else f"{name}_2"
+    if self.of_target:
+      return name
+    stem, _, number = name.rpartition("_")
+    return f"{stem}_{int(number) + 1}" if stem and number.isdigit() else f"{name}_2"
 
 
 def _reading_before(net: Net, sequences: Int[Array, "B S"], more: int) -> ExtendFn:

@@ -15,7 +15,7 @@ ranks, M known tokens, E input length, L uniforms per decision.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -70,11 +70,6 @@ class Pruned:
         "Count a table with python -m specdec_t5x.train --job=ngrams."
       )
 
-  @property
-  def networks(self) -> Mapping[str, Any]:
-    """The table of n-grams, if there is one."""
-    return {} if self.table is None else {"ngrams": self.table}
-
   def check(self, count: int) -> None:
     """Raises a ValueError if trees of `count` positions have fewer nodes."""
     widths = [min(self.width, self.ranks)]
@@ -94,14 +89,14 @@ class Pruned:
     logits: Float[Array, "B H V"],
     source: Int[Array, "B E"],
   ) -> Proposal:
-    """Returns each row's best tree; the penalty reads the inputs, `source`.
+    """Returns each row's best tree.
 
     Args:
       context: the decode's context.
       state: the decode's state.
       uniforms: the uniforms of the nodes.
       logits: the logits of each depth.
-      source: the rows' inputs.
+      source: the rows' inputs, for the penalty.
     """
 
     def probs_after(tokens, places):
@@ -116,13 +111,11 @@ class Pruned:
     # The start token, which is 0 too, separates input and output.
     output = jnp.where(is_known, state.sequences, 0)
     text = jnp.concatenate([source, output], axis=1)
-    if self.table is None:
-      last = state.last_tokens()[:, None]
-      return self.grow(logits, last, state.lengths, text)
-    size = max(1, self.table.config.order - 1)
+    size = max(1, self.table.config.order - 1) if self.table else 1
     at = state.lengths[:, None] + jnp.arange(-size, 0)
     last = jnp.take_along_axis(state.sequences, jnp.maximum(at, 0), axis=1)
-    return self.grow(logits, last, state.lengths, text, probs_after)
+    table = probs_after if self.table else None
+    return self.grow(logits, last, state.lengths, text, table)
 
   def grow(
     self,

@@ -81,7 +81,7 @@ def drafts_share_their_draws(self, *args, propose=TreeDraft.propose):
 @trap("heads_chain", HeadDraft, "commit")
 def heads_on_the_root_s_feature(self, context, own, verdict, features):
   del context, verdict
-  return own.replace(feature=features[:, 0], is_known=jnp.ones_like(own.is_known))
+  return own.replace(feature=features[:, 0])
 
 
 @trap("heads_chain", Headed, "proposal")
