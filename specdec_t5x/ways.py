@@ -61,7 +61,6 @@ def decoder(
   policy: Policy | str | None = None,
   lenience: float = 1.0,
   alpha: float | None = None,
-  is_word: bool = True,
   paths: Mapping[str, str | None] | None = None,
   **settings: Any,
 ) -> Decoder:
@@ -74,7 +73,7 @@ def decoder(
     rule: accepts drafted tokens: a rule, or a name in `core.rules.RULES`.
     gamma: draft length of a named drafter; without a policy, of every draft.
     num_candidates: independent drafts of an iteration, of a named draft model.
-    policy: decides draft lengths; see `policy_for`, as for `alpha` and `is_word`.
+    policy: decides draft lengths; see `policy_for`, as for `alpha`.
     lenience: of the rule 'lenient'.
     paths: in gin, the checkpoints of the networks. The sizes of n-grams and heads are
       read off the draft's checkpoint.
@@ -102,6 +101,7 @@ def decoder(
 
     load = networks.ngram_table if drafter == "ngram" else networks.heads
     draft = load(paths["draft"])
+  is_word = paths is not None or isinstance(drafter, str)
   drafter = drafter_for(drafter, draft, gamma, num_candidates)
   policy = policy_for(drafter, policy, gamma, is_word, alpha)
   return Decoder(target, drafter, rule_for(rule, lenience), policy, **settings)
@@ -298,7 +298,6 @@ def assembled(
   network = networks.get("draft")
   if drafter is None and draft is not None:
     drafter = "heads" if isinstance(network, FeatureDrafter) else "draft_model"
-  knobs["is_word"] = isinstance(drafter, str)
   result = decoder(target.network, network, drafter, rule, **knobs)
   if networks != result.networks:
     raise ValueError(

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from specdec_t5x.core.knobs import invalid, is_whole
+from specdec_t5x.core.knobs import is_whole
 
 # The result of a function: a number for numbers, an array for arrays.
 Numbers = np.float64 | Float[np.ndarray, "..."]
@@ -120,7 +120,7 @@ def optimal_gamma(
   alpha = _alpha(alpha)
   c = _cost("c", c, "step time")
   if not is_whole(max_gamma, 1):
-    raise invalid("max_gamma", "a whole number of at least 1", max_gamma)
+    raise ValueError(f"max_gamma must be a whole number of at least 1, got {max_gamma}.")
   gammas = np.arange(1, max_gamma + 1)
   factors = walltime_improvement(alpha[..., None], gammas, c[..., None])
   # The corollary decides, not a comparison of the factor with 1: at alpha = c the
