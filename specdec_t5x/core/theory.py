@@ -120,7 +120,7 @@ def optimal_gamma(
   alpha = _alpha(alpha)
   c = _cost("c", c, "step time")
   if not is_whole(max_gamma, 1):
-    raise ValueError(f"max_gamma must be a whole number of at least 1, got {max_gamma}.")
+    raise ValueError(f"max_gamma must be a whole number from 1 on, got {max_gamma}.")
   gammas = np.arange(1, max_gamma + 1)
   factors = walltime_improvement(alpha[..., None], gammas, c[..., None])
   # The corollary decides, not a comparison of the factor with 1: at alpha = c the
