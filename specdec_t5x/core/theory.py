@@ -27,6 +27,8 @@ from numpy.typing import ArrayLike
 
 from specdec_t5x.core.knobs import is_whole
 
+# A number, or an array of numbers.
+Values = ArrayLike | float | int
 # The result of a function: a number for numbers, an array for arrays.
 Numbers = np.float64 | Float[np.ndarray, "..."]
 
@@ -37,7 +39,7 @@ _SUM_TOLERANCE = 1e-3
 _Z95 = 1.959964
 
 
-def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> Numbers:
+def expected_tokens(alpha: Values, gamma: Values) -> Numbers:
   """Returns the mean number of tokens per iteration.
 
   (1 - alpha^(gamma+1)) / (1 - alpha) = 1 + alpha + ... + alpha^gamma.
@@ -60,7 +62,7 @@ def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> Numbers:
   return np.where(certain, gamma + 1, numerator / np.where(certain, 1, 1 - alpha))[()]
 
 
-def walltime_improvement(alpha: ArrayLike, gamma: ArrayLike, c: ArrayLike) -> Numbers:
+def walltime_improvement(alpha: Values, gamma: Values, c: Values) -> Numbers:
   """Returns the speedup of a fixed gamma over plain decoding.
 
   (1 - alpha^(gamma+1)) / ((1 - alpha) (gamma c + 1)): tokens per iteration divided by
@@ -80,7 +82,7 @@ def walltime_improvement(alpha: ArrayLike, gamma: ArrayLike, c: ArrayLike) -> Nu
   return expected_tokens(alpha, gamma) / (gamma * c + 1)
 
 
-def operations_factor(alpha: ArrayLike, gamma: ArrayLike, c_hat: ArrayLike) -> Numbers:
+def operations_factor(alpha: Values, gamma: Values, c_hat: Values) -> Numbers:
   """Returns the ratio of arithmetic operations per token to plain decoding.
 
   (1 - alpha) (gamma c_hat + gamma + 1) / (1 - alpha^(gamma+1)).
@@ -100,7 +102,7 @@ def operations_factor(alpha: ArrayLike, gamma: ArrayLike, c_hat: ArrayLike) -> N
 
 
 def optimal_gamma(
-  alpha: ArrayLike, c: ArrayLike, *, max_gamma: int = 64
+  alpha: Values, c: Values, *, max_gamma: int = 64
 ) -> Int[np.ndarray, "..."] | np.int64:
   """Returns the gamma of the largest walltime improvement; 0 without an improvement.
 
@@ -128,7 +130,7 @@ def optimal_gamma(
   return np.where(alpha > c, gammas[np.argmax(factors, axis=-1)], 0)[()]
 
 
-def lenient_acceptance(p: ArrayLike, q: ArrayLike, lenience: ArrayLike = 1) -> Numbers:
+def lenient_acceptance(p: Values, q: Values, lenience: Values = 1) -> Numbers:
   """Returns sum_x min(p(x) / l, q(x)), the chance that a draft from q is accepted.
 
   At l = 1 the chance is beta of section 3.2, theorem 3.5. alpha is the mean of beta

@@ -87,15 +87,6 @@ class FeatureDraft(Drafter):
     return context.target.logits(features)
 
 
-def without_early_drafts(state: DecodeState, proposal: Proposal) -> Proposal:
-  """Returns the proposal, with no valid token before the target's first call.
-
-  Before the first call there is no feature to draft from.
-  """
-  has_feature = state.lengths > state.starts
-  return proposal.replace(is_valid=proposal.is_valid & has_feature[:, None])
-
-
 class LayerDraft(FeatureDraft):
   """The base of drafters that apply a decoder layer to the target's features."""
 
@@ -300,6 +291,15 @@ class ParallelDraft(LayerDraft, Headed):
     )
     proposal = self.proposal(context, state, uniforms, features)
     return proposal, drafter_state.replace(cache=cache, tree=proposal.tree)
+
+
+def without_early_drafts(state: DecodeState, proposal: Proposal) -> Proposal:
+  """Returns the proposal, with no valid token before the target's first call.
+
+  Before the first call there is no feature to draft from.
+  """
+  has_feature = state.lengths > state.starts
+  return proposal.replace(is_valid=proposal.is_valid & has_feature[:, None])
 
 
 def check_width(target: Any, heads: Any) -> None:

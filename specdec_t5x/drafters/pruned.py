@@ -29,9 +29,6 @@ from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.contracts import Context
 from specdec_t5x.decoding.state import DecodeState
 
-# (the last M tokens up to each node, the position of each node's last token) -> the
-# distributions after the tokens.
-ProbsAfter = Callable[[Int[Array, "B P M"], Int[Array, "B P"]], Float[Array, "B P V"]]
 # The least probability of a token under a table. The bound limits the cost of n-grams
 # that the table lacks.
 _RAREST = 1e-6
@@ -123,7 +120,7 @@ class Pruned:
     known: Int[Array, "B M"],
     lengths: Int[Array, "B"],
     text: Int[Array, "B T"],
-    probs_after: ProbsAfter | None = None,
+    probs_after: Callable[..., Float[Array, "B P V"]] | None = None,
   ) -> Proposal:
     """Returns each row's best tree.
 
@@ -132,7 +129,8 @@ class Pruned:
       known: the last known tokens; the last of these tokens is the tree's root.
       lengths: the number of known tokens.
       text: the request's text; 0 stands for no token.
-      probs_after: the table.
+      probs_after: the table, a function of the last M tokens up to each node and of the
+        position of each node's last token; None for no table.
     """
     rows = known.shape[0]
     before = known[:, None]
