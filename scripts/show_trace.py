@@ -5,8 +5,8 @@
 
 A line shows one iteration, with one call of the target: the accepted tokens, the first
 rejected token, and the recovered or bonus token. Without a terminal, marks replace the
-colours. --svg=FILE draws the first trace with times as an image. --html=FILE writes all
-traces as a page for a browser, with p, q, uniforms and times.
+colours. --svg=FILE draws the first trace as an image with p, q, uniforms and times.
+--html=FILE writes all traces as a page for a browser.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       seed=args.seed,
     )
     if args.svg:
-      epath.Path(args.svg).write_text(render.to_svg(traces[0], traces[0].text))
+      epath.Path(args.svg).write_text(render.to_svg(traces[0]))
     if args.html:
       epath.Path(args.html).write_text(render.to_html(traces))
   except (ValueError, OSError) as error:

@@ -19,7 +19,6 @@ class Lazy(Mapping):
     """
     self._classes = dict(classes)
     self._make = make
-    self._values: dict[str, Any] = {}
 
   def __getitem__(self, name: str) -> Any:
     """Returns the value of a name.
@@ -27,11 +26,9 @@ class Lazy(Mapping):
     Raises:
       KeyError: if the mapping lacks the name.
     """
-    if name not in self._values:
-      module, _, attribute = self._classes[name].partition(":")
-      cls = getattr(importlib.import_module(module), attribute)
-      self._values[name] = self._make(cls) if self._make else cls
-    return self._values[name]
+    module, _, attribute = self._classes[name].partition(":")
+    cls = getattr(importlib.import_module(module), attribute)
+    return self._make(cls) if self._make else cls
 
   def __contains__(self, name: object) -> bool:
     """Returns whether the mapping has a name, without an import."""

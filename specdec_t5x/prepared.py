@@ -115,18 +115,18 @@ def choose_kernels(
   choices = choice.CHOICES
   where = device()
   for name, network in networks.items():
-    # Arrays derived of the target are multiplied like the target's weights.
-    others = params if name == "target" else {}
-    network_params = {
-      x: params[x] for x in (name, *others) if x == name or x not in networks
-    }
+    network_params = {name: params[name]}
+    if name == "target":
+      # Arrays derived of the target are multiplied like the target's weights.
+      network_params |= {x: params[x] for x in params if x not in networks}
     contests = list(rounded.contests(network.config, network_params, choices.calls))
     weights = params.get(draft_step.name_of(name))
-    reason = draft_step.problem_of(network, rows) or "drafts are trees"
-    if weights is not None and draft_step.problem_of(network, rows) is None:
+    problem = draft_step.problem_of(network, rows)
+    if weights is not None and problem is None:
       step = draft_step.contest(network, params[name], weights, rows, choices.calls)
       contests.append((draft_step.key_of(network, rows), step))
     elif name != "target":
+      reason = problem or "drafts are trees"
       console.say_once(f"Step of the {name}: XLA's, because {reason}.")
     is_asked_for = getattr(network.config, "products", None) == "native"
     for key, contest in contests:

@@ -19,7 +19,7 @@ from specdec_t5x.core.types import Rule
 from specdec_t5x.decoding.contracts import Drafter, Policy
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.policies import CostAware, Fixed
-from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA, GAMMA, DraftModel
+from specdec_t5x.drafters.draft_model import GAMMA, DraftModel
 from specdec_t5x.lazy import Lazy
 from specdec_t5x.network.functional import Network
 from specdec_t5x.network.heads import FeatureDrafter
@@ -61,7 +61,6 @@ def decoder(
   policy: Policy | str | None = None,
   lenience: float = 1.0,
   alpha: float | None = None,
-  is_word: bool = True,
   paths: Mapping[str, str | None] | None = None,
   **settings: Any,
 ) -> Decoder:
@@ -74,7 +73,7 @@ def decoder(
     rule: accepts drafted tokens: a rule, or a name in `core.rules.RULES`.
     gamma: draft length of a named drafter; without a policy, of every draft.
     num_candidates: independent drafts of an iteration, of a named draft model.
-    policy: decides draft lengths; see `policy_for`, as for `alpha` and `is_word`.
+    policy: decides draft lengths; see `policy_for`, as for `alpha`.
     lenience: of the rule 'lenient'.
     paths: in gin, the checkpoints of the networks. The sizes of n-grams and heads are
       read off the draft's checkpoint.
@@ -102,6 +101,7 @@ def decoder(
 
     load = networks.ngram_table if drafter == "ngram" else networks.heads
     draft = load(paths["draft"])
+  is_word = paths is not None or isinstance(drafter, str)
   drafter = drafter_for(drafter, draft, gamma, num_candidates)
   policy = policy_for(drafter, policy, gamma, is_word, alpha)
   return Decoder(target, drafter, rule_for(rule, lenience), policy, **settings)
@@ -150,10 +150,10 @@ def drafter_for(
     # Here alone: a single draft needs no trees.
     from specdec_t5x.drafters.tree_draft import TreeDraft, delayed
 
-    return TreeDraft(network, delayed(0, num_candidates, longest(gamma)))
+    return TreeDraft(network, delayed(0, num_candidates, gamma))
   if drafter == "heads":
     return headed(network, gamma=gamma)
-  return make_drafter(drafter, network, **({} if gamma is None else {"gamma": gamma}))
+  return make_drafter(drafter, network, gamma=gamma)
 
 
 def needs_network(name: str) -> bool:
@@ -197,20 +197,13 @@ def headed(
   if network.config.kind != "eagle":
     way = "parallel" if network.config.kind == "parallel" else "position_heads"
     return WAYS[way](network, shape, siblings)
-  if shape is None:
-    return WAYS["eagle"](network)
-  if not isinstance(shape, Tree) or not shape.is_chain:
+  if shape is not None and not (isinstance(shape, Tree) and shape.is_chain):
     raise KnobError(
       "EAGLE's drafter drafts chains, got {shape}={value!r}. Leave {shape} out, or "
       "draft with another kind of heads.",
       value=shape,
     )
-  return WAYS["eagle"](network, shape.depth)
-
-
-def longest(gamma: int | None) -> int:
-  """Returns the length of the longest draft: gamma, or 5 if gamma is None."""
-  return DEFAULT_GAMMA if gamma is None else gamma
+  return WAYS["eagle"](network, shape and shape.depth)
 
 
 def policy_for(
@@ -305,7 +298,6 @@ def assembled(
   network = networks.get("draft")
   if drafter is None and draft is not None:
     drafter = "heads" if isinstance(network, FeatureDrafter) else "draft_model"
-  knobs["is_word"] = isinstance(drafter, str)
   result = decoder(target.network, network, drafter, rule, **knobs)
   if networks != result.networks:
     raise ValueError(

@@ -25,6 +25,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
+from specdec_t5x.core.knobs import is_whole
+
 # A number, or an array of numbers.
 Values = ArrayLike | float | int
 # The result of a function: a number for numbers, an array for arrays.
@@ -119,39 +121,21 @@ def optimal_gamma(
   """
   alpha = _alpha(alpha)
   c = _cost("c", c, "step time")
-  if max_gamma < 1 or max_gamma != int(max_gamma):
-    raise ValueError(
-      f"max_gamma must be a whole number of at least 1, got {max_gamma}. max_gamma "
-      "bounds the search; the search always includes 0 (no speculation)."
-    )
-  gammas = np.arange(1, int(max_gamma) + 1)
+  if not is_whole(max_gamma, 1):
+    raise ValueError(f"max_gamma must be a whole number from 1 on, got {max_gamma}.")
+  gammas = np.arange(1, max_gamma + 1)
   factors = walltime_improvement(alpha[..., None], gammas, c[..., None])
   # The corollary decides, not a comparison of the factor with 1: at alpha = c the
   # factor of gamma = 1 is 1 only up to rounding.
   return np.where(alpha > c, gammas[np.argmax(factors, axis=-1)], 0)[()]
 
 
-def acceptance(p: Values, q: Values) -> Numbers:
-  """Returns beta = sum_x min(p(x), q(x)), the chance that a draft from q is accepted.
+def lenient_acceptance(p: Values, q: Values, lenience: Values = 1) -> Numbers:
+  """Returns sum_x min(p(x) / l, q(x)), the chance that a draft from q is accepted.
 
-  (Section 3.2, theorem 3.5. alpha is the mean of beta over prefixes, corollary 3.6.)
-
-  Args:
-    p: probabilities of the target, [..., V].
-    q: probabilities of the draft, [..., V].
-
-  Returns:
-    A probability for each pair of distributions, [...].
-  """
-  p, q = _distributions(p, q)
-  return np.minimum(p, q).sum(axis=-1)
-
-
-def lenient_acceptance(p: Values, q: Values, lenience: Values) -> Numbers:
-  """Returns sum_x min(p(x) / l, q(x)), the acceptance with l q in place of q.
-
-  The formula is for sampling. Greedy decoding has a different lenient test. (Appendix
-  A.5.)
+  At l = 1 the chance is beta of section 3.2, theorem 3.5. alpha is the mean of beta
+  over prefixes (corollary 3.6). The formula is for sampling. Greedy decoding has a
+  different lenient test. (Appendix A.5.)
 
   Args:
     p: probabilities of the target, [..., V].
@@ -159,7 +143,7 @@ def lenient_acceptance(p: Values, q: Values, lenience: Values) -> Numbers:
     lenience: l, above 0 and at most 1; broadcast against the batch. 1 is exact.
 
   Returns:
-    A probability for each pair of distributions, [...]; at least `acceptance(p, q)`.
+    A probability for each pair of distributions, [...].
   """
   p, q = _distributions(p, q)
   lenience = np.asarray(lenience, np.float64)

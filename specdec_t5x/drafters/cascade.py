@@ -1,7 +1,7 @@
 """Drafting by nested speculation: a hierarchy of models of any depth.
 
 Source: Globerson et al., arXiv 2510.19705 (M_0 drafts for M_1, .., for the target).
-Windows that end at a correction are the paper's flush policy. An exact rule verifies
+Windows that end at a correction are the paper's flush policy. Token verification tests
 the lower draft against the middle network. A window therefore has the middle network's
 distribution at every position, and the target verifies a window like a draft of the
 middle network (docs/math.md, "Hierarchies"). The middle network may be a cheaper
@@ -18,20 +18,13 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.knobs import Check, KnobError, knob
 from specdec_t5x.core.rules import rule_at
 from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.tree import Tree, chain
-from specdec_t5x.core.types import (
-  Cache,
-  ExtendFn,
-  Guarantee,
-  Proposal,
-  Rule,
-  check_uniforms,
-)
+from specdec_t5x.core.types import Cache, ExtendFn, Proposal, check_uniforms
 from specdec_t5x.decoding import loop
 from specdec_t5x.decoding.contracts import (
   Batch,
@@ -43,7 +36,7 @@ from specdec_t5x.decoding.contracts import (
 )
 from specdec_t5x.decoding.decoder import widths_of
 from specdec_t5x.decoding.policies import Fixed
-from specdec_t5x.decoding.state import DecodeState, write_rows
+from specdec_t5x.decoding.state import DecodeState, StepInfo, write_rows
 from specdec_t5x.drafters.draft_model import ChainDrafter, gamma_knob
 from specdec_t5x.drafters.of_target import OfTarget
 from specdec_t5x.network.net import Net, extend_from
@@ -64,19 +57,6 @@ class CascadeState:
   calls: Int[Array, "B"]
 
 
-@flax.struct.dataclass
-class _Window:
-  """A window while it fills."""
-
-  # The state of the inner speculation. A row has ended if the row's window has ended.
-  state: DecodeState
-  # The distribution of each gathered token, garbage beyond; None if tokens are certain.
-  probs: Float[Array, "B M V"] | None
-  lost: Bool[Array, "B"]  # Rows in which a distribution was NaN.
-  iterations: Int[Array, ""]  # The number of inner iterations so far.
-  calls: Int[Array, "B"]  # The number of calls of the middle network per row.
-
-
 @dataclasses.dataclass(frozen=True)
 class Cascade(ChainDrafter):
   """Drafts windows of a network's tokens; a lower drafter speeds up the network.
@@ -91,7 +71,6 @@ class Cascade(ChainDrafter):
     gamma: the most tokens of a window.
     window: 'fixed' gathers gamma tokens; 'flush' ends the window with the first token
       that the network corrects.
-    rule: the rule that verifies the lower draft's tokens; EXACT.
   """
 
   network: Any
@@ -102,17 +81,9 @@ class Cascade(ChainDrafter):
     Check("one of ('fixed', 'flush')", lambda value: value in ("fixed", "flush")),
     "WINDOW",
   )
-  rule: Rule = dataclasses.field(default_factory=Token)
 
   def __post_init__(self):
     super().__post_init__()
-    if self.rule.guarantee is not Guarantee.EXACT or self.rule.needs_independent:
-      raise ValueError(
-        "The rule between two levels of a cascade must keep the middle network's "
-        f"distribution of a chain, got {type(self.rule).__name__}. Use 'token', "
-        "'block' or 'recursive': with another rule the target would verify with the "
-        "wrong distribution."
-      )
     drafter, gamma = self.drafter, self.tree.size
     if drafter.traits.reads_target or not drafter.tree.is_chain:
       raise ValueError(
@@ -193,83 +164,77 @@ class Cascade(ChainDrafter):
     drafter_state = state.drafter_state
     lengths = context.draft_lengths(state)
     # The inner speculation's output is the window: at most `lengths` tokens after the
-    # known tokens.
+    # known tokens. A row has ended if the row's window has ended.
     inner = state.replace(
       starts=state.lengths - (self.tree.size - lengths),
       ended=state.ended | (lengths <= 0),
+      iteration=jnp.zeros_like(state.iteration),
+      statistics=StepInfo.zeros(lengths.size),
       target_cache=state.target_cache if self.of_target else drafter_state.cache,
       drafter_state=drafter_state.lower,
       policy_state=None,
     )
+    # The distribution of each gathered token, garbage beyond; None if tokens are
+    # certain.
     probs = None
     if not context.sampling.certain:
       size = self.tree.size + self.drafter.tree.size + 1
       probs = jnp.zeros((lengths.size, size, context.target.vocab_size))
-    window = _Window(
-      state=inner,
-      probs=probs,
-      lost=jnp.zeros_like(state.ended),
-      iterations=jnp.zeros((), jnp.int32),
-      calls=drafter_state.calls,
+
+    def iterate(window):
+      inner, probs = window
+      return self._after_iteration(context, inner, probs, uniforms, state.lengths)
+
+    inner, probs = jax.lax.while_loop(
+      lambda window: ~window[0].ended.all(), iterate, (inner, probs)
     )
-    window = jax.lax.while_loop(
-      lambda window: ~window.state.ended.all(),
-      lambda window: self._after_iteration(context, window, uniforms, state.lengths),
-      window,
-    )
-    proposal = self._proposal(window, state.lengths)
+    proposal = self._proposal(inner, probs, state.lengths)
     # A cheaper version of the target wrote to the target's cache. These entries are
     # dropped.
-    cache = None if self.of_target else window.state.target_cache
-    return proposal, CascadeState(cache, window.state.drafter_state, window.calls)
+    cache = None if self.of_target else inner.target_cache
+    calls = drafter_state.calls + inner.statistics.target_calls
+    return proposal, CascadeState(cache, inner.drafter_state, calls)
 
-  def _after_iteration(self, context, window, uniforms, lengths) -> _Window:
-    """Returns the window after one iteration of the inner speculation."""
+  def _after_iteration(self, context, state, probs, uniforms, lengths):
+    """Returns the state and `probs` after one iteration of the inner speculation."""
     inner = self._lower_context(context)
     if not self.of_target:
       # The root of a block is the last known token. The middle network's cache may lack
       # more tokens.
-      extend = _reading_before(inner.target, window.state.sequences, context.behind - 1)
+      extend = _reading_before(inner.target, state.sequences, context.behind - 1)
       target = dataclasses.replace(inner.target, extend=extend)
       inner = dataclasses.replace(inner, target=target)
     if context.sampling.coupled:
-      draws = loop.draws(inner, window.state)
+      draws = loop.draws(inner, state)
     else:
       count = decisions(self.drafter)
-      draws = jax.lax.dynamic_slice_in_dim(
-        uniforms, window.iterations * count, count, axis=1
-      )
-    state, iteration = loop.step(inner, window.state, draws)
-    info = iteration.info
-    probs = window.probs
+      first = state.iteration[0] * count
+      draws = jax.lax.dynamic_slice_in_dim(uniforms, first, count, axis=1)
+    after, iteration = loop.step(inner, state, draws)
     if probs is not None:
       # The middle network's distributions of the drafted nodes and the next token.
-      probs = write_rows(probs, iteration.target_probs, window.state.lengths - lengths)
+      probs = write_rows(probs, iteration.target_probs, state.lengths - lengths)
     if self.window == "flush":
       # A correction is known together with the corrected token. The corrected token
       # counts, whatever the token is, and no later token counts.
       corrected = iteration.verdict.last < iteration.proposal.num_valid
-      state = state.replace(ended=state.ended | corrected)
-    return _Window(
-      state=state,
-      probs=probs,
-      lost=window.lost | jnp.isnan(info.acceptance_mass) | jnp.isnan(info.log_prob),
-      iterations=window.iterations + 1,
-      calls=window.calls + info.target_calls,
-    )
+      after = after.replace(ended=after.ended | corrected)
+    return after, probs
 
-  def _proposal(self, window, lengths) -> Proposal:
-    """Returns the tokens of a window as a proposal."""
+  def _proposal(self, state, probs, lengths) -> Proposal:
+    """Returns a window as a proposal, with the tokens -1 if a distribution has NaN."""
     places = lengths[:, None] + jnp.arange(self.tree.size)
-    tokens = jnp.take_along_axis(window.state.sequences, places, axis=1)
-    tokens = jnp.where(window.lost[:, None], -1, tokens)
-    probs = window.probs if window.probs is None else window.probs[:, : self.tree.size]
-    return Proposal.chain(tokens, probs, window.state.lengths - lengths)
+    tokens = jnp.take_along_axis(state.sequences, places, axis=1)
+    counts = state.statistics
+    is_lost = jnp.isnan(counts.acceptance_mass) | jnp.isnan(counts.log_prob)
+    tokens = jnp.where(is_lost[:, None], -1, tokens)
+    probs = None if probs is None else probs[:, : self.tree.size]
+    return Proposal.chain(tokens, probs, state.lengths - lengths)
 
   def _lower_context(self, context) -> Context:
     """Returns the lower drafter's context, with the middle network as the target."""
     networks = context.networks
-    rule, rule_sampling = rule_at(self.rule, context.sampling)
+    rule, rule_sampling = rule_at(Token(), context.sampling)
     policy = Fixed()
     if self.of_target:
       target = Net(self.network.extend(context), context.target.vocab_size)
@@ -290,17 +255,10 @@ class Cascade(ChainDrafter):
 
   def _above(self, name: str) -> str:
     """Returns the name in this drafter of a network of the lower drafter."""
-    return name if self.of_target else _below(name)
-
-
-def _below(name: str) -> str:
-  """Returns the name of a network, moved down by a level.
-
-  >>> _below("draft"), _below("draft_2")
-  ('draft_2', 'draft_3')
-  """
-  stem, _, number = name.rpartition("_")
-  return f"{stem}_{int(number) + 1}" if stem and number.isdigit() else f"{name}_2"
+    if self.of_target:
+      return name
+    stem, _, number = name.rpartition("_")
+    return f"{stem}_{int(number) + 1}" if stem and number.isdigit() else f"{name}_2"
 
 
 def _reading_before(net: Net, sequences: Int[Array, "B S"], more: int) -> ExtendFn:

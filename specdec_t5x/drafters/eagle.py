@@ -7,7 +7,6 @@ vocabulary.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import flax.struct
@@ -19,12 +18,7 @@ from specdec_t5x.core.types import Cache, ExtendFn, Proposal
 from specdec_t5x.decoding.contracts import Context, Stops, Traits
 from specdec_t5x.decoding.state import DecodeState, num_slots
 from specdec_t5x.drafters.draft_model import Stepwise, gamma_knob
-from specdec_t5x.drafters.heads import (
-  LayerDraft,
-  LayerState,
-  apply_draft,
-  draft_logits,
-)
+from specdec_t5x.drafters.heads import LayerDraft, LayerState, without_early_drafts
 
 
 @flax.struct.dataclass
@@ -64,11 +58,6 @@ class EagleDraft(LayerDraft, Stepwise):
     """A chain of gamma tokens, by default of as many as the training unrolled."""
     return chain(self.gamma or self.network.config.count)
 
-  @property
-  def networks(self) -> Mapping[str, Any]:
-    """The drafting network, by name."""
-    return {"draft": self.network}
-
   def start(self, context, caches, source) -> LayerState:
     """Returns an empty cache and zero features, as the target was not called yet."""
     rows, size = source.shape[0], self.tree.size + 1
@@ -91,33 +80,27 @@ class EagleDraft(LayerDraft, Stepwise):
     num_positions = state.lengths - state.starts
     first = cache.index
     features = state.drafter_state.features
-    fused = apply_draft(self.network, context, "fused", features)
+    fused = self.apply(context, "fused", features)
     embedded = self.next_embedded(context, state)
-    outputs, feature, cache = apply_draft(
-      self.network, context, "extend", cache, fused, embedded, state.target_cache
+    outputs, feature, cache = self.apply(
+      context, "extend", cache, fused, embedded, state.target_cache
     )
     last = jnp.maximum(num_positions - first - 1, 0)[:, None, None]
     outputs = jnp.take_along_axis(outputs, last, axis=1)
     feature = jnp.take_along_axis(feature, last, axis=1)
     inputs = LayerInputs(cache.at(num_positions), feature, state.target_cache)
-    return draft_logits(self.network, context, outputs)[:, 0], inputs
+    return self.logits(context, outputs)[:, 0], inputs
 
   def extend(self, context: Context) -> ExtendFn:
     """Returns the layer as a network; `LayerInputs` stands for the cache."""
 
     def extend(inputs, tokens):
       embedded = context.target.embed(tokens)
-      outputs, feature, cache = apply_draft(
-        self.network,
-        context,
-        "extend",
-        inputs.cache,
-        inputs.feature,
-        embedded,
-        inputs.target,
+      outputs, feature, cache = self.apply(
+        context, "extend", inputs.cache, inputs.feature, embedded, inputs.target
       )
       inputs = LayerInputs(cache, feature, inputs.target)
-      return draft_logits(self.network, context, outputs), None, inputs
+      return self.logits(context, outputs), None, inputs
 
     return extend
 
@@ -126,7 +109,7 @@ class EagleDraft(LayerDraft, Stepwise):
   ) -> tuple[Proposal, LayerState]:
     """Drafts a chain, with no valid token before the target's first call."""
     proposal, drafter_state = super().propose(context, state, uniforms)
-    return self.without_early_drafts(state, proposal), drafter_state
+    return without_early_drafts(state, proposal), drafter_state
 
   def next_state(self, cache: LayerInputs, state: DecodeState) -> LayerState:
     """Returns the state with the cache rolled back to the known positions."""

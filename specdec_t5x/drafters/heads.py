@@ -19,7 +19,7 @@ from typing import Any
 
 import flax.struct
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from specdec_t5x.core.knobs import KnobError
 from specdec_t5x.core.tree import Tree, chain
@@ -40,26 +40,59 @@ class LayerState:
     cache: the layer's cache; entry i belongs to the output's i-th position.
     features: the target's features along the last accepted path.
     tree: the tree of the last proposal.
+    source: the rows' inputs, which `Pruned` trees read; None for chains of EAGLE.
   """
 
   cache: Cache
   features: Float[Array, "B K D"]
   tree: Tree
+  source: Int[Array, "B E"] | None = None
 
 
-class LayerDraft(Drafter):
-  """The base of drafters that apply a decoder layer to the target's features.
+class FeatureDraft(Drafter):
+  """The base of drafters that read the target's features.
 
   Attributes:
-    network: the drafting network.
+    network: the drafting network, which reads the target's features.
   """
 
   network: Any
 
+  @property
+  def networks(self) -> Mapping[str, Any]:
+    """The drafting network, by name."""
+    return {"draft": self.network}
+
+  def check(self, target: Any, batch: Batch | None = None) -> None:
+    """Raises a ValueError if the network does not fit the target's features."""
+    super().check(target, batch)
+    check_width(target, self.network)
+
+  def apply(self, context: Context, method: str, *args: Any) -> Any:
+    """Calls a method of the network."""
+    params = {"params": context.networks["draft"].params}
+    return self.network.apply(params, *args, method=method)
+
+  def logits(
+    self, context: Context, features: Float[Array, "*B D"]
+  ) -> Float[Array, "*B V"]:
+    """Returns the logits of drafted features.
+
+    The network projects to its hot tokens, if the configuration has hot tokens.
+    Otherwise the target projects to all tokens.
+    """
+    if self.network.config.hot:
+      logits = self.apply(context, "logits", features)
+      return resized(logits, context.target.vocab_size)
+    return context.target.logits(features)
+
+
+class LayerDraft(FeatureDraft):
+  """The base of drafters that apply a decoder layer to the target's features."""
+
   def check(self, target: Any, batch: Batch | None = None) -> None:
     """Raises a ValueError if the layer does not fit the target's features and keys."""
     super().check(target, batch)
-    check_width(target, self.network)
     if not self.network.config.attends_as(target.config):
       raise ValueError(
         "A draft layer attends to the target's keys and values, but the heads and "
@@ -76,14 +109,6 @@ class LayerDraft(Drafter):
     at = first[:, None] + jnp.arange(layer_state.features.shape[1])
     tokens = jnp.take_along_axis(state.sequences, at, axis=1, mode="clip")
     return context.target.embed(tokens)
-
-  def without_early_drafts(self, state: DecodeState, proposal: Proposal) -> Proposal:
-    """Returns the proposal, with no valid token before the target's first call.
-
-    Before the first call there is no feature to draft from.
-    """
-    has_new = state.lengths - state.starts > state.drafter_state.cache.index
-    return proposal.replace(is_valid=proposal.is_valid & has_new[:, None])
 
   def commit(
     self,
@@ -102,8 +127,8 @@ class LayerDraft(Drafter):
 
 
 @dataclasses.dataclass(frozen=True)
-class Headed(Drafter):
-  """The base of drafters that read the target's features.
+class Headed(FeatureDraft):
+  """The base of drafters with one feature per depth.
 
   Attributes:
     network: the drafting network, which reads the target's features.
@@ -159,15 +184,10 @@ class Headed(Drafter):
   @property
   def networks(self) -> Mapping[str, Any]:
     """The heads, and the table that prunes trees, if there is a table."""
-    networks = {"draft": self.network}
-    if isinstance(self.shape, Pruned):
-      networks |= self.shape.networks
+    networks = super().networks
+    if isinstance(self.shape, Pruned) and self.shape.table:
+      return {**networks, "ngrams": self.shape.table}
     return networks
-
-  def check(self, target: Any, batch: Batch | None = None) -> None:
-    """Raises a ValueError if the network does not fit the target's features."""
-    super().check(target, batch)
-    check_width(target, self.network)
 
   def proposal(
     self,
@@ -176,20 +196,22 @@ class Headed(Drafter):
     uniforms: Float[Array, "B G L"],
     features: Float[Array, "B H D"],
   ) -> Proposal:
-    """Returns a draft from one feature per depth.
+    """Returns a draft, with no valid node before the target's first call.
 
     Nodes of the same depth have the same distribution.
     """
-    logits = draft_logits(self.network, context, features)
-    if isinstance(self.shape, Pruned):
-      source = state.drafter_state.source
-      return self.shape.propose(context, state, uniforms, logits, source)
+    logits = self.logits(context, features)
 
     def read(level, _):
       depth = self.tree.depths[level.nodes[0]] - 1
       return logits[:, [depth]]
 
-    return siblings.grow(self.tree, self.siblings, context, uniforms, read)
+    if isinstance(self.shape, Pruned):
+      source = state.drafter_state.source
+      proposal = self.shape.propose(context, state, uniforms, logits, source)
+    else:
+      proposal = siblings.grow(self.tree, self.siblings, context, uniforms, read)
+    return without_early_drafts(state, proposal)
 
 
 @flax.struct.dataclass
@@ -198,12 +220,10 @@ class HeadState:
 
   Attributes:
     feature: the target's feature at the last accepted token that the target has read.
-    is_known: whether there is a feature; False before the target's first call.
     source: the rows' inputs, which `Pruned` trees read.
   """
 
   feature: Float[Array, "B D"]
-  is_known: Bool[Array, "B"]
   source: Int[Array, "B E"]
 
 
@@ -213,19 +233,15 @@ class HeadDraft(Headed):
 
   def start(self, context, caches, source) -> HeadState:
     """Returns a state without a feature, as the target was not called yet."""
-    rows = source.shape[0]
-    feature = jnp.zeros((rows, self.network.config.emb_dim))
-    return HeadState(feature, jnp.zeros(rows, bool), source)
+    feature = jnp.zeros((source.shape[0], self.network.config.emb_dim))
+    return HeadState(feature, source)
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
   ) -> tuple[Proposal, HeadState]:
-    """Drafts all nodes, with no valid node before the target's first call."""
-    drafter_state = state.drafter_state
-    features = apply_draft(self.network, context, "features", drafter_state.feature)
-    proposal = self.proposal(context, state, uniforms, features)
-    is_valid = proposal.is_valid & drafter_state.is_known[:, None]
-    return proposal.replace(is_valid=is_valid), drafter_state
+    """Drafts all nodes; see `decoding.contracts.Drafter`."""
+    features = self.apply(context, "features", state.drafter_state.feature)
+    return self.proposal(context, state, uniforms, features), state.drafter_state
 
   def commit(
     self,
@@ -236,27 +252,14 @@ class HeadDraft(Headed):
   ) -> HeadState:
     """Returns the state with the feature of the last accepted node."""
     feature = jnp.take_along_axis(features, verdict.last[:, None, None], axis=1)[:, 0]
-    return drafter_state.replace(
-      feature=feature.astype(jnp.float32), is_known=jnp.ones(len(feature), bool)
-    )
-
-
-@flax.struct.dataclass
-class ParallelState(LayerState):
-  """The drafter's state.
-
-  Attributes:
-    source: the rows' inputs, which `Pruned` trees read.
-  """
-
-  source: Int[Array, "B E"]
+    return drafter_state.replace(feature=feature.astype(jnp.float32))
 
 
 @dataclasses.dataclass(frozen=True)
 class ParallelDraft(LayerDraft, Headed):
   """Drafts by one pass of a parallel drafter."""
 
-  def start(self, context, caches, source) -> ParallelState:
+  def start(self, context, caches, source) -> LayerState:
     """Returns an empty cache and zero features, as the target was not called yet."""
     cfg = self.network.config
     rows = source.shape[0]
@@ -267,18 +270,17 @@ class ParallelDraft(LayerDraft, Headed):
     tree = self.tree
     if isinstance(self.shape, Pruned):  # A placeholder until the first proposal.
       tree = TreePerRow(jnp.zeros((rows, tree.size), jnp.int32))
-    return ParallelState(cache, features, tree, source)
+    return LayerState(cache, features, tree, source)
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
-  ) -> tuple[Proposal, ParallelState]:
-    """Drafts all nodes, with no valid node before the target's first call."""
+  ) -> tuple[Proposal, LayerState]:
+    """Drafts all nodes; see `decoding.contracts.Drafter`."""
     drafter_state = state.drafter_state
     cache = drafter_state.cache
     # The entry of output position i combines the target's feature at i and the next
     # token.
-    features, cache = apply_draft(
-      self.network,
+    features, cache = self.apply(
       context,
       "extend",
       cache,
@@ -288,26 +290,16 @@ class ParallelDraft(LayerDraft, Headed):
       state.target_cache,
     )
     proposal = self.proposal(context, state, uniforms, features)
-    drafter_state = drafter_state.replace(cache=cache, tree=proposal.tree)
-    return self.without_early_drafts(state, proposal), drafter_state
+    return proposal, drafter_state.replace(cache=cache, tree=proposal.tree)
 
 
-def apply_draft(network: Any, context: Context, method: str, *args: Any) -> Any:
-  """Calls a method of a network that drafts from features."""
-  params = {"params": context.networks["draft"].params}
-  return network.apply(params, *args, method=method)
+def without_early_drafts(state: DecodeState, proposal: Proposal) -> Proposal:
+  """Returns the proposal, with no valid token before the target's first call.
 
-
-def draft_logits(network: Any, context: Context, features: Float[Array, "*B D"]):
-  """Returns the logits of drafted features.
-
-  The network projects to its hot tokens, if the configuration has hot tokens. Otherwise
-  the target projects to all tokens.
+  Before the first call there is no feature to draft from.
   """
-  if network.config.hot:
-    logits = apply_draft(network, context, "logits", features)
-    return resized(logits, context.target.vocab_size)
-  return context.target.logits(features)
+  has_feature = state.lengths > state.starts
+  return proposal.replace(is_valid=proposal.is_valid & has_feature[:, None])
 
 
 def check_width(target: Any, heads: Any) -> None:

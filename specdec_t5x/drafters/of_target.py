@@ -97,12 +97,8 @@ class Quantized(OfTarget):
 
   def __post_init__(self):
     super().__post_init__()
-    object.__setattr__(self, "whole", self.rounding.whole)
-
-  @property
-  def rounding(self) -> Rounding:
-    """The rounding of the weights."""
-    return Rounding(self.bits, self.group, self.whole)
+    rounding = Rounding(self.bits, self.group, self.whole)  # Checks the values.
+    object.__setattr__(self, "whole", rounding.whole)
 
   def check(self, target: Any, batch: Batch | None = None) -> None:
     """Raises a ValueError if the target lacks a sublayer, or has no more bits."""
@@ -129,7 +125,7 @@ class Quantized(OfTarget):
     """Returns the rounding of the target's decoder, by name."""
     # The draft needs no skipped sublayers, and no weights that process the input: the
     # target has already read the input.
-    unrounded = (*self.rounding.whole, *self.skip, INPUT)
+    unrounded = (*self.whole, *self.skip, INPUT)
     layout = rounded.layout_for(target.config)
     return {NAME: Rounding(self.bits, self.group, unrounded, layout)}
 

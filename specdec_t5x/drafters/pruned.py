@@ -15,7 +15,7 @@ ranks, M known tokens, E input length, L uniforms per decision.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -29,9 +29,6 @@ from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.contracts import Context
 from specdec_t5x.decoding.state import DecodeState
 
-# (the last M tokens up to each node, the position of each node's last token) -> the
-# distributions after the tokens.
-ProbsAfter = Callable[[Int[Array, "B P M"], Int[Array, "B P"]], Float[Array, "B P V"]]
 # The least probability of a token under a table. The bound limits the cost of n-grams
 # that the table lacks.
 _RAREST = 1e-6
@@ -70,11 +67,6 @@ class Pruned:
         "Count a table with python -m specdec_t5x.train --job=ngrams."
       )
 
-  @property
-  def networks(self) -> Mapping[str, Any]:
-    """The table of n-grams, if there is one."""
-    return {} if self.table is None else {"ngrams": self.table}
-
   def check(self, count: int) -> None:
     """Raises a ValueError if trees of `count` positions have fewer nodes."""
     widths = [min(self.width, self.ranks)]
@@ -94,14 +86,14 @@ class Pruned:
     logits: Float[Array, "B H V"],
     source: Int[Array, "B E"],
   ) -> Proposal:
-    """Returns each row's best tree; the penalty reads the inputs, `source`.
+    """Returns each row's best tree.
 
     Args:
       context: the decode's context.
       state: the decode's state.
       uniforms: the uniforms of the nodes.
       logits: the logits of each depth.
-      source: the rows' inputs.
+      source: the rows' inputs, for the penalty.
     """
 
     def probs_after(tokens, places):
@@ -116,13 +108,11 @@ class Pruned:
     # The start token, which is 0 too, separates input and output.
     output = jnp.where(is_known, state.sequences, 0)
     text = jnp.concatenate([source, output], axis=1)
-    if self.table is None:
-      last = state.last_tokens()[:, None]
-      return self.grow(logits, last, state.lengths, text)
-    size = max(1, self.table.config.order - 1)
+    size = max(1, self.table.config.order - 1) if self.table else 1
     at = state.lengths[:, None] + jnp.arange(-size, 0)
     last = jnp.take_along_axis(state.sequences, jnp.maximum(at, 0), axis=1)
-    return self.grow(logits, last, state.lengths, text, probs_after)
+    table = probs_after if self.table else None
+    return self.grow(logits, last, state.lengths, text, table)
 
   def grow(
     self,
@@ -130,7 +120,7 @@ class Pruned:
     known: Int[Array, "B M"],
     lengths: Int[Array, "B"],
     text: Int[Array, "B T"],
-    probs_after: ProbsAfter | None = None,
+    probs_after: Callable[..., Float[Array, "B P V"]] | None = None,
   ) -> Proposal:
     """Returns each row's best tree.
 
@@ -139,7 +129,8 @@ class Pruned:
       known: the last known tokens; the last of these tokens is the tree's root.
       lengths: the number of known tokens.
       text: the request's text; 0 stands for no token.
-      probs_after: the table.
+      probs_after: the table, a function of the last M tokens up to each node and of the
+        position of each node's last token; None for no table.
     """
     rows = known.shape[0]
     before = known[:, None]

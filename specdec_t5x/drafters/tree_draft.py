@@ -23,7 +23,7 @@ from specdec_t5x.drafters.draft_model import DEFAULT_GAMMA
 from specdec_t5x.network.net import read_last
 
 
-def delayed(stem: int, branches: int, length: int) -> Tree:
+def delayed(stem: int, branches: int, length: int | None = None) -> Tree:
   """Returns a chain of `stem` tokens that then splits into branches.
 
   With a stem of 0 the branches are independent candidates. (Delayed tree expansion,
@@ -32,8 +32,9 @@ def delayed(stem: int, branches: int, length: int) -> Tree:
   Args:
     stem: the number of tokens before the split.
     branches: the number of branches.
-    length: the number of tokens from the root to the end of each branch.
+    length: the number of tokens from the root to the end of each branch; None is 5.
   """
+  length = DEFAULT_GAMMA if length is None else length
   if not (
     is_whole(stem, 0) and is_whole(branches, 1) and is_whole(length, max(stem, 1))
   ):
@@ -64,7 +65,7 @@ class TreeDraft(Drafter):
   """
 
   network: Any
-  tree: Tree = dataclasses.field(default=delayed(2, 2, DEFAULT_GAMMA))
+  tree: Tree = dataclasses.field(default=delayed(2, 2))
   siblings: str = "independent"
 
   def __post_init__(self):

@@ -42,7 +42,7 @@ def to_text(turns: Sequence[Turn], colours: bool = False) -> str:
 
 def to_html(traces: Sequence[Trace]) -> str:
   """Returns a page for a browser, without other files: an image per trace."""
-  images = "\n".join(to_svg(trace, trace.text, with_facts=True) for trace in traces)
+  images = "\n".join(map(to_svg, traces))
   return f"""\
 <!doctype html>
 <meta charset="utf-8">
@@ -53,13 +53,13 @@ its probabilities, random draws and times.</p>
 """
 
 
-def to_svg(trace: Trace, title: str, with_facts: bool = False) -> str:
+def to_svg(trace: Trace) -> str:
   """Returns a self-contained SVG image with tokens above times.
 
-  The image has a white background, so it looks the same on light and dark pages. If
-  `with_facts`, browsers show each token's probabilities and uniforms.
+  The image has a white background, so it looks the same on light and dark pages.
+  Browsers show each token's probabilities and uniforms.
   """
-  title = textwrap.shorten(visible(title), 90, placeholder=" ...")
+  title = textwrap.shorten(visible(trace.text), 90, placeholder=" ...")
   body = [_text(_BORDER, _BORDER, title, "title")]
   width = _BORDER + _columns(title) * _CHARACTER
   legend = [Token(kind, kind, 0.0) for kind in STYLES]
@@ -73,18 +73,17 @@ def to_svg(trace: Trace, title: str, with_facts: bool = False) -> str:
     for token in tokens:
       piece = visible(token.piece)
       size = _columns(piece) * _CHARACTER + 2 * _GAP
-      drawn = (
+      # The legend has no numbers.
+      numbers = {"p": token.p, "q": token.q, "tested with u": token.test}
+      shown = numbers.items() if number else ()
+      facts = [f"{name} {x:.3g}" for name, x in shown if x is not None]
+      facts += [f"drawn with u {u:.3g}" for u in token.draws]
+      body.append(
+        f"<g><title>{', '.join([token.kind, *facts])}</title>"
         f'<rect x="{left:.1f}" y="{top:.1f}" width="{size:.1f}" '
         f'height="{_LINE - _GAP}" rx="4" fill="{STYLES[token.kind][3]}"/>\n'
-        + _text(left + _GAP, top, piece, token.kind)
+        f"{_text(left + _GAP, top, piece, token.kind)}</g>"
       )
-      if with_facts and number:
-        numbers = {"p": token.p, "q": token.q, "tested with u": token.test}
-        facts = [f"{name} {x:.3g}" for name, x in numbers.items() if x is not None]
-        facts += [f"drawn with u {u:.3g}" for u in token.draws]
-        facts = ", ".join([token.kind, *facts])
-        drawn = f"<g><title>{facts}</title>{drawn}</g>"
-      body.append(drawn)
       left += size + _GAP
     width = max(width, left - _GAP)
   top += 1.5 * _LINE

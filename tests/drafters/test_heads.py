@@ -10,7 +10,7 @@ import pytest
 
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
-from specdec_t5x.core.tree import chain
+from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.decoding.contracts import decisions_of
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.loop import step
@@ -192,7 +192,8 @@ def test_nan_logits_draft_an_invalid_token():
 
 
 def test_unsupported_settings_are_refused():
-  heads, parallel = (heads_of(kind, tiny.TARGET) for kind in ("medusa", "parallel"))
+  kinds = ("medusa", "parallel", "eagle")
+  heads, parallel, eagle = (heads_of(kind, tiny.TARGET) for kind in kinds)
   gpt = network_for(tiny_gpt.TARGET)
   for make, message in [
     (lambda: headed(heads, chain(4)), "depth 4 needs 4 heads, got 3"),
@@ -206,6 +207,8 @@ def test_unsupported_settings_are_refused():
     ),
     (lambda: headed(parallel).check(gpt), "attends to the target's keys"),
     (lambda: drafter_for("heads", heads, num_candidates=2), "needs a draft model, got"),
+    (lambda: headed(eagle, Tree((0, 0))), "EAGLE's drafter drafts chains, got shape="),
+    (lambda: headed(eagle, Pruned(6, 3, 3)), "EAGLE's drafter drafts chains"),
   ]:
     with pytest.raises(ValueError, match=message):
       make()

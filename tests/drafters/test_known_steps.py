@@ -6,7 +6,6 @@ import itertools
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from lab.model.hlo import Program
@@ -18,7 +17,6 @@ from specdec_t5x.decoding.policies import CostAware, Fixed
 from specdec_t5x.decoding.state import row_keys, unit_uniforms
 from specdec_t5x.native import platforms
 from tests import networks, table
-from tests.drafters.test_stepwise import Prescribed
 from tests.hash_model import speculation
 from tests.test_policies import Alternating
 from tests.test_table import INPUTS, ROOM
@@ -26,7 +24,6 @@ from tests.test_table import INPUTS, ROOM
 KEYS = row_keys(jax.random.key(0), 24)
 SAMPLED = Sampling(0.7, top_k=3)
 COUPLED = Sampling(coupled=True)
-LENGTHS = Prescribed(tuple(i % 4 for i in range(len(KEYS))))
 BY_ROW = CostAware((1.0, 1.35, 1.55, 1.8), 0.6, 1.0, decay=0.5, by_row=True)
 
 
@@ -71,28 +68,6 @@ def by_step(ctx):
 
 
 # ---- Equal results. ----
-
-
-@pytest.mark.parametrize("policy", [Fixed(), LENGTHS], ids=["fixed", "lengths"])
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, COUPLED], ids=str)
-def test_a_draft_has_equal_tokens_and_distributions(sampling, policy):
-  ctx, state = of_tables("draft model", sampling, policy)
-  known = np.random.default_rng(0).choice([0, 2, 4], (len(KEYS), 2))
-  sequences = state.sequences.at[:, 1:3].set(known)
-  state = state.replace(sequences=sequences, lengths=state.lengths + 2)
-  uniforms = unit_uniforms(jax.random.key(2), (len(KEYS), table.GAMMA, LEVELS))
-
-  def draft(ctx):
-    return jax.jit(lambda: ctx.drafter.propose(ctx, state, uniforms)[0])()
-
-  usual, found = draft(ctx), draft(by_step(ctx))
-  np.testing.assert_array_equal(found.is_valid, usual.is_valid)
-  valid = np.asarray(usual.is_valid)
-  np.testing.assert_array_equal(found.tokens[valid], usual.tokens[valid])
-  assert len(set(valid.sum(axis=1).tolist())) > 1
-  if not sampling.certain:
-    probs = np.asarray(found.draft_probs)[valid]
-    np.testing.assert_array_equal(probs, np.asarray(usual.draft_probs)[valid])
 
 
 def same_outputs(ctx, state):

@@ -8,16 +8,11 @@ import pytest
 
 from specdec_t5x.contrib.link.server import Drafting
 from specdec_t5x.core.distributions import GREEDY, Sampling
-from specdec_t5x.core.tree import Tree
 from specdec_t5x.decoding.decoder import Decoder
-from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
-from specdec_t5x.drafters.pruned import Pruned
-from specdec_t5x.network.eagle import EagleDrafter
 from specdec_t5x.network.functional import network_for
-from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.training.heads import begun
-from specdec_t5x.ways import Model, headed
+from specdec_t5x.ways import Model
 from tests import networks
 from tests.t5x_bridge import tiny
 from tests.training.conftest import params_of
@@ -50,17 +45,6 @@ def test_a_draft_with_the_target_s_decoder_is_accepted():
   np.testing.assert_array_equal(found.statistics.accepted, found.statistics.drafted)
 
 
-@pytest.mark.slow
-def test_a_middle_network_on_the_target_s_encoder_keeps_outputs():
-  draft = network_for(SMALL)
-  decoder = Decoder(TARGET, Cascade(draft, DraftModel(draft, 2), 3))
-  params = all_params(draft)
-  params |= dict.fromkeys(decoder.drafter.networks, params["draft"])
-  found, plain = (run(x, params) for x in (decoder, Decoder(TARGET)))
-  np.testing.assert_array_equal(found.tokens, plain.tokens)
-  assert found.statistics.accepted.sum() > 0
-
-
 def test_a_draft_without_a_matching_encoder_is_refused():
   narrow = network_for(dataclasses.replace(tiny.DRAFT, num_encoder_layers=0))
   draft = network_for(SMALL)
@@ -72,13 +56,3 @@ def test_a_draft_without_a_matching_encoder_is_refused():
   ]:
     with pytest.raises(ValueError, match=message):
       make()
-
-
-COUNT = 3
-EAGLE = EagleDrafter(HeadsConfig.of(TARGET.config, COUNT, kind="eagle"))
-
-
-@pytest.mark.parametrize("shape", [Tree((0, 0)), Pruned(6, 3, 3)], ids=repr)
-def test_trees_other_than_chains_are_refused(shape):
-  with pytest.raises(ValueError, match="EAGLE's drafter drafts chains, got shape="):
-    headed(EAGLE, shape)

@@ -1,4 +1,4 @@
-"""Drafts of single steps: draft lengths, and independence of rows."""
+"""Drafts of single steps have the policy's lengths."""
 
 import dataclasses
 
@@ -10,21 +10,14 @@ import pytest
 from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding.contracts import Policy
-from specdec_t5x.decoding.loop import step
-from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.drafters.draft_model import DraftModel
-from tests.hash_model import EasyAndHard, HashModel, speculation
+from tests.hash_model import HashModel, speculation
 
 pytestmark = pytest.mark.slow
 
 TARGET = HashModel(seed=1, vocab_size=6, eos_bias=-1.0)
 DRAFT = HashModel(seed=2, vocab_size=6, eos_bias=-1.0)
-
-
-def by_row(*seconds):
-  """Returns a policy with lengths per row, given the times of iterations."""
-  return CostAware(seconds, decay=0.9, by_row=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,36 +31,22 @@ class Prescribed(Policy):
     return jnp.array(self.prescribed)
 
 
-SETTINGS = {"gamma": 5, "length": 13, "sampling": Sampling()}
-
-
-def prepare(keys, policy, gamma, length, sampling, draft=DRAFT, target=TARGET):
-  """Returns the loop's settings and first state."""
-  drafter = DraftModel(draft, gamma)
-  rule = RULES["token"]
-  return speculation(target, drafter, rule, sampling, keys, length, policy=policy)
-
-
-# ---- The length. ----
-
-
 def propose(policy, sampling, rows):
   """Returns drafts of rows with one output token, and the drafter's new state."""
   keys = row_keys(jax.random.key(1), rows)
-  spec, state = prepare(keys, policy, 5, 40, sampling)
+  drafter, rule = DraftModel(DRAFT, 5), RULES["token"]
+  spec, state = speculation(TARGET, drafter, rule, sampling, keys, 40, policy=policy)
   known = 2 + jnp.arange(rows) % 4
   uniforms = jax.random.uniform(jax.random.key(2), (rows, 5, 1))
   sequences = state.sequences.at[:, 1].set(known)
   state = state.replace(sequences=sequences, lengths=jnp.full(rows, 2))
-  drafted = jax.jit(lambda: spec.drafter.propose(spec, state, uniforms))
-  proposal, after = drafted()
-  return known.tolist(), proposal, after
+  return jax.jit(lambda: spec.drafter.propose(spec, state, uniforms))()
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.7, top_k=3)], ids=str)
 def test_a_row_drafts_the_policy_s_length_or_up_to_an_eos(sampling):
   lengths = np.arange(64) % 6
-  _, proposal, _ = propose(Prescribed(tuple(lengths.tolist())), sampling, 64)
+  proposal, _ = propose(Prescribed(tuple(lengths.tolist())), sampling, 64)
   ends = np.asarray(proposal.tokens) == 1
   up_to_end = np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, 5)
   expected = np.minimum(lengths, up_to_end)
@@ -77,25 +56,10 @@ def test_a_row_drafts_the_policy_s_length_or_up_to_an_eos(sampling):
 
 @pytest.mark.parametrize("lengths", [(1, 0, 3, 2), (4, 1, 1, 1), (0, 0, 1, 0)], ids=str)
 def test_drafting_stops_after_the_longest_draft(lengths):
-  _, proposal, after = propose(Prescribed(lengths), GREEDY, 4)
+  proposal, after = propose(Prescribed(lengths), GREEDY, 4)
   longest = int(proposal.num_valid.max())
   assert longest == max(lengths)
   # The draft read two known tokens and every drafted token but the last.
   np.testing.assert_array_equal(after.cache.index, 2 + longest - 1)
   assert not proposal.tokens[:, longest:].any()
   assert proposal.draft_probs is None  # Greedy tokens are certain.
-
-
-def test_an_easy_row_drafts_long_and_a_hard_row_drafts_short():
-  target = HashModel(1, vocab_size=6, eos_bias=-30.0)
-  draft = EasyAndHard(2, vocab_size=6, eos_bias=-30.0, target=target)
-  policy = by_row(1.0, 1.12, 1.26, 1.36, 1.54, 1.64, 1.74, 1.84)
-  keys = row_keys(jax.random.key(3), 2)
-  spec, state = prepare(keys, policy, 7, 60, GREEDY, draft, target)
-  iterate = jax.jit(lambda state: step(spec, state)[0])
-  sizes = []
-  while not state.ended.all():
-    sizes.append(policy.lengths(state.policy_state, tuple(range(8))).tolist())
-    state = iterate(state)
-  assert sizes[0] == [3, 3]
-  assert sizes[6] == [7, 1]

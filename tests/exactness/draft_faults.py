@@ -73,7 +73,7 @@ def drafts_share_their_draws(self, *args, propose=TreeDraft.propose):
 @trap("heads_chain", HeadDraft, "commit")
 def heads_on_the_root_s_feature(self, context, own, verdict, features):
   del context, verdict
-  return own.replace(feature=features[:, 0], is_known=jnp.ones_like(own.is_known))
+  return own.replace(feature=features[:, 0])
 
 
 @trap("heads_chain", Headed, "proposal")
@@ -133,14 +133,14 @@ def drop_what_it_drew(self, *args, propose=Stepwise.propose):
 
 
 @trap("windows_flushed", Cascade, "_proposal")
-def window_without_its_correction(self, window, lengths, proposal=Cascade._proposal):
-  full = proposal(self, window, lengths)
+def window_without_its_correction(self, *args, proposal=Cascade._proposal):
+  full = proposal(self, *args)
   return Proposal.chain(full.tokens, full.draft_probs, full.num_valid - 1)
 
 
 @trap("windows_fixed", Cascade, "_proposal")
-def window_s_probs_one_place_off(self, window, lengths, proposal=Cascade._proposal):
-  full = proposal(self, window, lengths)
+def window_s_probs_one_place_off(self, *args, proposal=Cascade._proposal):
+  full = proposal(self, *args)
   return full.replace(draft_probs=jnp.roll(full.draft_probs, 1, axis=1))
 
 

@@ -15,7 +15,6 @@ from specdec_t5x.core.rules import (
   token,
   traversal,
 )
-from specdec_t5x.core.rules.block import Block
 from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.types import Verdict
 from specdec_t5x.decoding import loop
@@ -207,16 +206,9 @@ def residual_without_mass_is_nothing(target_probs, draft_probs):
   return excess / jnp.maximum(excess.sum(axis=-1, keepdims=True), 1e-30)
 
 
-@trap("block_rule", Block, "verify")
-def first_failure_ends_the_block(self, target_probs, proposal, uniforms):
-  weights = block.prefix_weights(target_probs, proposal)
-  q = block.padded_draft_probs(proposal, target_probs.shape[-1])
-  passes = uniforms[:, :-1, -1] < block.prefix_probs(target_probs, q, weights)
-  count = token.leading(passes & proposal.is_valid)
-  p = token.probs_at(target_probs, count)
-  weight = jnp.take_along_axis(weights, count[:, None], axis=1)
-  distribution = distributions.residual(weight * p, token.probs_at(q, count))
-  return Verdict(count, sample(distribution, uniforms[:, -1]))
+@trap("block_rule", block, "longest")
+def first_failure_ends_the_block(passes):
+  return token.leading(passes)
 
 
 @trap("block_rule", block, "residual")

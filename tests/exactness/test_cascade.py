@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.rules import RULES
 from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
 from tests.exactness import cascades
@@ -37,19 +36,18 @@ class Hierarchy:
   window: str
   room: int
   rule: str = "token"
-  inner: str = "token"
 
   @property
   def drafter(self):
     drafter = DraftModel(self.models[0], self.sizes[0])
     for model, size in zip(self.models[1:], self.sizes[1:], strict=True):
-      drafter = Cascade(model, drafter, size, self.window, RULES[self.inner])
+      drafter = Cascade(model, drafter, size, self.window)
     return drafter
 
   @functools.cache  # noqa: B019, hierarchies are constants of this file
   def paths(self, sampling):
     drafts = [
-      Level(model.distribution(sampling), size, self.window == "flush", self.inner)
+      Level(model.distribution(sampling), size, self.window == "flush")
       for model, size in zip(self.models, self.sizes, strict=True)
     ]
     target = Level(TARGET.distribution(sampling), self.room, rule=self.rule)
@@ -57,7 +55,7 @@ class Hierarchy:
 
   def __str__(self):
     sizes = "".join(map(str, self.sizes))
-    return f"{self.inner}-{self.rule}-{sizes}-{self.window}-room{self.room}"
+    return f"{self.rule}-{sizes}-{self.window}-room{self.room}"
 
 
 TWO = (LOWER, MIDDLE)
@@ -67,7 +65,7 @@ TOP_P = Sampling(1.0, top_p=0.7)
 # Some windows are accepted in full, and further windows follow.
 FIXED = Hierarchy(TWO, (1, 2), "fixed", 6)
 FLUSHED = Hierarchy(TWO, (1, 2), "flush", 6)
-BLOCKS = Hierarchy(TWO, (1, 2), "fixed", 6, rule="block", inner="block")
+BLOCKS = Hierarchy(TWO, (1, 2), "fixed", 6, rule="block")
 
 
 def assert_exact(hierarchy, sampling):
@@ -89,7 +87,7 @@ def assert_exact(hierarchy, sampling):
     (Hierarchy(TWO, (2, 3), "flush", 4, rule="block"), Sampling()),
     (BLOCKS, TOP_P),
     (Hierarchy(THREE, (1, 2, 3), "fixed", 4), TOP_K),
-    (Hierarchy(THREE, (1, 2, 3), "flush", 5, inner="block"), TOP_K),
+    (Hierarchy(THREE, (1, 2, 3), "flush", 5), TOP_K),
   ],
   ids=str,
 )

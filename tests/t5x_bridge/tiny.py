@@ -95,7 +95,7 @@ def decoder(
   **words,
 ):
   """Returns a decoder from networks and parts; a part may be a name or an object."""
-  words |= {"gamma": gamma, "policy": policy, "is_word": isinstance(drafter, str)}
+  words |= {"gamma": gamma, "policy": policy}
   network = draft and network_for(draft)
   return ways.decoder(network_for(target), network, drafter, rule, **words)
 

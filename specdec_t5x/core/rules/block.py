@@ -10,7 +10,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.distributions import residual, sample
 from specdec_t5x.core.rules.token import drafted_probs, probs_at, ratio
@@ -38,11 +38,14 @@ class Block(Rule):
     """Accepts a prefix and samples the next token; see `core.types.Rule`."""
     check_uniforms(uniforms, proposal.tree.size + 1)
     weights = prefix_weights(target_probs, proposal)
-    draft_probs = padded_draft_probs(proposal, target_probs.shape[-1])
-    passes = uniforms[:, :-1, -1] < prefix_probs(target_probs, draft_probs, weights)
-    passes &= proposal.is_valid
-    lengths = jnp.arange(1, passes.shape[1] + 1)
-    num_accepted = jnp.where(passes, lengths, 0).max(axis=1)
+    # q at each position, zeros beyond `num_valid`; as `token.draft_probs_at`.
+    draft_probs = distributions(proposal, target_probs.shape[-1])
+    draft_probs = jnp.where(proposal.is_valid[..., None], draft_probs, 0.0)
+    draft_probs = jnp.pad(draft_probs, ((0, 0), (0, 1), (0, 0)))
+    excess = jnp.maximum(weights[..., None] * target_probs - draft_probs, 0.0)
+    mass = excess.sum(axis=-1)[:, 1:]
+    passes = uniforms[:, :-1, -1] < pass_probs(mass, weights[:, 1:])
+    num_accepted = longest(passes & proposal.is_valid)
     p = probs_at(target_probs, num_accepted)
     weight = jnp.take_along_axis(weights, num_accepted[:, None], axis=1)
     next_probs = residual(weight * p, probs_at(draft_probs, num_accepted))
@@ -56,11 +59,10 @@ def distributions(proposal: Proposal, vocab_size: int) -> Float[Array, "B G V"]:
   return proposal.draft_probs
 
 
-def padded_draft_probs(proposal: Proposal, vocab_size: int) -> Float[Array, "B N V"]:
-  """Returns q at each position, zeros beyond `num_valid`; as `token.draft_probs_at`."""
-  q = distributions(proposal, vocab_size)
-  q = jnp.where(proposal.is_valid[..., None], q, 0.0)
-  return jnp.pad(q, ((0, 0), (0, 1), (0, 0)))
+def longest(passes: Bool[Array, "B G"]) -> Int[Array, "B"]:
+  """Returns the length of the longest prefix that passes."""
+  lengths = jnp.arange(1, passes.shape[1] + 1)
+  return jnp.where(passes, lengths, 0).max(axis=1)
 
 
 def prefix_weights(
@@ -78,23 +80,6 @@ def prefix_weights(
   first = jnp.ones_like(p[:, 0])
   _, later = jax.lax.scan(grow, first, (p.T, q.T))
   return jnp.concatenate([first[None], later]).T
-
-
-def prefix_probs(
-  target_probs: Float[Array, "B N V"],
-  draft_probs: Float[Array, "B N V"],
-  weights: Float[Array, "B N"],
-) -> Float[Array, "B G"]:
-  """Returns h_1 .. h_G, the probability that each prefix passes.
-
-  Args:
-    target_probs: p at each position.
-    draft_probs: q, zero at and beyond the draft's end.
-    weights: w_0 .. w_G.
-  """
-  excess = jnp.maximum(weights[..., None] * target_probs - draft_probs, 0.0)
-  mass = excess.sum(axis=-1)[:, 1:]
-  return pass_probs(mass, weights[:, 1:])
 
 
 def pass_probs(

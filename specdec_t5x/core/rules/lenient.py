@@ -5,24 +5,18 @@ Source: Leviathan et al., ICML 2023, appendix A.5.
 
 import dataclasses
 
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from specdec_t5x.core.distributions import Sampling, argmax, sample
-from specdec_t5x.core.knobs import Check, Knob, declared, is_probability
+from specdec_t5x.core.distributions import Sampling, sample
+from specdec_t5x.core.knobs import Check, is_probability, knob
+from specdec_t5x.core.rules.lossy import Approximate
 from specdec_t5x.core.rules.token import (
   drafted_probs,
   leading,
   next_token_probs,
-  probs_at,
   ratio,
 )
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
-
-LENIENCE = Knob(
-  Check("above 0 and at most 1", lambda value: is_probability(value) and value > 0),
-  "LENIENCE",
-  "1 is exact; smaller values accept more and bind less.",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +30,12 @@ class Lenient(Rule):
     lenience: l, above 0 and at most 1; 1 is token verification.
   """
 
-  lenience: float = declared(1.0, LENIENCE)
+  lenience: float = knob(
+    1.0,
+    Check("above 0 and at most 1", lambda value: is_probability(value) and value > 0),
+    "LENIENCE",
+    "1 is exact; smaller values accept more and bind less.",
+  )
 
   @property
   def guarantee(self) -> Guarantee:
@@ -54,7 +53,7 @@ class Lenient(Rule):
     At temperature 0 returns `LenientGreedy`, which reads p at temperature 1.
     """
     if sampling.greedy:
-      return LenientGreedy(self.lenience), Sampling(temperature=1.0)
+      return LenientGreedy(self.lenience).at(sampling)
     return self, sampling
 
   def verify(
@@ -76,29 +75,23 @@ class Lenient(Rule):
 
 
 @dataclasses.dataclass(frozen=True)
-class LenientGreedy(Rule):
+class LenientGreedy(Approximate):
   """Lenience at temperature 0: accepts each drafted x with p(x) >= l max p.
 
-  p is the target's distribution at temperature 1, as argmax's one-hot distribution
-  leaves no room for lenience. The paper prints p(x) <= l max p, which contradicts the
-  paper's measurements.
+  p is at temperature 1, as argmax's one-hot distribution leaves no room for lenience.
+  The paper prints p(x) <= l max p, which contradicts the paper's measurements.
 
   Attributes:
-    lenience: l, above 0 and at most 1; 1 accepts only the likeliest token.
+    lenience: l, as in `Lenient`; 1 accepts only the likeliest token.
   """
 
-  lenience: float = declared(1.0, LENIENCE)
+  lenience: float
 
   guarantee = Guarantee.BOUNDED
 
-  def verify(
-    self,
-    target_probs: Float[Array, "B N V"],
-    proposal: Proposal,
-    uniforms: Float[Array, "B N L"],
-  ) -> Verdict:
-    """Accepts a prefix; the next token is the argmax after it. Uses no uniforms."""
+  def passes(
+    self, target_probs: Float[Array, "B N V"], proposal: Proposal
+  ) -> Bool[Array, "B G"]:
+    """Returns whether each drafted token has a share l of the largest probability."""
     p = drafted_probs(target_probs, proposal)
-    passes = (p > 0) & (p >= self.lenience * target_probs[:, :-1].max(axis=-1))
-    num_accepted = leading(passes & proposal.is_valid)
-    return Verdict(num_accepted, argmax(probs_at(target_probs, num_accepted)))
+    return p >= self.lenience * target_probs[:, :-1].max(axis=-1)

@@ -2,8 +2,7 @@
 
 Sources: Cai et al. (Medusa), arXiv 2401.10774, section 2.3.2 (typical acceptance);
 Stern et al., arXiv 1811.03115, sections 5.1 (top k) and 5.2 (distance), at temperature
-0. With k = 1 or epsilon = 0 Stern's rules are greedy verification. Otherwise no bound
-limits how unlikely an accepted token may be.
+0. No bound limits how unlikely an accepted token may be.
 """
 
 import abc
@@ -15,12 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from specdec_t5x.core.distributions import Sampling, argmax, sample
 from specdec_t5x.core.knobs import KnobError, knob, whole
-from specdec_t5x.core.rules.token import (
-  Greedy,
-  drafted_probs,
-  leading,
-  probs_at,
-)
+from specdec_t5x.core.rules.token import drafted_probs, leading, probs_at
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
 
 
@@ -57,21 +51,14 @@ class Typical(Rule):
 
 
 class Approximate(Rule):
-  """Accepts the drafted tokens up to the first failure; the next token is argmax p.
+  """The base of rules for temperature 0 that accept more than argmax p.
 
-  A token without mass fails. p is the target's distribution at temperature 1, because
+  The drafted tokens up to the first failure are accepted. A token without mass fails.
+  The next token is argmax p. p is the target's distribution at temperature 1, because
   argmax's one-hot distribution does not rank the other tokens.
   """
 
-  @property
-  @abc.abstractmethod
-  def is_greedy(self) -> bool:
-    """Whether only argmax p passes, as in greedy verification."""
-
-  @property
-  def guarantee(self) -> Guarantee:
-    """GREEDY_EXACT if only argmax p passes, else LOSSY."""
-    return Guarantee.GREEDY_EXACT if self.is_greedy else Guarantee.LOSSY
+  guarantee = Guarantee.LOSSY
 
   @abc.abstractmethod
   def passes(
@@ -81,8 +68,6 @@ class Approximate(Rule):
 
   def at(self, sampling: Sampling) -> tuple[Rule, Sampling]:
     """Returns the rule and temperature 1 for p; see `core.types.Rule.at`.
-
-    Returns `Greedy` and `sampling` if only argmax p passes.
 
     Raises:
       ValueError: if the temperature is not 0.
@@ -95,9 +80,6 @@ class Approximate(Rule):
         name=type(self).__name__,
         value=sampling.temperature,
       )
-    # `Greedy` compares logits, as float32 probabilities may tie if logits do not tie.
-    if self.is_greedy:
-      return Greedy(), sampling
     return self, Sampling(temperature=1.0)
 
   def verify(
@@ -118,15 +100,10 @@ class TopK(Approximate):
   """Accepts each drafted x if fewer than k tokens are likelier than x.
 
   Attributes:
-    k: the number of accepted ranks, at least 1; 1 is greedy verification.
+    k: the number of accepted ranks, at least 2.
   """
 
-  k: int = knob(2, whole(1))
-
-  @property
-  def is_greedy(self) -> bool:
-    """Whether k is 1."""
-    return self.k == 1
+  k: int = knob(2, whole(2), fix="1 is the rule 'greedy'.")
 
   def passes(
     self, target_probs: Float[Array, "B N V"], proposal: Proposal
@@ -142,17 +119,14 @@ class Distance(Approximate):
   """Accepts each drafted x with |x - argmax p| <= epsilon, for tokens that are numbers.
 
   Attributes:
-    epsilon: the largest accepted distance, at least 0; 0 is greedy verification.
+    epsilon: the largest accepted distance, at least 1.
   """
 
   epsilon: int = knob(
-    1, whole(0), fix="The distance is the largest difference of two tokens' ids."
+    1,
+    whole(1),
+    fix="The distance is the largest difference of two ids; 0 is the rule 'greedy'.",
   )
-
-  @property
-  def is_greedy(self) -> bool:
-    """Whether epsilon is 0."""
-    return self.epsilon == 0
 
   def passes(
     self, target_probs: Float[Array, "B N V"], proposal: Proposal
