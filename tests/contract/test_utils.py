@@ -70,8 +70,9 @@ def test_restoring_uses_the_checkpoint_manager_class(mode, tmp_path):
   config = utils.RestoreCheckpointConfig(
     path=restored_path, mode=mode, dtype="bfloat16", checkpoint_manager_cls=Manager
   )
+  by_class = {} if conftest.IS_RUNTIME else {"use_orbax": True}
   state, _ = utils.create_checkpoint_manager_and_restore(
-    initializer, part, config, restored_path, None
+    initializer, part, config, restored_path, None, **by_class
   )
   assert int(state.step) == 3
   assert {"directory", "train_state", "partitioner", "restore_dtype"} <= set(
