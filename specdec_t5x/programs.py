@@ -1,6 +1,6 @@
-"""Keeps the compiled programs of Python's entry points between processes.
+"""Keeps compiled programs between processes, in Python and under T5X.
 
-JAX's own settings have priority. `python -m t5x.infer` keeps programs by T5X's runtime.
+JAX's own settings have priority.
 """
 
 import functools

@@ -90,7 +90,10 @@ def test_the_command_runs_from_any_directory_and_is_quiet(platform, tmp_path):
 _LOAD = f"import specdec_t5x; specdec_t5x.load_model({embedded.target()!r})"
 COMMANDS = {
   "python": ["-c", _LOAD],
-  "infer": ["-m", "t5x.infer", "--gin_file=configs/spec_ende.gin"],
+  "infer": [
+    *("-m", "t5x.infer", "--gin_file=configs/spec_ende.gin"),
+    "--gin.INFER_OUTPUT_DIR='unused'",
+  ],
   "train": ["-m", "specdec_t5x.train", "--gin_file=configs/train/draft.gin"],
   "benchmarks": ["-m", "benchmarks", "machine", "--output=unused"],
 }

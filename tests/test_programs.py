@@ -74,28 +74,10 @@ def test_programs_are_kept_in_the_folder_of_the_processor(settings, unset):
   assert settings == programs._SETTINGS
 
 
-@pytest.fixture(params=["specdec_t5x.programs", "t5x.kept_programs"])
-def keep(request, settings):
-  """Returns the function that makes the settings, in Python or in T5X's runtime."""
-  module = pytest.importorskip(request.param)
-  return getattr(module, "keep", None) or module.keep_programs
-
-
-@pytest.mark.parametrize("variable", ["SPECDEC_T5X_CACHE", "XDG_CACHE_HOME"])
-def test_the_runtime_keeps_programs_in_the_user_s_cache_folder(
-  variable, settings, unset, monkeypatch
-):
-  kept_programs = pytest.importorskip("t5x.kept_programs")
-  monkeypatch.delenv("SPECDEC_T5X_CACHE")
-  monkeypatch.setenv(variable, str(unset))
-  kept_programs.keep_programs()
-  assert settings[DIR].startswith(f"{unset}/t5x_runtime/")
-
-
 @pytest.mark.parametrize("folder", ["", "my/folder"])
-def test_the_user_s_folder_wins(folder, keep, settings, monkeypatch):
+def test_the_user_s_folder_wins(folder, settings, monkeypatch):
   monkeypatch.setenv(DIR.upper(), folder)
-  keep()
+  programs.keep()
   assert not settings
 
 
@@ -122,7 +104,7 @@ def test_the_user_s_settings_win(settings, monkeypatch):
   ],
 )
 def test_a_warning_replaces_a_folder_that_can_t_be_written(
-  how, says, keep, settings, unset, monkeypatch
+  how, says, settings, unset, monkeypatch
 ):
   if how == "a file":
     unset.write_text("")
@@ -132,7 +114,6 @@ def test_a_warning_replaces_a_folder_that_can_t_be_written(
   else:
     monkeypatch.setattr("os.access", lambda path, mode: False)
   with pytest.warns(UserWarning, match=says):
-    keep()
-  if keep is programs.keep:
-    keep()  # Warns once.
+    programs.keep()
+  programs.keep()  # Warns once.
   assert not settings

@@ -4,7 +4,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+from specdec_t5x import programs
 from specdec_t5x.core.knobs import KnobError
+from specdec_t5x.platforms import check_platform
 
 
 @contextlib.contextmanager
@@ -19,8 +21,12 @@ def macro_names() -> Iterator[None]:
 def made(constructor: Callable[[], Any]) -> Any:
   """Returns the object of a constructor, whose arguments gin makes.
 
-  Errors of the constructor and of its arguments have the macros of gin files.
+  Errors of the constructor and of its arguments have the macros of gin files. gin makes
+  the model by this function before a run uses JAX, so this function also checks the
+  platform and keeps compiled programs.
   """
+  check_platform()
+  programs.keep()
   with macro_names():
     return constructor()
 

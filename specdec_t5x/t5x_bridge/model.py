@@ -32,9 +32,7 @@ from specdec_t5x.vocabularies.frames import end_ids_of
 with epy.lazy_imports():
   import seqio
 
-# The names in T5X's decoder_params that a call may set: the key of the samples, and the
-# policy's state after the batch before (also an auxiliary value of the batch).
-DECODE_RNG = "decode_rng"
+# The name of the policy's state in decoder_params and among the auxiliary values.
 DECODE_STATE = "decode_state"
 
 
@@ -231,9 +229,7 @@ class Decodes:
         examples (`t5x_bridge.examples`).
       rng: key of this batch; `rng` and `seed` fix the samples of a batch without the
         feature `example`, and a batch with the feature does not use `rng`.
-      decoder_params: may hold decode_rng, as key data: one key [2] in place of `rng`,
-        or one key per example [B, 2], which alone fixes the example's samples. May hold
-        decode_state, the policy's state after the batch before.
+      decoder_params: may hold decode_state, the policy's state after the batch before.
       return_all_decodes: whether to return all decodes of an input, or only the best;
         None means `returns_all`.
       num_decodes: overrides the model's number of decodes per input.
@@ -248,25 +244,18 @@ class Decodes:
         feature.
     """
     settings = dict(decoder_params or {})
-    decode_rng = settings.pop(DECODE_RNG, None)
     state = settings.pop(DECODE_STATE, None)
     if settings:
       raise ValueError(
-        f"decoder_params may hold {DECODE_RNG!r} and {DECODE_STATE!r} alone, got "
-        f"{sorted(settings)}. Set TEMPERATURE, TOPK, TOPP and SEED instead; every "
-        "setting compiles a program."
-      )
-    if rng is not None and decode_rng is not None:
-      raise ValueError(
-        f"Expected one key, got rng and {DECODE_RNG!r} of decoder_params. Leave one "
-        "out."
+        f"decoder_params may hold {DECODE_STATE!r} alone, got {sorted(settings)}. Set "
+        "TEMPERATURE, TOPK, TOPP and SEED instead; every setting compiles a program."
       )
     if self.clock:
       self.clock.tracing()
     inputs, max_length = self.read(batch)
     count = self.num_decodes if num_decodes is None else num_decodes
     rows = len(inputs) * count
-    keys = self._keys(batch, decode_rng if rng is None else rng, len(inputs))
+    keys = self._keys(batch, rng, len(inputs))
     decoded = sharding.decode(
       self.decoder_for(rows, max_length),
       params,
@@ -298,13 +287,10 @@ class Decodes:
 
     The key does not depend on the example's place in the batch.
     """
-    key = jax.random.key(0) if key is None else jnp.asarray(key)
-    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-      key = jax.random.wrap_key_data(key)  # T5X passes raw keys, uint32 [2].
-    if key.ndim:
-      return key
     if EXAMPLE not in batch:
       # The batch is not from T5X's `infer`, so keys depend on places in the batch.
+      # T5X passes raw keys, uint32 [2].
+      key = jax.random.key(0) if key is None else jax.random.wrap_key_data(key)
       return row_keys(jax.random.fold_in(key, self.seed), rows)
     key = jax.random.fold_in(jax.random.key(0), self.seed)
 

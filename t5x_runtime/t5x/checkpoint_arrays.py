@@ -70,12 +70,11 @@ class StoredArray:
   value: np.ndarray | None = None
   dtype: str | None = None  # Of a zarr array; None if the index has no dtype.
 
-  def read(self, sharding: Sharding | None, dtype=None) -> jax.Array | np.ndarray:
+  def read(self, sharding: Sharding, dtype=None) -> jax.Array:
     """Reads the array shard by shard.
 
     Args:
-      sharding: sharding of the result; each device gets only the device's shard. None
-        means a host array.
+      sharding: sharding of the result; each device gets only the device's shard.
       dtype: dtype of the result; None keeps the stored dtype.
 
     Raises:
@@ -84,13 +83,8 @@ class StoredArray:
     try:
       if self.folder is None:
         value = self.value if dtype is None else self.value.astype(jnp.dtype(dtype))
-        if sharding is None:
-          return value
         return jax.make_array_from_callback(self.shape, sharding, value.__getitem__)
-      store = self._open(dtype)
-      if sharding is None:
-        return store.read().result()
-      return _place(store, self.shape, sharding)
+      return _place(self._open(dtype), self.shape, sharding)
     # tensorstore reports an unreadable file by several types (ValueError, OSError, and
     # jaxlib's wrappers of ValueError and OSError).
     except Exception as error:
@@ -184,7 +178,7 @@ def read_index(directory: epath.Path) -> dict[str, StoredArray]:
 
 def read_arrays(
   entries: Mapping[str, StoredArray],
-  shardings: Mapping[str, Sharding | None],
+  shardings: Mapping[str, Sharding],
   dtypes: Mapping[str, Any],
 ) -> dict[str, Any]:
   """Reads several entries at once, with the given shardings and dtypes.
@@ -193,7 +187,7 @@ def read_arrays(
 
   Args:
     entries: the entries to read, by name.
-    shardings: shardings by name; arrays without a sharding stay on the host.
+    shardings: shardings by name.
     dtypes: dtypes by name; arrays without a dtype keep the stored dtype.
 
   Returns:
@@ -204,7 +198,7 @@ def read_arrays(
   """
 
   def read(name):
-    array = entries[name].read(shardings.get(name), dtypes.get(name))
+    array = entries[name].read(shardings[name], dtypes.get(name))
     return jax.block_until_ready(array)
 
   values = {}

@@ -1,14 +1,14 @@
 """Finds, saves and restores checkpoints in T5X's own format and in Orbax's format.
 
-`Checkpointer` reads and writes T5X's format. `OrbaxCheckpointManagerInterface` writes
-Orbax's format and restores both formats. Arrays are read directly into the final
-sharding and dtype. A checkpoint is a folder `checkpoint_<step>`.
+`Checkpointer` writes T5X's format and `OrbaxCheckpointManagerInterface` Orbax's format.
+Both restore both formats. Arrays are read directly into the final sharding and dtype. A
+checkpoint is a folder `checkpoint_<step>`.
 """
 
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import flax.core
@@ -47,22 +47,6 @@ def step_dir(checkpoints_dir: epath.PathLike, step: int) -> epath.Path:
   return epath.Path(checkpoints_dir) / f"checkpoint_{step}"
 
 
-def find_checkpoint(path: epath.PathLike, step: int | None = None) -> epath.Path:
-  """Returns the path of the index file of a T5X checkpoint.
-
-  Args:
-    path: path of the index, of the checkpoint, or of a directory of checkpoints.
-    step: step of a checkpoint in a directory of checkpoints; None means the latest.
-  """
-  directory = resolve_checkpoint(path, step)
-  if not is_t5x_format(directory):
-    raise ValueError(
-      f"Expected a checkpoint in T5X's format at {path}, got a checkpoint in Orbax's "
-      "format. Restore the checkpoint with OrbaxCheckpointManagerInterface."
-    )
-  return directory / INDEX_FILE
-
-
 def resolve_checkpoint(
   path: epath.PathLike, step: int | None = None, latest: bool = True
 ) -> epath.Path:
@@ -98,24 +82,7 @@ def resolve_checkpoint(
   )
 
 
-def load_t5x_checkpoint(
-  path: str, step: int | None = None, *, restore_dtype: Any = None
-) -> Mapping[str, Any]:
-  """Returns all arrays of a T5X checkpoint on the host, {'target': ..., 'state': ...}.
-
-  Args:
-    path: path of the checkpoint, or of a directory of checkpoints.
-    step: step of a checkpoint in a directory of checkpoints; None means the latest.
-    restore_dtype: dtype of the parameters; None keeps the stored dtypes.
-  """
-  entries = checkpoint_arrays.read_index(find_checkpoint(path, step).parent)
-  targets = [name for name in entries if name.startswith("target/")]
-  dtypes = dict.fromkeys(targets, restore_dtype)
-  state = checkpoint_arrays.read_arrays(entries, {}, dtypes)
-  return traverse_util.unflatten_dict(state, sep="/")
-
-
-def _check_complete(directory, expected, stored, fallback) -> None:
+def _check_complete(directory, expected, stored) -> None:
   """Raises a ValueError if a parameter is missing or has another shape."""
   for name, leaf in expected.items():
     if name in stored and tuple(stored[name].shape) != tuple(leaf.shape):
@@ -125,13 +92,13 @@ def _check_complete(directory, expected, stored, fallback) -> None:
         "model's configuration (vocab_size, emb_dim, num_heads, head_dim, mlp_dim) "
         "must match the checkpoint. Correct the configuration."
       )
-  if missing := sorted(expected.keys() - stored.keys() - fallback.keys()):
+  if missing := sorted(expected.keys() - stored.keys()):
     raise ValueError(
       f"Checkpoint {directory}: parameter {missing[0]} is missing ({len(missing)} of "
       f"the model's {len(expected)} parameters are missing: {missing[:5]}). The "
       f"checkpoint holds {len(stored)} arrays. The model's configuration (layers, "
       "mlp_activations, logits_via_embedding) must match the checkpoint. Correct the "
-      "configuration, or set RestoreCheckpointConfig.fallback_to_scratch."
+      "configuration."
     )
 
 
@@ -146,17 +113,8 @@ class _Manager:
   directory: epath.PathLike  # Of the `checkpoint_<step>` directories.
   train_state: Any  # Names, shapes and logical axes of the parameters.
   partitioner: Any  # The layout of parameters on the devices.
-  dataset_iterator: Any  # Must be None: training is not in the contract.
-  keep: int | None  # Number of checkpoints to keep; None keeps all.
   save_dtype: Any  # Of floating-point parameters on disk; None changes no dtype.
   restore_dtype: Any  # Of parameters after restoring; None keeps the stored dtype.
-
-  def __post_init__(self):
-    if self.dataset_iterator is not None:
-      raise ValueError(
-        "dataset_iterator must be None: checkpoints of datasets belong to training, "
-        "and training is not in the contract. Use upstream T5X."
-      )
 
   def all_steps(self) -> list[int]:
     return all_steps(self.directory)
@@ -164,30 +122,20 @@ class _Manager:
   def latest_step(self) -> int | None:
     return max(self.all_steps(), default=None)
 
-  def restore(
-    self,
-    step: int | None = None,
-    path: str | None = None,
-    fallback_state: Mapping[str, Any] | None = None,
-    state_transformation_fns: Sequence[Any] = (),
-  ) -> Any:
+  def restore(self, step: int | None = None, path: str | None = None) -> Any:
     """Returns the train state with a checkpoint's parameters and step.
 
     Args:
       step: step of a checkpoint in the directory; None means the latest.
-      path: path of a checkpoint, instead of `step`.
-      fallback_state: values for parameters missing in the checkpoint, {'target': ...}.
-      state_transformation_fns: must be empty.
+      path: path of a checkpoint in T5X's or Orbax's format, instead of `step`.
 
     Raises:
       ValueError: if a parameter is missing, has another shape or is damaged.
     """
-    if state_transformation_fns:
-      raise ValueError(
-        "Expected no state_transformation_fns: t5x_runtime restores checkpoints "
-        "unchanged. Convert the checkpoint with upstream T5X first."
-      )
-    directory = self._find(step, path)
+    if path is not None:
+      directory = resolve_checkpoint(path, latest=False)
+    else:
+      directory = resolve_checkpoint(self.directory, step)
     if is_t5x_format(directory):
       stored = checkpoint_arrays.read_index(directory)
       read_arrays = checkpoint_arrays.read_arrays
@@ -195,8 +143,7 @@ class _Manager:
       stored = orbax_format.read_index(directory)
       read_arrays = functools.partial(orbax_format.read_arrays, directory)
     expected = flatten(self.train_state.state_dict())
-    fallback = flatten(fallback_state or {})
-    _check_complete(directory, expected, stored, fallback)
+    _check_complete(directory, expected, stored)
     axes = {}
     if self.train_state.params_axes is not None:
       mesh_axes = self.partitioner.get_mesh_axes(self.train_state)
@@ -206,14 +153,9 @@ class _Manager:
       for name in expected
     }
     targets = [name for name in expected if name.startswith("target/")]
-    entries = {name: stored[name] for name in expected if name in stored}
+    entries = {name: stored[name] for name in expected}
     state = read_arrays(entries, shardings, dict.fromkeys(targets, self.restore_dtype))
-    for name in expected.keys() - entries.keys():
-      state[name] = jax.device_put(fallback[name], shardings[name])
     return self.train_state.restore_state(traverse_util.unflatten_dict(state, sep="/"))
-
-  def _find(self, step: int | None, path: str | None) -> epath.Path:
-    raise NotImplementedError
 
   def _flat(self, train_state) -> dict[str, Any]:
     """Returns the arrays to save by path, floating-point parameters in `save_dtype`."""
@@ -229,14 +171,12 @@ class _Manager:
 
 @dataclasses.dataclass(eq=False)
 class Checkpointer(_Manager):
-  """Reads and writes T5X's own format."""
+  """Writes T5X's own format, and restores T5X's and Orbax's format."""
 
   train_state: Any
   partitioner: Any
   checkpoints_dir: epath.PathLike
-  dataset_iterator: Any = None
   _: dataclasses.KW_ONLY
-  keep: int | None = None
   save_dtype: Any = np.float32
   restore_dtype: Any = None
 
@@ -260,14 +200,7 @@ class Checkpointer(_Manager):
     sync(f"{final.name}.written")
     if first:
       partial.rename(final)
-      for step in self.all_steps()[: -self.keep] if self.keep else ():
-        step_dir(self.directory, step).rmtree()
     sync(f"{final.name}.end")
-
-  def _find(self, step: int | None, path: str | None) -> epath.Path:
-    if path is not None:
-      return find_checkpoint(path).parent
-    return find_checkpoint(self.directory, step).parent
 
 
 @dataclasses.dataclass(eq=False)
@@ -277,18 +210,13 @@ class OrbaxCheckpointManagerInterface(_Manager):
   directory: str
   train_state: Any
   partitioner: Any
-  dataset_iterator: Any = None
   save_dtype: Any = None
   restore_dtype: Any = None
-  keep: int | None = None
-  period: int | None = 1  # Of saving in training; `save` writes at every step.
 
   def save(self, train_state: Any) -> bool:
     """Writes `checkpoint_<step>`, and returns True."""
     state = traverse_util.unflatten_dict(self._flat(train_state), sep="/")
-    orbax_format.save(
-      epath.Path(self.directory), int(train_state.step), state, self.keep
-    )
+    orbax_format.save(epath.Path(self.directory), int(train_state.step), state)
     return True
 
   def wait_until_finished(self) -> None:
@@ -296,8 +224,3 @@ class OrbaxCheckpointManagerInterface(_Manager):
 
   def close(self) -> None:
     """Does nothing, because no thread or file is open."""
-
-  def _find(self, step: int | None, path: str | None) -> epath.Path:
-    if path is not None:
-      return resolve_checkpoint(path, latest=False)
-    return resolve_checkpoint(self.directory, step)

@@ -13,7 +13,7 @@ import jax
 from absl import flags, logging
 from etils import epy
 
-from t5x import gin_utils, hosts, kept_programs, quiet_start
+from t5x import gin_utils, hosts, quiet_start
 
 with epy.lazy_imports():
   import seqio
@@ -66,10 +66,8 @@ def run(
   if values.tfds_data_dir:
     quiet_start.import_seqio()
     seqio.set_tfds_data_dir_override(os.path.expanduser(values.tfds_data_dir))
-  kept_programs.keep_programs()
   try:
     hosts.connect()
-    hosts.check_platform()
     gin.configurable(work)
     # Entry points of other packages are functions that return a folder of gin files.
     entry_points = importlib.metadata.entry_points(group="t5x.gin_search_paths")

@@ -13,15 +13,13 @@ from typing import Any
 import flax
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 PyTree = Any
 
 # The log probability of impossible events; finite, so that float32 sums stay valid.
-NEG_INF_VALUE = -1.0e7
-NEG_INF = np.array(NEG_INF_VALUE)
+NEG_INF = -1.0e7
 # Lower temperatures mean greedy decoding.
-MIN_TEMPERATURE = np.array(1e-4)
+MIN_TEMPERATURE = 1e-4
 
 
 @flax.struct.dataclass
@@ -55,60 +53,9 @@ def cache_map(
   return jax.tree_util.tree_map_with_path(visit, cache)
 
 
-def add_beam_dim(x: jax.Array, beam_size: int, offset: int = 0) -> jax.Array:
-  """Repeats each row: [..., batch, rest] -> [..., batch, beam, rest]."""
-  return jnp.repeat(jnp.expand_dims(x, offset + 1), beam_size, axis=offset + 1)
-
-
-def flatten_beam_dim(x: jax.Array, offset: int = 0) -> jax.Array:
-  """Merges batch and beam: [..., batch, beam, rest] -> [..., batch * beam, rest]."""
-  return x.reshape((*x.shape[:offset], -1, *x.shape[offset + 2 :]))
-
-
-def unflatten_beam_dim(
-  x: jax.Array, batch_size: int, beam_size: int, offset: int = 0
-) -> jax.Array:
-  """Splits batch and beam: [..., batch * beam, rest] -> [..., batch, beam, rest]."""
-  return x.reshape((*x.shape[:offset], batch_size, beam_size, *x.shape[offset + 1 :]))
-
-
-def flat_batch_beam_expand(x: jax.Array, beam_size: int, offset: int = 0) -> jax.Array:
-  """Repeats rows adjacently: [..., batch, rest] -> [..., batch * beam, rest]."""
-  return jnp.repeat(x, beam_size, axis=offset)
-
-
-def gather_beams(nested: PyTree, beam_indices: jax.Array, offset: int = 0) -> PyTree:
-  """Gathers beams of [batch, beam, ...] leaves by `beam_indices` [batch, new_beam]."""
-
-  def pick(leaf):
-    rows = jnp.arange(leaf.shape[offset])[:, None]
-    return leaf[(*[slice(None)] * offset, rows, beam_indices)]
-
-  return jax.tree.map(pick, nested)
-
-
-def cache_gather_beams(
-  nested: PyTree,
-  beam_indices: jax.Array,
-  batch_size: int,
-  old_beam_size: int,
-  new_beam_size: int,
-  one_hot: bool = True,
-  offset: int = 0,
-) -> PyTree:
-  """Gathers beams like `gather_beams`, in a cache with index leaves without a batch.
-
-  Args:
-    nested: cache with [batch, old_beam, ...] leaves.
-    beam_indices: [batch, new_beam] indices into the old beams.
-    batch_size: unused, as the next three arguments, which upstream needs.
-    old_beam_size: see `batch_size`.
-    new_beam_size: see `batch_size`.
-    one_hot: see `batch_size`.
-    offset: number of dimensions before the batch (1 for scanned layers).
-  """
-  del batch_size, old_beam_size, new_beam_size, one_hot
-  return cache_map(lambda leaf: gather_beams(leaf, beam_indices, offset), nested)
+def repeat_rows(x: jax.Array, count: int, offset: int = 0) -> jax.Array:
+  """Repeats rows adjacently: [..., batch, rest] -> [..., batch * count, rest]."""
+  return jnp.repeat(x, count, axis=offset)
 
 
 # ---- Sampling. ----
@@ -160,7 +107,7 @@ def temperature_sample(
     Decodes [B, num_decodes, L] and log probabilities [B, num_decodes] under the
     sampling distribution.
   """
-  expand = functools.partial(flat_batch_beam_expand, beam_size=num_decodes)
+  expand = functools.partial(repeat_rows, count=num_decodes)
   prompts = jnp.pad(expand(jnp.asarray(inputs)), ((0, 0), (0, 2)))
   rows = jnp.arange(prompts.shape[0])
 
@@ -213,9 +160,8 @@ def temperature_sample(
     log_prob=jnp.zeros(rows.shape, jnp.float32),
   )
   final = jax.lax.while_loop(lambda state: ~jnp.all(state.ended), step, state)
-  batch = inputs.shape[0]
-  decodes = unflatten_beam_dim(final.sequences[:, 1:-1], batch, num_decodes)
-  scores = unflatten_beam_dim(final.log_prob, batch, num_decodes)
+  decodes = final.sequences[:, 1:-1].reshape(-1, num_decodes, inputs.shape[1])
+  scores = final.log_prob.reshape(-1, num_decodes)
   order = jnp.argsort(scores, axis=-1)
   return (
     jnp.take_along_axis(decodes, order[..., None], axis=1),
@@ -238,7 +184,7 @@ def sample_token(
   masked = scaled
   if topk:
     best, _ = jax.lax.top_k(scaled, min(topk, scaled.shape[-1]))
-    masked = jnp.where(scaled < best[:, -1:], NEG_INF_VALUE, scaled)
+    masked = jnp.where(scaled < best[:, -1:], NEG_INF, scaled)
   elif topp:
     # Masks the tokens outside the smallest set of probability >= topp.
     ordered = jnp.flip(jnp.sort(scaled, axis=-1), axis=-1)
@@ -246,7 +192,7 @@ def sample_token(
     last = jnp.sum(mass < topp, axis=-1, keepdims=True)
     last = jnp.minimum(last, scaled.shape[-1] - 1)
     floor = jnp.take_along_axis(ordered, last, axis=-1)
-    masked = jnp.where(scaled < floor, NEG_INF_VALUE, scaled)
+    masked = jnp.where(scaled < floor, NEG_INF, scaled)
   token = jax.random.categorical(rng, masked)
   log_probs = jax.nn.log_softmax(masked)
   return token, jnp.take_along_axis(log_probs, token[:, None], axis=-1)[:, 0]
@@ -273,7 +219,7 @@ class BeamState:
   live_seqs: jax.Array  # [B, K, L + 1] tokens of open hypotheses.
   finished_seqs: jax.Array  # [B, K, L + 1] tokens of closed hypotheses.
   finished_flags: jax.Array  # [B, K] whether a slot holds a closed hypothesis.
-  cache: Mapping[str, Any]  # [B, K, ...]
+  cache: Mapping[str, Any]  # The model's cache for B * K rows.
 
 
 def beam_search(
@@ -312,58 +258,14 @@ def beam_search(
   batch, length = inputs.shape
   prompts = jnp.pad(jnp.asarray(inputs), ((0, 0), (0, 1)))
 
-  def log_probs_of(state: BeamState):
-    """Returns [B, K, V] log probabilities of all extensions, and the new cache."""
-    sequences = flatten_beam_dim(state.live_seqs)
-    logits, cache = tokens_to_logits(
-      DecodingState(
-        cur_index=jnp.broadcast_to(state.cur_index, sequences.shape[:1]),
-        sequences=sequences,
-        cur_token=jax.lax.dynamic_slice_in_dim(sequences, state.cur_index, 1, axis=1),
-        cache=cache_map(lambda x: flatten_beam_dim(x, cache_offset), state.cache),
-      )
-    )
-    log_probs = unflatten_beam_dim(jax.nn.log_softmax(logits), batch, num_decodes)
-    prompt = prompts[:, state.cur_index + 1]
-    # A forced token has log probability 0, and masks the other tokens.
-    is_prompt = jax.nn.one_hot(prompt, log_probs.shape[-1], dtype=jnp.bool_)[:, None]
-    forced = jnp.where(is_prompt, 0.0, NEG_INF_VALUE)
-    log_probs = jnp.where((prompt != 0)[:, None, None], forced, log_probs)
-
-    def unflatten(leaf):
-      return unflatten_beam_dim(leaf, batch, num_decodes, cache_offset)
-
-    return state.live_logprobs[:, :, None] + log_probs, cache_map(unflatten, cache)
-
   def step(state: BeamState) -> BeamState:
     """Extends every open hypothesis; keeps the K best open and the K best closed."""
-    log_probs, cache = log_probs_of(state)
-    # Among 2K candidates, at least K do not end in EOS.
-    top, flat_index = jax.lax.top_k(log_probs.reshape(batch, -1), 2 * num_decodes)
-    parents = flat_index // log_probs.shape[-1]
-    tokens = (flat_index % log_probs.shape[-1]).astype(jnp.int32)
-    seqs = gather_beams(state.live_seqs, parents)
-    seqs = seqs.at[:, :, state.cur_index + 1].set(tokens)
-    # Within a prompt, EOS is masked or forced, and closes no hypothesis.
-    ends = (tokens == eos_id) & (prompts[:, state.cur_index + 1, None] == 0)
-    live, live_index = _best(jnp.where(ends, NEG_INF_VALUE, top), num_decodes)
-    live_parents = jnp.take_along_axis(parents, live_index, axis=1)
-    scores = jnp.where(
-      ends, top / brevity_penalty(alpha, state.cur_index + 1), NEG_INF_VALUE
-    )
-    pool_scores = jnp.concatenate([state.finished_scores, scores], axis=1)
-    pool_seqs = jnp.concatenate([state.finished_seqs, seqs], axis=1)
-    pool_flags = jnp.concatenate([state.finished_flags, ends], axis=1)
-    finished, finished_index = _best(pool_scores, num_decodes)
-    return BeamState(
-      cur_index=state.cur_index + 1,
-      live_logprobs=live,
-      finished_scores=finished,
-      live_seqs=gather_beams(seqs, live_index),
-      finished_seqs=gather_beams(pool_seqs, finished_index),
-      finished_flags=gather_beams(pool_flags, finished_index),
-      cache=cache_map(lambda x: gather_beams(x, live_parents, cache_offset), cache),
-    )
+    log_probs, new_cache = _extensions(state, prompts, tokens_to_logits)
+    best, parents = _best_extensions(state, prompts, log_probs, eos_id, alpha)
+    # Row b * K + k of the cache belongs to hypothesis k of row b.
+    rows = (num_decodes * jnp.arange(batch)[:, None] + parents).reshape(-1)
+    cache = cache_map(lambda x: jnp.take(x, rows, axis=cache_offset), new_cache)
+    return best.replace(cache=cache)
 
   def is_open(state: BeamState) -> jax.Array:
     # Log probabilities only fall and the penalty grows with length, so the best
@@ -376,21 +278,78 @@ def beam_search(
   empty = jnp.zeros((batch, num_decodes, length + 1), jnp.int32)
   # At first, only one hypothesis is open. Otherwise the beam would hold K equal
   # hypotheses.
-  only_last = jnp.where(jnp.arange(num_decodes) == num_decodes - 1, 0.0, NEG_INF_VALUE)
+  only_last = jnp.where(jnp.arange(num_decodes) == num_decodes - 1, 0.0, NEG_INF)
   start = BeamState(
     cur_index=jnp.zeros((), jnp.int32),
     live_logprobs=jnp.tile(only_last[None].astype(jnp.float32), (batch, 1)),
-    finished_scores=jnp.full((batch, num_decodes), NEG_INF_VALUE, jnp.float32),
+    finished_scores=jnp.full((batch, num_decodes), NEG_INF, jnp.float32),
     live_seqs=empty,
     finished_seqs=empty,
     finished_flags=jnp.zeros((batch, num_decodes), jnp.bool_),
-    cache=cache_map(lambda x: add_beam_dim(x, num_decodes, cache_offset), cache),
+    cache=cache_map(lambda x: repeat_rows(x, num_decodes, cache_offset), cache),
   )
   final = jax.lax.while_loop(is_open, step, start)
   closed = jnp.any(final.finished_flags, axis=1)
   seqs = jnp.where(closed[:, None, None], final.finished_seqs, final.live_seqs)
   scores = jnp.where(closed[:, None], final.finished_scores, final.live_logprobs)
   return seqs[:, :, 1:], scores
+
+
+def _extensions(
+  state: BeamState, prompts: jax.Array, tokens_to_logits: TokensToLogits
+) -> tuple[jax.Array, Mapping[str, Any]]:
+  """Returns the log probabilities [B, K, V] of all extensions, and the new cache."""
+  sequences = state.live_seqs.reshape(-1, state.live_seqs.shape[-1])
+  logits, cache = tokens_to_logits(
+    DecodingState(
+      cur_index=jnp.broadcast_to(state.cur_index, sequences.shape[:1]),
+      sequences=sequences,
+      cur_token=jax.lax.dynamic_slice_in_dim(sequences, state.cur_index, 1, axis=1),
+      cache=state.cache,
+    )
+  )
+  log_probs = jax.nn.log_softmax(logits).reshape(*state.live_logprobs.shape, -1)
+  prompt = prompts[:, state.cur_index + 1]
+  # A forced token has log probability 0, and masks the other tokens.
+  is_prompt = jax.nn.one_hot(prompt, log_probs.shape[-1], dtype=jnp.bool_)[:, None]
+  forced = jnp.where(is_prompt, 0.0, NEG_INF)
+  log_probs = jnp.where((prompt != 0)[:, None, None], forced, log_probs)
+  return state.live_logprobs[:, :, None] + log_probs, cache
+
+
+def _best_extensions(
+  state: BeamState, prompts: jax.Array, log_probs: jax.Array, eos_id: int, alpha: float
+) -> tuple[BeamState, jax.Array]:
+  """Returns the state with the best extensions, and each open one's parent [B, K]."""
+  batch, num_decodes, vocab_size = log_probs.shape
+  # Among 2K candidates, at least K do not end in EOS.
+  top, flat_index = jax.lax.top_k(log_probs.reshape(batch, -1), 2 * num_decodes)
+  parents = flat_index // vocab_size
+  tokens = (flat_index % vocab_size).astype(jnp.int32)
+  seqs = _gather(state.live_seqs, parents)
+  seqs = seqs.at[:, :, state.cur_index + 1].set(tokens)
+  # Within a prompt, EOS is masked or forced, and closes no hypothesis.
+  ends = (tokens == eos_id) & (prompts[:, state.cur_index + 1, None] == 0)
+  live, live_index = _best(jnp.where(ends, NEG_INF, top), num_decodes)
+  scores = jnp.where(ends, top / brevity_penalty(alpha, state.cur_index + 1), NEG_INF)
+  pool_scores = jnp.concatenate([state.finished_scores, scores], axis=1)
+  pool_seqs = jnp.concatenate([state.finished_seqs, seqs], axis=1)
+  pool_flags = jnp.concatenate([state.finished_flags, ends], axis=1)
+  finished, finished_index = _best(pool_scores, num_decodes)
+  best = state.replace(
+    cur_index=state.cur_index + 1,
+    live_logprobs=live,
+    finished_scores=finished,
+    live_seqs=_gather(seqs, live_index),
+    finished_seqs=_gather(pool_seqs, finished_index),
+    finished_flags=_gather(pool_flags, finished_index),
+  )
+  return best, _gather(parents, live_index)
+
+
+def _gather(x: jax.Array, indices: jax.Array) -> jax.Array:
+  """Gathers hypotheses of [B, K, ...] by `indices` [B, new K]."""
+  return x[jnp.arange(len(x))[:, None], indices]
 
 
 def _best(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:

@@ -1,7 +1,6 @@
 """Evaluation of a seqio task: `python -m t5x.eval --gin_file=...`."""
 
 import functools
-import os
 from collections.abc import Callable, Sequence
 from numbers import Real
 
@@ -41,13 +40,11 @@ def evaluate(
   model: models.BaseTransformerModel,
   dataset_cfg: utils.DatasetConfig,
   restore_checkpoint_cfg: utils.RestoreCheckpointConfig,
-  partitioner: partitioning.BasePartitioner,
+  partitioner: partitioning.PjitPartitioner,
   output_dir: str,
   inference_evaluator_cls: Callable[..., seqio.Evaluator] = seqio.Evaluator,
   summarize_config_fn: Callable[..., None] = gin_utils.summarize_gin_config,
   train_state_initializer_cls: type = utils.TrainStateInitializer,
-  fallback_init_rng: int | None = None,
-  use_orbax: bool = True,
 ) -> None:
   """Computes the metrics of a task, or of each task of a mixture.
 
@@ -64,8 +61,6 @@ def evaluate(
     inference_evaluator_cls: class of the evaluator.
     summarize_config_fn: records the configuration in `output_dir`.
     train_state_initializer_cls: class that gives the shapes of the train state.
-    fallback_init_rng: as for `infer.infer`.
-    use_orbax: as for `infer.infer`.
 
   Raises:
     ValueError: if the configuration can't be run, or the task has no metrics.
@@ -82,56 +77,51 @@ def evaluate(
   what = "inference_eval, config.gin or model-info.txt"
   with writing(what, output_dir, macro="EVAL_OUTPUT_DIR"):
     log_dir.mkdir(parents=True, exist_ok=True)  # seqio's JSONLogger creates no folder.
-    summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
-    log_file = os.path.join(output_dir, "model-info.txt")
-    utils.log_model_info(log_file, initializer.global_train_state_shape, partitioner)
-  model_fns = {}
-  for name, method in _STEPS.items():
-    has_aux = name == "predict_with_aux_fn"
-    run = utils.get_infer_fn(
-      infer_step=getattr(model, method),
-      batch_size=dataset_cfg.batch_size,
-      train_state_axes=initializer.train_state_axes,
-      partitioner=partitioner,
-      first_state=getattr(model, "decode_state", None) if has_aux else None,
-    )
-    key = {} if name == "score_fn" else {"rng": jax.random.PRNGKey(0)}
-    model_fns[name] = functools.partial(run, **key)
+    utils.record_run(output_dir, initializer, partitioner, summarize_config_fn)
+  size = dataset_cfg.batch_size
+  model_fns = {
+    name: utils.model_fn(model, method, size, initializer, partitioner)
+    for name, method in _STEPS.items()
+  }
   # The list of evaluated checkpoints.
   list_file = epath.Path(output_dir) / f"eval.{dataset_cfg.mixture_or_task_name}.ckpt"
   done = set(list_file.read_text().split("\n")) if list_file.exists() else set()
-  rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
-  paths = [restore_checkpoint_cfg.path]
-  if restore_checkpoint_cfg.mode == "all":
-    steps = checkpoints.all_steps(restore_checkpoint_cfg.path)
-    if not steps:
-      raise ValueError(
-        "RestoreCheckpointConfig.mode = 'all' needs a folder with checkpoints, got "
-        f"{paths[0]} without checkpoints. Give the parent folder of checkpoint_<step>."
-      )
-    paths = [str(checkpoints.step_dir(paths[0], step)) for step in steps]
-    paths = [path for path in paths if path not in done]
-  for path in paths:
+  for path in _paths(restore_checkpoint_cfg, done):
     state, _ = utils.create_checkpoint_manager_and_restore(
-      initializer, partitioner, restore_checkpoint_cfg, path, rng, use_orbax=use_orbax
+      initializer, partitioner, restore_checkpoint_cfg, path
     )
-    metrics, _ = evaluator.evaluate(
-      compute_metrics=jax.process_index() == 0,
-      step=int(state.step),
-      **{
-        name: functools.partial(model_fn, train_state=state)
-        for name, model_fn in model_fns.items()
-      },
-    )
+    step = int(state.step)
+    given = {"train_state": state, "rng": jax.random.PRNGKey(0)}
+    fns = {name: functools.partial(fn, **given) for name, fn in model_fns.items()}
+    is_first = jax.process_index() == 0
+    metrics, _ = evaluator.evaluate(compute_metrics=is_first, step=step, **fns)
     # The loggers write all metrics, and stderr shows the numbers.
     for task, values in (metrics.result() or {}).items():
       numbers = {k: v for k, v in values.items() if isinstance(v, Real)}
       text = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
-      messages.say(f"{task}, step {int(state.step)}: {text}")
-    hosts.sync(f"step_{int(state.step)}:complete")
+      messages.say(f"{task}, step {step}: {text}")
+    hosts.sync(f"step_{step}:complete")
     done.add(path)
-    if jax.process_index() == 0:
+    if is_first:
       list_file.write_text("\n".join(sorted(done)))
+
+
+def _paths(cfg: utils.RestoreCheckpointConfig, done: set[str]) -> list[str]:
+  """Returns the paths of the checkpoints that are left to evaluate.
+
+  Raises:
+    ValueError: if the folder of mode 'all' has no checkpoints.
+  """
+  if cfg.mode != "all":
+    return [cfg.path]
+  steps = checkpoints.all_steps(cfg.path)
+  if not steps:
+    raise ValueError(
+      "RestoreCheckpointConfig.mode = 'all' needs a folder with checkpoints, got "
+      f"{cfg.path} without checkpoints. Give the parent folder of checkpoint_<step>."
+    )
+  paths = [str(checkpoints.step_dir(cfg.path, step)) for step in steps]
+  return [path for path in paths if path not in done]
 
 
 def _checked(model, dataset_cfg, output_dir, log_dir, evaluator_cls) -> seqio.Evaluator:

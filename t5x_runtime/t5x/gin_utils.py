@@ -327,25 +327,3 @@ def _parse_flags(args):
       quotes = "text needs extra quotes, as in --gin.NAME=\"'text'\"."
       fix = f"Write --gin.{setting}; {quotes}"
     sys.exit(f"{args[0]}: {one_line(error).rstrip('.')}. {fix}")
-
-
-# Functions for gin files, because gin has no expressions.
-
-
-@gin.configurable
-def sum_fn(var1=gin.REQUIRED, var2=gin.REQUIRED):
-  """Returns var1 + var2."""
-  return var1 + var2
-
-
-@gin.configurable
-def bool_fn(var1=gin.REQUIRED):
-  """Returns bool(var1)."""
-  return bool(var1)
-
-
-@gin.configurable
-def string_split_fn(text=gin.REQUIRED, separator=gin.REQUIRED, maxsplit=-1, index=None):
-  """Returns the parts of `text`, or the part at `index`."""
-  parts = text.split(separator, maxsplit)
-  return parts if index is None else parts[index]

@@ -1,9 +1,8 @@
-"""Connects the processes of a job, and checks that JAX has the asked platform."""
+"""Connects the processes of a job."""
 
 import jax
 from absl import flags
 from jax.experimental import multihost_utils
-from jax.extend.backend import clear_backends
 
 
 def define_flags() -> None:
@@ -69,31 +68,3 @@ def sync(name: str) -> None:
   """Waits for all processes; does nothing in a job of one process."""
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices(name)
-
-
-def check_platform() -> None:
-  """Raises a ValueError if JAX can't use any platform in JAX_PLATFORMS.
-
-  JAX itself raises errors of several types, including an error without a text.
-  """
-  asked = jax.config.jax_platforms
-  # Without JAX_PLATFORMS, JAX uses an available platform, and the CPU is always
-  # available.
-  if not asked or asked == "cpu":
-    return
-  try:
-    jax.devices()
-  except (RuntimeError, AssertionError) as error:
-    # JAX's default platform, before the setting of platforms is restored.
-    jax.config.update("jax_platforms", None)
-    try:
-      present = jax.default_backend()
-    finally:
-      jax.config.update("jax_platforms", asked)
-      clear_backends()
-    reason = f" ({error})" if str(error) else ""
-    # `from None` hides JAX's own trace, which is long and about internals.
-    raise ValueError(
-      f"JAX finds no platform {asked!r}, the value of JAX_PLATFORMS, but finds "
-      f"{present!r}{reason}. Set JAX_PLATFORMS={present}, or install JAX for {asked!r}."
-    ) from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -46,23 +45,17 @@ def infer(
   model: models.BaseTransformerModel,
   dataset_cfg: utils.DatasetConfig,
   restore_checkpoint_cfg: utils.RestoreCheckpointConfig,
-  partitioner: partitioning.BasePartitioner,
+  partitioner: partitioning.PjitPartitioner,
   output_dir: str,
   checkpoint_period: int,
   shard_id: int = 0,
   num_shards: int = 1,
-  merge_chunked_results: bool = True,
   write_fn: Callable[..., None] = write_inferences_to_file,
   checkpoint_ds_iter: bool = True,
-  train_state_initializer_cls: type = utils.TrainStateInitializer,
-  fallback_init_rng: int | None = None,
   merge_fn: Callable[[str, str, str, int | None], None] = merge_chunks_to_file,
   summarize_config_fn: Callable[..., None] = gin_utils.summarize_gin_config,
   verify_matching_vocabs_fn: Callable | None = utils.verify_matching_vocabs,
-  output_vocab_feature_name: str = "targets",
   file_extension: str = "jsonl",
-  keep_aux_as_numpy: bool = False,
-  use_orbax: bool = True,
 ) -> None:
   """Runs a model over a task and writes one JSON line per example.
 
@@ -81,20 +74,12 @@ def infer(
     checkpoint_period: number of batches per chunk.
     shard_id: index of this job's shard of the dataset.
     num_shards: number of shards of the dataset, one per job.
-    merge_chunked_results: whether to merge the chunks at the end.
     write_fn: writes a chunk.
     checkpoint_ds_iter: unused; finished chunks are always skipped.
-    train_state_initializer_cls: class that gives the shapes of the train state.
-    fallback_init_rng: seed of parameters missing in the checkpoint, if
-      restore_checkpoint_cfg.fallback_to_scratch is True.
     merge_fn: merges the chunks.
     summarize_config_fn: records the configuration in `output_dir`.
     verify_matching_vocabs_fn: checks that dataset and model are compatible.
-    output_vocab_feature_name: name of the feature with the predictions' vocabulary.
-    file_extension: extension of the results' file.
-    keep_aux_as_numpy: whether auxiliary values stay arrays.
-    use_orbax: whether restore_checkpoint_cfg.checkpoint_manager_cls restores the
-      checkpoint.
+    file_extension: extension of the results' file; the lines of jsonl are counted.
 
   Raises:
     ValueError: if the configuration can't be run or differs from existing results,
@@ -102,7 +87,8 @@ def infer(
       refuses a write.
   """
   del checkpoint_ds_iter
-  if restore_checkpoint_cfg.mode == "all":
+  restore_cfg = restore_checkpoint_cfg
+  if restore_cfg.mode == "all":
     raise ValueError(
       "RestoreCheckpointConfig.mode = 'all' is for t5x.eval: a folder of results "
       "belongs to one checkpoint. Give the path of the checkpoint, or set mode = "
@@ -110,7 +96,7 @@ def infer(
     )
   _check(mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shards)
   examples = open_examples(dataset_cfg, model, shard_id, num_shards)
-  settings = _settings(mode, dataset_cfg, restore_checkpoint_cfg, checkpoint_period)
+  settings = _settings(mode, dataset_cfg, restore_cfg, checkpoint_period)
   suffix = f"{mode}.{file_extension}-{shard_id:05}-of-{num_shards:05}"
   outputs = {
     task: ChunkFiles(output_dir, task.name, suffix, settings) for task in examples.tasks
@@ -129,61 +115,34 @@ def infer(
     }
     if not outputs:
       return
-    initializer = train_state_initializer_cls(
+    initializer = utils.TrainStateInitializer(
       optimizer_def=None,
       init_fn=model.get_initial_variables,
       partitioner=partitioner,
       **examples.input_spec(),
     )
-    rng = None if fallback_init_rng is None else jax.random.PRNGKey(fallback_init_rng)
-    cfg = restore_checkpoint_cfg
     train_state, _ = utils.create_checkpoint_manager_and_restore(
-      initializer, partitioner, cfg, cfg.path, rng, use_orbax=use_orbax
+      initializer, partitioner, restore_cfg, restore_cfg.path
     )
     # No file in the directory changes before the checkpoint is restored.
     if shard_id == 0:
       with writing("config.gin or model-info.txt", output_dir):
-        summarize_config_fn(model_dir=output_dir, summary_writer=None, step=0)
-        log_file = os.path.join(output_dir, "model-info.txt")
-        shape = initializer.global_train_state_shape
-        utils.log_model_info(log_file, shape, partitioner)
-    has_aux = mode == "predict_with_aux"
-    infer_fn = utils.get_infer_fn(
-      infer_step=getattr(model, _STEPS[mode]),
-      batch_size=dataset_cfg.batch_size,
-      train_state_axes=initializer.train_state_axes,
-      partitioner=partitioner,
-      keep_aux_as_numpy=keep_aux_as_numpy,
-      # State passes from batch to batch among the auxiliary values.
-      first_state=getattr(model, "decode_state", None) if has_aux else None,
-    )
-
-    def run(features, rng, report):
-      """Returns predictions and auxiliary values, in the examples' order."""
-      result = infer_fn(features, train_state, rng=rng, report=report)
-      numbered, aux = result if isinstance(result, tuple) else (result, {})
-      return [prediction for _, prediction in numbered], aux
-
-    def merge(output_dir, output_fname, tmp_dir):
-      merge_fn(output_dir, output_fname, tmp_dir, int(train_state.step))
-
+        utils.record_run(output_dir, initializer, partitioner, summarize_config_fn)
+    size = dataset_cfg.batch_size
+    infer_fn = utils.model_fn(model, _STEPS[mode], size, initializer, partitioner)
+    run = functools.partial(infer_fn, train_state=train_state)
     for task, files in outputs.items():
-      vocabulary = task.output_features[output_vocab_feature_name].vocabulary
+      vocabulary = task.output_features["targets"].vocabulary
 
       def write(path, inferences, texts, vocabulary=vocabulary):
         write_fn(path, inferences, texts, mode, vocabulary)
 
       chunks = functools.partial(examples.chunks, task, checkpoint_period)
-      count = examples.count(task)
-      try:
-        num_chunks = _write_chunks(chunks, count, files, run, write)
-      except KeyboardInterrupt as error:
-        error.add_note(files.kept(count))
-        raise
+      num_chunks = _write_chunks(chunks, examples.count(task), files, run, write)
       if jax.process_index() == 0:
-        files.finish(num_chunks, merge if merge_chunked_results else None)
+        files.finish(num_chunks, merge_fn, int(train_state.step))
       hosts.sync(f"{files.result.name}:complete")
-      _say(f"Results: {files.result if merge_chunked_results else files.directory}")
+      _say(f"Results: {files.result}")
 
 
 def _check(
@@ -249,19 +208,25 @@ def _write_chunks(
   count = first
   is_terminal = messages.stderr().isatty()
   on_terminal = is_terminal and jax.process_index() == 0 and not _is_quiet()
-  with progress(total, shown=on_terminal) as report:
-    for chunk, (texts, features) in enumerate(chunks(first), start=first):
-      count = chunk + 1
-      if hosts.from_first(chunk in files.done):
-        continue
-      # The key depends only on the chunk, so a resumed run draws the same samples.
-      rng = jax.random.fold_in(jax.random.PRNGKey(0), chunk)
-      inferences = infer_fn(features.enumerate(), rng, report)
-      if jax.process_index() == 0:
-        files.write(chunk, len(inferences[0]), write_fn, inferences, texts)
-        if not on_terminal:
-          _say(f"chunk {chunk}: {len(inferences[0])} examples")
-      hosts.sync(f"chunk {chunk}")
+  try:
+    with progress(total, shown=on_terminal) as report:
+      for chunk, (texts, features) in enumerate(chunks(first), start=first):
+        count = chunk + 1
+        if hosts.from_first(chunk in files.done):
+          continue
+        # The key depends only on the chunk, so a resumed run draws the same samples.
+        rng = jax.random.fold_in(jax.random.PRNGKey(0), chunk)
+        result = infer_fn(features.enumerate(), rng=rng, report=report)
+        numbered, aux = result if isinstance(result, tuple) else (result, {})
+        inferences = [prediction for _, prediction in numbered], aux
+        if jax.process_index() == 0:
+          files.write(chunk, len(numbered), write_fn, inferences, texts)
+          if not on_terminal:
+            _say(f"chunk {chunk}: {len(numbered)} examples")
+        hosts.sync(f"chunk {chunk}")
+  except KeyboardInterrupt as error:
+    error.add_note(files.kept(total))
+    raise
   return count
 
 

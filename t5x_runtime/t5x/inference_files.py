@@ -229,14 +229,13 @@ class ChunkFiles:
     if not self.marker.exists():
       return ""
     recorded = _recorded(self.marker)
-    if "bytes" in recorded:
-      _check_size(self.result, self.marker, recorded)
-      # A run that was killed after writing the marker may have left chunks.
-      if jax.process_index() == 0 and self.directory.exists():
-        self.remove()
     note = f"{self.marker} exists: the run is finished. Remove the file to run again."
-    if "settings" not in recorded:
+    if not recorded:  # The marker is upstream T5X's.
       return f"{note} The settings of the earlier run are unknown."
+    _check_size(self.result, self.marker, recorded)
+    # A run that was killed after writing the marker may have left chunks.
+    if jax.process_index() == 0 and self.directory.exists():
+      self.remove()
     if changes := self._changes(recorded["settings"]):
       raise ValueError(
         f"INFER_OUTPUT_DIR={self.output_dir} holds a finished run with other settings: "
@@ -300,12 +299,13 @@ class ChunkFiles:
       "the same command to decode the remaining examples."
     )
 
-  def finish(self, count: int, merge_fn: Callable[..., None] | None) -> None:
+  def finish(self, count: int, merge_fn: Callable[..., None], step: int) -> None:
     """Merges the chunks, marks the task as done, and removes the chunks.
 
     Args:
       count: number of chunks.
-      merge_fn: (output_dir, fname, directory) -> None; None keeps the chunks.
+      merge_fn: (output_dir, fname, directory, step) -> None.
+      step: step of the checkpoint.
 
     Raises:
       ValueError: if a chunk is missing or truncated, the merged lines are not one per
@@ -323,13 +323,9 @@ class ChunkFiles:
         "delete the directory."
       )
     with self._writing("the merged result"):
-      if merge_fn is None:
-        self._mark(self.marker, {})
-        return
-      merge_fn(str(self.output_dir), self._fname, str(self.directory))
+      merge_fn(str(self.output_dir), self._fname, str(self.directory), step)
       self._check_lines(sum(self.done.values()))
-      size = {"bytes": self.result.stat().length} if self.result.exists() else {}
-      self._mark(self.marker, size)
+      self._mark(self.marker, {"bytes": self.result.stat().length})
     # The removal comes after the marker, so that a run killed in between has results.
     self.remove()
 
@@ -345,15 +341,14 @@ class ChunkFiles:
 
   def _check_lines(self, examples: int) -> None:
     """Raises a ValueError if the merged JSON lines are not one per example."""
-    if not (self.result.exists() and ".jsonl-" in self._fname):
+    if ".jsonl-" not in self._fname:
       return
     with self.result.open("rb") as file:
       lines = sum(1 for _ in file)
     if lines != examples:
       raise ValueError(
         f"{self.result} has {lines} lines, expected {examples}, one per example. The "
-        f"chunks are kept in {self.directory}. Check infer.write_fn and "
-        "infer.merge_fn, or set infer.merge_chunked_results = False."
+        f"chunks are kept in {self.directory}. Check infer.write_fn and infer.merge_fn."
       )
 
   def _changes(self, before: Mapping[str, Any]) -> str:
@@ -463,12 +458,9 @@ def write_inferences_to_file(
   task_ds,
   mode: str,
   vocabulary: seqio.Vocabulary | None = None,
-  json_encoder_cls: type[json.JSONEncoder] | None = None,
-  include_all_inputs: bool = False,
-  input_fields_to_include: Sequence[str] | None = None,
   output_ids: bool = False,
 ) -> None:
-  """Writes one JSON line per example: inputs, the prediction or score, and aux.
+  """Writes one JSON line per example: texts, the prediction or score, and aux.
 
   Args:
     path: path of the file.
@@ -476,15 +468,10 @@ def write_inferences_to_file(
     task_ds: the examples, in the same order.
     mode: predict, score or predict_with_aux.
     vocabulary: decodes token ids; required except in mode score.
-    json_encoder_cls: encoder of values unknown to json; None means seqio's.
-    include_all_inputs: whether to write all features instead of only the texts.
-    input_fields_to_include: names of features to write, together with the texts of
-      these features.
     output_ids: whether to write token ids beside the text.
 
   Raises:
-    ValueError: if the mode is unknown, the vocabulary is missing, or both arguments
-      about input fields are set.
+    ValueError: if the mode is unknown, or the vocabulary is missing.
   """
   if mode not in MODES:
     raise ValueError(f"mode must be one of {MODES}, got {mode!r}.")
@@ -492,17 +479,6 @@ def write_inferences_to_file(
     raise ValueError(
       f"Mode {mode} writes text and needs a vocabulary, got None. Pass a vocabulary."
     )
-  if include_all_inputs and input_fields_to_include is not None:
-    raise ValueError(
-      "At most one of include_all_inputs and input_fields_to_include may be set, got "
-      "two. Leave one out."
-    )
-
-  def is_chosen(name: str) -> bool:
-    if input_fields_to_include is None:
-      return include_all_inputs or name.endswith("_pretokenized")
-    names = {name, name.removesuffix("_pretokenized")}
-    return not names.isdisjoint(input_fields_to_include)
 
   def is_column(value) -> bool:
     return isinstance(value, np.ndarray | list)
@@ -511,7 +487,6 @@ def write_inferences_to_file(
     # Imports seqio only for a value that json does not know.
     return seqio.TensorAndNumpyEncoder().default(value)
 
-  encoder = {"cls": json_encoder_cls} if json_encoder_cls else {"default": encoded}
   predictions, aux = inferences
   texts = []
   if mode != "score" and isinstance(task_ds, Rows):
@@ -520,7 +495,8 @@ def write_inferences_to_file(
     texts = _decode(vocabulary, predictions)
   with epath.Path(path).open("w") as file:
     for i, example in enumerate(task_ds.as_numpy_iterator()):
-      record = {"inputs": {k: plain(v) for k, v in example.items() if is_chosen(k)}}
+      texts_of = {k: x for k, x in example.items() if k.endswith("_pretokenized")}
+      record = {"inputs": {k: plain(x) for k, x in texts_of.items()}}
       if mode == "score":
         record["score"] = plain(predictions[i])
       else:
@@ -532,7 +508,7 @@ def write_inferences_to_file(
       if mode == "predict_with_aux" or (mode == "score" and aux):
         row = jax.tree.map(lambda column, i=i: column[i], aux, is_leaf=is_column)
         record["aux"] = jax.tree.map(plain, row)
-      file.write(json.dumps(record, **encoder) + "\n")
+      file.write(json.dumps(record, default=encoded) + "\n")
 
 
 def _decode(vocabulary, predictions):

@@ -31,13 +31,6 @@ DecodeFnCallable = Callable[..., tuple[jax.Array, jax.Array]]
 
 _PROMPT_MASK = "decoder_causal_attention"
 
-_OPTIONAL = (
-  "encoder_segment_ids",
-  "encoder_positions",
-  "decoder_segment_ids",
-  "decoder_positions",
-)
-
 
 class SeqioConverter:
   """Makes a feature converter of seqio, which is imported on first use.
@@ -148,28 +141,17 @@ class BaseTransformerModel(abc.ABC):
     """Returns hypotheses and a mapping of per-row values."""
 
   def _compute_logits(
-    self,
-    params: PyTree,
-    batch: Batch,
-    dropout_rng: jax.Array | None = None,
-    mutable=False,
-    other_variables: PyTree | None = None,
-  ):
-    """Returns logits [B, L, V], together with the mutated variables if `mutable`."""
+    self, params: PyTree, batch: Batch, **module_inputs: Any
+  ) -> jax.Array:
+    """Returns logits [B, L, V]; `module_inputs` are further inputs of the module."""
     return self.module.apply(
-      {"params": params, **(other_variables or {})},
+      {"params": params},
       *(batch[name] for name in self._INPUTS),
       batch["decoder_target_tokens"],
-      **self._optional_inputs(batch),
       decode=False,
-      enable_dropout=dropout_rng is not None,
-      rngs={} if dropout_rng is None else {"dropout": dropout_rng},
-      mutable=mutable,
+      enable_dropout=False,
+      **module_inputs,
     )
-
-  def _optional_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-    """Returns the module's further inputs, in packed batches."""
-    return {name: batch[name] for name in _OPTIONAL if name in batch}
 
   def _one_token(self, state, params, max_decode_length, *inputs, **kwargs):
     """Returns the logits [rows, V] after the state's `cur_token`, and the new cache."""
@@ -198,36 +180,13 @@ class BaseTransformerModel(abc.ABC):
     is_scanned = getattr(self.module, "scan_layers", False)
     return self.decode_fn(cache_offset=1 if is_scanned else 0, **arguments)
 
-  def score_batch(
-    self, params: PyTree, batch: Batch, return_intermediates: bool = False
-  ):
-    """Computes the sum of `decoder_loss_weights` * log p(target token), per row.
-
-    With return_intermediates, also returns the module's intermediates, with the token
-    scores, the weights and the targets under 'decoder'.
-    """
-    weights = batch["decoder_loss_weights"]
-    targets = batch["decoder_target_tokens"]
-    mutable = ["intermediates"] if return_intermediates else []
-    logits, modified = self._compute_logits(params, batch, mutable=mutable)
+  def score_batch(self, params: PyTree, batch: Batch) -> jax.Array:
+    """Computes the sum of `decoder_loss_weights` * log p(target token), per row."""
+    logits = self._compute_logits(params, batch)
     distribution = jax.nn.log_softmax(logits.astype(jnp.float32))
-    token_scores = jnp.take_along_axis(distribution, targets[..., None], axis=-1)
-    token_scores = token_scores[..., 0] * weights
-    scores = jnp.sum(token_scores, axis=-1)
-    if not return_intermediates:
-      return scores
-    intermediates = flax.core.unfreeze(modified.get("intermediates", {}))
-    decoder = {
-      **intermediates.get("decoder", {}),
-      "loss_weights": (weights,),
-      "target_tokens": (targets,),
-      "token_scores": (token_scores,),
-    }
-    return scores, {**intermediates, "decoder": decoder}
-
-
-# The name of upstream's base class; this runtime has only one base class.
-BaseModel = BaseTransformerModel
+    targets = batch["decoder_target_tokens"][..., None]
+    token_scores = jnp.take_along_axis(distribution, targets, axis=-1)[..., 0]
+    return jnp.sum(token_scores * batch["decoder_loss_weights"], axis=-1)
 
 
 def best_of(
@@ -302,7 +261,6 @@ class EncoderDecoderModel(BaseTransformerModel):
     decoder_params: MutableMapping[str, Any] | None = None,
     return_all_decodes: bool | None = None,
     num_decodes: int | None = None,
-    prompt_with_targets: bool = False,
   ) -> tuple[jax.Array, Mapping[str, jax.Array]]:
     """Decodes a batch.
 
@@ -315,8 +273,6 @@ class EncoderDecoderModel(BaseTransformerModel):
       return_all_decodes: whether to return all hypotheses, by increasing score, or only
         the best hypothesis. None takes the value of `default_decoder_params`.
       num_decodes: number of hypotheses per row; None as for `return_all_decodes`.
-      prompt_with_targets: whether the output starts with the targets' tokens, without
-        EOS.
 
     Returns:
       Tokens [B, L] and {'scores': [B]}; [B, N, L] and [B, N] for all hypotheses.
@@ -342,7 +298,7 @@ class EncoderDecoderModel(BaseTransformerModel):
       method=self.module.decode,
     )
     # The decode function repeats only the cache for the hypotheses of a row.
-    expand = functools.partial(decoding.flat_batch_beam_expand, beam_size=num_decodes)
+    expand = functools.partial(decoding.repeat_rows, count=num_decodes)
     tokens_to_logits = functools.partial(
       self._compute_logits_from_slice,
       params=params,
@@ -350,15 +306,10 @@ class EncoderDecoderModel(BaseTransformerModel):
       raw_inputs=expand(encoder_tokens),
       max_decode_length=decoder_tokens.shape[1],
     )
-    prompts = jnp.zeros_like(decoder_tokens)
-    if prompt_with_targets:
-      # A prompt with EOS would end the output.
-      is_eos = decoder_tokens == self.output_vocabulary.eos_id
-      prompts = jnp.where(is_eos, 0, decoder_tokens)
     decodes, scores = self._decode(
       rng,
       decoder_params,
-      inputs=prompts,
+      inputs=jnp.zeros_like(decoder_tokens),
       cache=variables["cache"],
       tokens_to_logits=tokens_to_logits,
       num_decodes=num_decodes,
@@ -393,9 +344,9 @@ class DecoderOnlyModel(BaseTransformerModel):
     super().__init__(module, vocabulary, vocabulary, decode_fn, feature_converter_cls)
     self._inputs_bidirectional_attention = inputs_bidirectional_attention
 
-  def _optional_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+  def _compute_logits(self, params: PyTree, batch: Batch) -> jax.Array:
     mask = _prompt_mask(batch) if self._inputs_bidirectional_attention else None
-    return {**super()._optional_inputs(batch), _PROMPT_MASK: mask}
+    return super()._compute_logits(params, batch, decoder_causal_attention=mask)
 
   def _compute_logits_from_slice(
     self,

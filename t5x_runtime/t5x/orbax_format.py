@@ -22,15 +22,11 @@ def is_orbax_format(path: epath.PathLike) -> bool:
   return (epath.Path(path) / STATE / _METADATA).is_file()
 
 
-def save(
-  directory: epath.Path, step: int, state: Mapping[str, Any], keep: int | None
-) -> None:
-  """Writes checkpoint_<step> with the item 'state', and keeps the last `keep` steps."""
+def save(directory: epath.Path, step: int, state: Mapping[str, Any]) -> None:
+  """Writes checkpoint_<step> with the item 'state'."""
   directory.mkdir(parents=True, exist_ok=True)
   options = ocp.CheckpointManagerOptions(
-    step_prefix="checkpoint",
-    max_to_keep=keep,
-    enable_async_checkpointing=False,
+    step_prefix="checkpoint", enable_async_checkpointing=False
   )
   handlers = {STATE: ocp.PyTreeCheckpointHandler()}
   with ocp.CheckpointManager(

@@ -100,19 +100,14 @@ class PjitPartitioner:
   num_partitions: int | None = None  # Size of 'model'; other devices form 'data'.
   # Factors of the size of 'model', instead of num_partitions.
   model_parallel_submesh: Sequence[int] | None = None
-  params_on_devices: bool = True  # Unused: parameters are always on the devices.
-  backend: str | None = None  # None means JAX's default backend.
-  ici_mesh_shape: Sequence[int] | None = None  # (data, model) within a slice.
-  dcn_mesh_shape: Sequence[int] | None = None  # (data, model) across slices.
   # None means `standard_logical_axis_rules()`.
   logical_axis_rules: LogicalAxisRules | None = None
 
   def __post_init__(self):
-    if not (self.num_partitions or self.model_parallel_submesh or self.ici_mesh_shape):
+    if not (self.num_partitions or self.model_parallel_submesh):
       raise ValueError(
-        "PjitPartitioner needs num_partitions, model_parallel_submesh or "
-        "ici_mesh_shape, got none. Set PjitPartitioner.num_partitions = 1 for data "
-        "parallelism alone."
+        "PjitPartitioner needs num_partitions or model_parallel_submesh, got none. Set "
+        "PjitPartitioner.num_partitions = 1 for data parallelism alone."
       )
     if self.logical_axis_rules is None:
       self.logical_axis_rules = standard_logical_axis_rules()
@@ -126,19 +121,11 @@ class PjitPartitioner:
   @functools.cached_property
   def mesh(self) -> Mesh:
     """The ('data', 'model') mesh over all devices."""
-    devices = jax.devices(self.backend)
-    if self.ici_mesh_shape is not None:
-      ici = tuple(self.ici_mesh_shape)
-      if self.dcn_mesh_shape is not None:
-        dcn = tuple(self.dcn_mesh_shape)
-        grid = mesh_utils.create_hybrid_device_mesh(ici, dcn, devices)
-      else:
-        grid = mesh_utils.create_device_mesh(ici, devices)
-      return Mesh(grid, _MESH_AXES[: grid.ndim])
+    devices = jax.devices()
     model = self.num_partitions
     if self.model_parallel_submesh is not None:
       model = int(np.prod(self.model_parallel_submesh))
-    if not model or model < 1 or len(devices) % model:
+    if model < 1 or len(devices) % model:
       raise ValueError(
         f"Expected num_partitions (or the size of model_parallel_submesh) to divide "
         f"the {len(devices)} devices, got {model}."
@@ -243,7 +230,3 @@ class PjitPartitioner:
       axis_resources,
       is_leaf=is_leaf,
     )
-
-
-# The name of upstream's base class; this runtime has only one partitioner.
-BasePartitioner = PjitPartitioner

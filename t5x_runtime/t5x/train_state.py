@@ -7,7 +7,6 @@ import flax
 import flax.core
 import jax
 import jax.numpy as jnp
-from flax import traverse_util
 from flax.core import FrozenDict
 from flax.linen import partitioning as flax_partitioning
 
@@ -19,19 +18,14 @@ class InferenceState(flax.struct.PyTreeNode):
   params: FrozenDict
   # Logical axis names, `name_axes` for every parameter `name`.
   params_axes: FrozenDict | None = None
-  # Fields of upstream's state, unused in inference.
-  flax_mutables: FrozenDict = flax.core.freeze({})
-  flax_mutables_axes: FrozenDict | None = None
 
   @classmethod
   def create(cls, model_variables: Mapping[str, Any]) -> "InferenceState":
     """Returns the state of a model's variables, at step 0."""
     variables = flax.core.freeze(model_variables)
-    params = variables["params"]
-    params_axes = variables.get("params_axes")
-    if params_axes is not None:
-      _check_axes(params_axes, params)
-    return cls(jnp.zeros((), jnp.int32), params, params_axes)
+    return cls(
+      jnp.zeros((), jnp.int32), variables["params"], variables.get("params_axes")
+    )
 
   def state_dict(self) -> dict[str, Any]:
     """Returns the state in the layout of checkpoints: target, state/step."""
@@ -58,20 +52,4 @@ class InferenceState(flax.struct.PyTreeNode):
       )
     return InferenceState(
       step=None, params=flax_partitioning.get_axis_names(self.params_axes)
-    )
-
-
-def _check_axes(params_axes, params) -> None:
-  """Raises a ValueError unless exactly the parameters have axis names."""
-  flat_params = traverse_util.flatten_dict(flax.core.unfreeze(params), sep="/")
-  flat_axes = traverse_util.flatten_dict(
-    flax.core.unfreeze(flax_partitioning.get_axis_names(params_axes)), sep="/"
-  )
-  missing = sorted(set(flat_params) - set(flat_axes))
-  extra = sorted(set(flat_axes) - set(flat_params))
-  if missing or extra:
-    raise ValueError(
-      "Expected logical axes for exactly the parameters; parameters without axes: "
-      f"{missing}; axes without a parameter: {extra}. Name the axes with "
-      "param_with_axes or in Model.get_initial_variables."
     )

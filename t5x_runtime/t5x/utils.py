@@ -6,13 +6,13 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module as import_module
 from typing import Any
 
 import flax
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from etils import epath, epy
@@ -40,10 +40,8 @@ class DatasetConfig:
   seed: int | None  # Of the task's preprocessors.
   use_cached: bool = False  # Whether to read seqio's offline cache.
   pack: bool = False  # Must be False for inference: one example per row.
-  use_custom_packing_ops: bool = False
   module: str | None = None  # Registers the task; an import in gin is better.
   use_memory_cache: bool = True
-  trim_output_features: bool = True  # Whether to truncate features.
 
 
 @dataclasses.dataclass
@@ -52,12 +50,10 @@ class RestoreCheckpointConfig:
 
   path: str | Sequence[str]  # Of a checkpoint, or of a folder for latest and all.
   mode: str = "latest"  # Mode all is for `t5x.eval`, in the order of steps.
-  assignment_map: Sequence[tuple[str, str | None]] | None = None  # Must be None.
-  strict: bool = True  # Unused: upstream may require the optimizer's state.
-  fallback_to_scratch: bool = False  # Whether to draw missing parameters at random.
   dtype: str | None = None  # Of restored parameters; None keeps the checkpoint's.
-  restore_dataset: bool = False  # Must be False.
-  checkpointer_cls: Callable[..., Any] = checkpoints.Checkpointer
+  # These options of upstream must keep the defaults.
+  assignment_map: Sequence[tuple[str, str | None]] | None = None
+  fallback_to_scratch: bool = False
   state_transformation_fns: Sequence[Callable[..., Any]] = ()
   # The class that restores a train state from a path.
   checkpoint_manager_cls: Callable[..., Any] = (
@@ -70,11 +66,12 @@ class RestoreCheckpointConfig:
         raise ValueError(
           f"RestoreCheckpointConfig.{name} must be one of {choices}, got {value!r}."
         )
-    for name in ("assignment_map", "restore_dataset"):
-      if getattr(self, name):
+    for name in ("assignment_map", "fallback_to_scratch", "state_transformation_fns"):
+      if value := getattr(self, name):
         raise ValueError(
-          f"RestoreCheckpointConfig: {name} is not in the contract of t5x_runtime "
-          "(docs/t5x_contract.md). Use upstream T5X, or convert the checkpoint first."
+          f"RestoreCheckpointConfig.{name} is not in the contract of t5x_runtime "
+          f"(docs/t5x_contract.md), got {value!r}. Use upstream T5X, or convert the "
+          "checkpoint first."
         )
 
 
@@ -114,49 +111,6 @@ def verify_matching_vocabs(cfg: DatasetConfig, model) -> None:
       )
 
 
-def get_dataset(
-  cfg: DatasetConfig,
-  shard_id: int,
-  num_shards: int,
-  feature_converter_cls: Callable[..., seqio.FeatureConverter],
-  num_epochs: int | None = None,
-):
-  """Returns a shard's batches of the model's features.
-
-  Args:
-    cfg: the examples.
-    shard_id: index of the shard.
-    num_shards: number of shards, each with an equal part of a batch.
-    feature_converter_cls: class that makes the model's features.
-    num_epochs: number of epochs; None repeats without end.
-
-  Raises:
-    ValueError: if the batch can't be divided evenly.
-  """
-  if cfg.batch_size % num_shards:
-    raise ValueError(
-      f"batch_size ({cfg.batch_size}) must be a multiple of the number of shards "
-      f"({num_shards})."
-    )
-  if cfg.module:
-    import_module(cfg.module)
-  return seqio.get_dataset(
-    mixture_or_task_name=cfg.mixture_or_task_name,
-    task_feature_lengths=cfg.task_feature_lengths,
-    dataset_split=cfg.split,
-    shuffle=cfg.shuffle,
-    num_epochs=num_epochs,
-    feature_converter=feature_converter_cls(
-      pack=cfg.pack, use_custom_packing_ops=cfg.use_custom_packing_ops
-    ),
-    shard_info=seqio.ShardInfo(index=shard_id, num_shards=num_shards),
-    use_cached=cfg.use_cached,
-    seed=cfg.seed,
-    trim_output_features=cfg.trim_output_features,
-    batch_size=cfg.batch_size // num_shards,
-  )
-
-
 def round_vocab_size_to_multiple(
   vocabulary: seqio.Vocabulary, divisor: int = 128
 ) -> int:
@@ -165,7 +119,7 @@ def round_vocab_size_to_multiple(
 
 
 class TrainStateInitializer:
-  """Computes the shapes of a model's state, and initialises a random state.
+  """Computes the shapes of a model's state, and the layout on the devices.
 
   Args:
     optimizer_def: unused, because inference has no optimizer.
@@ -189,28 +143,17 @@ class TrainStateInitializer:
       variables = init_fn(rng=rng, input_shapes=input_shapes, input_types=input_types)
       return train_state.InferenceState.create(flax.core.freeze(variables))
 
-    self._initialise = initialise
-    self._partitioner = partitioner
     # The state with abstract arrays, and with PartitionSpecs instead of arrays.
     self.global_train_state_shape = jax.eval_shape(initialise, jax.random.PRNGKey(0))
     self.train_state_axes = partitioner.get_mesh_axes(self.global_train_state_shape)
-
-  def from_scratch(self, init_rng: jax.Array) -> train_state.InferenceState:
-    """Returns a random state, initialised in the final layout on the devices."""
-    make = self._partitioner.partition(
-      self._initialise, in_axis_resources=None, out_axis_resources=self.train_state_axes
-    )
-    return make(init_rng)
 
 
 def create_checkpoint_manager_and_restore(
   train_state_initializer: TrainStateInitializer,
   partitioner,
   restore_checkpoint_cfg: RestoreCheckpointConfig,
-  restore_path: str | None,
-  fallback_init_rng: jax.Array | None,
-  *,
-  use_orbax: bool = True,
+  restore_path: str,
+  fallback_init_rng: None = None,
 ) -> tuple[train_state.InferenceState, Any]:
   """Returns the restored state, and the manager that restored the state.
 
@@ -219,45 +162,23 @@ def create_checkpoint_manager_and_restore(
     partitioner: the layout of arrays on the devices.
     restore_checkpoint_cfg: the options, with the class of the manager.
     restore_path: path of the checkpoint.
-    fallback_init_rng: key for parameters missing in the checkpoint.
-    use_orbax: False restores by restore_checkpoint_cfg.checkpointer_cls instead.
+    fallback_init_rng: unused, because every parameter is restored.
 
   Raises:
     ValueError: if the checkpoint is missing, or does not match the train state.
   """
+  del fallback_init_rng
   cfg = restore_checkpoint_cfg
   path = restore_path
   if cfg.mode == "latest":
     path = str(checkpoints.resolve_checkpoint(path))
-  shape = train_state_initializer.global_train_state_shape
-  if use_orbax:
-    manager = cfg.checkpoint_manager_cls(
-      directory=path,
-      train_state=shape,
-      partitioner=partitioner,
-      dataset_iterator=None,
-      save_dtype=None,
-      restore_dtype=cfg.dtype,
-      keep=None,
-      period=None,
-    )
-  else:
-    dtype = None if cfg.dtype is None else jnp.dtype(cfg.dtype)
-    manager = cfg.checkpointer_cls(shape, partitioner, "", restore_dtype=dtype)
-  fallback = None
-  if cfg.fallback_to_scratch:
-    if fallback_init_rng is None:
-      raise ValueError(
-        "fallback_to_scratch needs a seed, got infer.fallback_init_rng=None. Set "
-        "infer.fallback_init_rng."
-      )
-    fallback = train_state_initializer.from_scratch(fallback_init_rng).state_dict()
-  restored = manager.restore(
-    path=path,
-    state_transformation_fns=cfg.state_transformation_fns,
-    fallback_state=fallback,
+  manager = cfg.checkpoint_manager_cls(
+    directory=path,
+    train_state=train_state_initializer.global_train_state_shape,
+    partitioner=partitioner,
+    restore_dtype=cfg.dtype,
   )
-  return restored, manager
+  return manager.restore(path=path), manager
 
 
 def get_infer_fn(
@@ -265,7 +186,6 @@ def get_infer_fn(
   batch_size: int,
   train_state_axes: train_state.InferenceState,
   partitioner,
-  keep_aux_as_numpy: bool = False,
   first_state: Callable[[int], Any] | None = None,
 ) -> Callable[..., Any]:
   """Returns a function that runs `infer_step` over a numbered dataset.
@@ -276,7 +196,6 @@ def get_infer_fn(
     batch_size: number of examples per batch, over all devices.
     train_state_axes: layout of the parameters on the devices.
     partitioner: compiles the step.
-    keep_aux_as_numpy: whether auxiliary values stay arrays.
     first_state: maps a number of examples to the state before the first batch. The
       step gets the state as `DECODE_STATE` in decoder_params, and returns the new
       state, for the next batch, as the auxiliary value of this name. None means no
@@ -338,9 +257,31 @@ def get_infer_fn(
     if not (columns and jax.tree.leaves(columns[0])):
       return numbered
     aux = jax.tree.map(lambda *parts: np.concatenate(parts)[order], *columns)
-    return numbered, aux if keep_aux_as_numpy else jax.tree.map(plain, aux)
+    return numbered, jax.tree.map(plain, aux)
 
   return infer_fn
+
+
+def model_fn(
+  model: Any,
+  method: str,
+  batch_size: int,
+  initializer: TrainStateInitializer,
+  partitioner,
+) -> Callable[..., Any]:
+  """Returns `get_infer_fn` of a model's method.
+
+  State passes from batch to batch among the auxiliary values, if the model has
+  `decode_state`.
+  """
+  has_aux = method == "predict_batch_with_aux"
+  return get_infer_fn(
+    getattr(model, method),
+    batch_size,
+    initializer.train_state_axes,
+    partitioner,
+    first_state=getattr(model, "decode_state", None) if has_aux else None,
+  )
 
 
 def _batches(ds, layout):
@@ -367,6 +308,18 @@ def plain(value):
     value = value.astype(np.float32) if value.dtype == jax.numpy.bfloat16 else value
     return value.tolist()
   return value
+
+
+def record_run(
+  directory: str,
+  initializer: TrainStateInitializer,
+  partitioner,
+  summarize_config_fn: Callable[..., None],
+) -> None:
+  """Writes config.gin and model-info.txt to the folder of a run's results."""
+  summarize_config_fn(model_dir=directory, summary_writer=None, step=0)
+  log_file = os.path.join(directory, "model-info.txt")
+  log_model_info(log_file, initializer.global_train_state_shape, partitioner)
 
 
 def log_model_info(log_file: str | None, full_train_state, partitioner) -> None:

@@ -40,8 +40,8 @@ def test_a_text_may_begin_with_the_home(monkeypatch, value, expected):
     return x.replace("{home}", "/home/of me") if isinstance(x, str) else x
 
   gin.parse_config("X = 1")
-  gin_utils.parse_gin_flags([], [], [f"gin_utils.bool_fn.var1 = {value}"])
-  assert gin.query_parameter("gin_utils.bool_fn.var1") == filled(expected)
+  gin_utils.parse_gin_flags([], [], [f"X = {value}"])
+  assert gin_utils.macros() == {"X": filled(expected)}
 
 
 def test_gin_files_and_folders_may_begin_with_the_home(monkeypatch, tmp_path):

@@ -158,14 +158,6 @@ def test_a_finished_run_with_different_settings_is_refused(
   assert "settings of the earlier run are unknown" in capsys.readouterr().err
 
 
-def test_chunks_may_stay_unmerged(checkpoint, tmp_path):
-  run(checkpoint, tmp_path, merge_chunked_results=False)
-  (directory,) = tmp_path.glob("tmp-*")
-  name = result_path(tmp_path).name
-  assert not result_path(tmp_path).exists()
-  assert sum(len(records(directory / f"{name}-chunk0000{i}")) for i in range(3)) == 11
-
-
 def test_joined_shards_equal_the_file_of_one_job(checkpoint, tmp_path):
   run(checkpoint, tmp_path / "one", temperature=0.0)
   for shard in (0, 1):
@@ -196,10 +188,6 @@ def test_the_writer_follows_its_options(tmp_path):
   assert [row["prediction_tokens"] for row in rows] == [[100, 101, 1], [102]]
   assert rows[0]["prediction"] == "ab"
   assert rows[0]["inputs"] == {"inputs_pretokenized": "a"}
-  rows = write(tmp_path, tokens, input_fields_to_include=["id"])
-  assert rows[1]["inputs"] == {"id": 2}
-  rows = write(tmp_path, tokens, include_all_inputs=True)
-  assert set(rows[0]["inputs"]) == {"inputs", "inputs_pretokenized", "id"}
   rows = write(tmp_path, np.stack([tokens, tokens], 1))
   assert rows[0]["prediction"] == ["ab", "ab"]
   aux = {"scores": [0.5, 1.5], "pair": [np.arange(2), np.arange(2)]}
@@ -209,21 +197,13 @@ def test_the_writer_follows_its_options(tmp_path):
   assert rows[1] == {"inputs": {"inputs_pretokenized": "b"}, "score": -2.0}
 
 
-@pytest.mark.parametrize(
-  ("mode", "kwargs", "message"),
-  [
+def test_the_writer_refuses_invalid_options(tmp_path):
+  for mode, kwargs, message in (
     ("guess", {}, "mode"),
     ("predict", {"vocabulary": None}, "vocabulary"),
-    (
-      "predict",
-      {"include_all_inputs": True, "input_fields_to_include": ["id"]},
-      "include_all_inputs",
-    ),
-  ],
-)
-def test_the_writer_refuses_invalid_options(tmp_path, mode, kwargs, message):
-  with pytest.raises(ValueError, match=message):
-    write(tmp_path, np.array([[100]], np.int32), mode, **kwargs)
+  ):
+    with pytest.raises(ValueError, match=message):
+      write(tmp_path, np.array([[100]], np.int32), mode, **kwargs)
 
 
 # ---- evaluate(): seqio's metrics of infer()'s results. ----

@@ -6,7 +6,6 @@ Upstream T5X lacks these checks (docs/t5x_commands.md).
 import concurrent.futures
 import contextlib
 import errno
-import json
 import os
 import pathlib
 import re
@@ -73,15 +72,6 @@ def chunk_files(output, chunk=0):
 # ---- Damage ----
 
 
-def test_a_marker_records_size_and_settings_of_a_chunk(killed):
-  chunk, marker = chunk_files(killed)
-  recorded = json.loads(marker.read_text())
-  assert recorded.pop("settings")["split"] == "test"
-  assert recorded.pop("examples") == 4
-  assert recorded == {"bytes": chunk.stat().st_size}
-  assert not any(path.exists() for path in chunk_files(killed, 1))
-
-
 def garble(path):
   path.write_text("{")
 
@@ -117,8 +107,8 @@ def test_a_chunk_damaged_during_the_run_is_not_merged(checkpoint, tmp_path):
 
 
 def test_only_missing_chunks_are_decoded_again(checkpoint, expected, tmp_path):
-  run(checkpoint, tmp_path, merge_chunked_results=False)
-  (tmp_path / f"{result_path(tmp_path).name}.COMPLETED").unlink()
+  with pytest.raises(ValueError, match="merged result could not"):
+    run(checkpoint, tmp_path, merge_fn=full)
   # Markers of upstream T5X are empty.
   chunk_files(tmp_path)[1].write_text("")
   chunk_files(tmp_path, 2)[0].unlink()
@@ -224,18 +214,6 @@ def test_two_jobs_never_hold_a_lock_while_jobs_create_and_remove_it(tmp_path):
   with concurrent.futures.ThreadPoolExecutor(4) as jobs:
     assert sum(jobs.map(job, range(4))) > 0
   assert not lock.parent.exists()
-
-
-def test_chunks_of_a_different_configuration_are_not_continued(
-  killed, checkpoint, monkeypatch
-):
-  config = "SEED = 1\nINFER_OUTPUT_DIR = 'elsewhere'\n"
-  monkeypatch.setattr(inference_files.gin, "config_str", lambda **_: config)
-  before = contents(killed)
-  says = r"examples per chunk was 4, is 6; SEED was None, is 1\. Delete"
-  with pytest.raises(ValueError, match=says):
-    run(checkpoint, killed, period=3, summarize_config_fn=None)
-  assert contents(killed) == before
 
 
 def test_the_configuration_has_gin_s_bindings():
@@ -356,13 +334,11 @@ def test_shards_of_any_number_have_folders_of_their_own(tmp_path):
   assert folders == {f"tmp-task-{x}-of-300000" for x in ("00000", "100000", "200000")}
 
 
-@pytest.mark.parametrize("merge", [True, False])
-def test_a_shard_without_examples_ends_well(checkpoint, tmp_path, merge):
+def test_a_shard_without_examples_ends_well(checkpoint, tmp_path):
   for _ in range(2):  # The second run finds the first one's marker.
-    run(checkpoint, tmp_path, shard_id=12, num_shards=13, merge_chunked_results=merge)
+    run(checkpoint, tmp_path, shard_id=12, num_shards=13)
   result = result_path(tmp_path, shard=12, shards=13)
-  assert result.exists() == merge
-  assert not merge or result.read_bytes() == b""
+  assert result.read_bytes() == b""
   assert result.with_name(f"{result.name}.COMPLETED").exists()
 
 

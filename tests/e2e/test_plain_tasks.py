@@ -76,16 +76,20 @@ def test_examples_and_features_equal_seqio_s(kind, length, vocabulary_path, tmp_
     prefix="<extra_id_0> ",  # One text starts with the prefix.
   )
   found = {}
-  for reader in (inference_data.PlainExamples, inference_data.SeqioExamples):
+  plain, by_seqio = inference_data.PlainExamples, inference_data.SeqioExamples
+  for reader in (plain, by_seqio):
     model = EncoderDecoderModel.__new__(EncoderDecoderModel)
     cfg = t5x.utils.DatasetConfig(name, lengths, "test[1:]", 2, False, 0)
-    task = [plain_tasks.find(name)] if reader is inference_data.PlainExamples else []
+    task = [plain_tasks.find(name)] if reader is plain else []
     examples = reader(cfg, model, *task, 1, 2)
     (task,) = examples.tasks
     spec = examples.input_spec()
     chunks = examples.chunks(task, period=1, first=1)
     rows = [[list(part.as_numpy_iterator()) for part in chunk] for chunk in chunks]
     found[reader] = spec, examples.count(task), rows
+  assert isinstance(inference_data.open_examples(cfg, model, 1, 2), plain)
+  model.FEATURE_CONVERTER_CLS = seqio.EncDecFeatureConverter  # A user's converter.
+  assert isinstance(inference_data.open_examples(cfg, model, 1, 2), by_seqio)
   (spec, count, rows), (expected_spec, _, expected) = found.values()
   assert spec == expected_spec
   assert count == 3
@@ -129,24 +133,3 @@ def test_a_tfds_task_is_registered_after_the_import_of_seqio():
     print(seqio.get_mixture_or_task("wmt14_ende").name)
   """
   assert processes.printed("-c", textwrap.dedent(program)).split() == ["wmt14_ende"]
-
-
-def test_a_user_s_converter_turns_plain_features_off(vocabulary_path, tmp_path):
-  class UserConverter(seqio.EncDecFeatureConverter):
-    """A converter bound by a user."""
-
-  model = EncoderDecoderModel.__new__(EncoderDecoderModel)
-  path = tmp_path / "texts"
-  path.write_text("".join(f"{line}\n" for line in TEXTS))
-  name = tasks.translation_from_files(
-    "for_a_user_s_converter",
-    {"test": (str(path), str(path))},
-    vocabulary=SentencePieceVocabulary(vocabulary_path, 5),
-    prefix="go: ",
-  )
-  cfg = t5x.utils.DatasetConfig(name, LENGTHS, "test", 2, False, 0)
-  found = inference_data.open_examples(cfg, model, 0, 1)
-  assert isinstance(found, inference_data.PlainExamples)
-  model.FEATURE_CONVERTER_CLS = UserConverter
-  found = inference_data.open_examples(cfg, model, 0, 1)
-  assert isinstance(found, inference_data.SeqioExamples)

@@ -37,7 +37,7 @@ def test_with_upstream_t5x_preflight_refuses_an_unused_macro(monkeypatch):
   monkeypatch.delattr(t5x, "PROVIDER", raising=False)
   with commands.own_flags(train.define_flags):
     flags.FLAGS(["infer", "--gin_bindings=GAMMA = 3", "--gin_bindings=GAMA = 5"])
-    gin.parse_config(["gin_utils.sum_fn.var1 = %GAMMA", *flags.FLAGS.gin_bindings])
+    gin.parse_config(["READS = %GAMMA", *flags.FLAGS.gin_bindings])
     with pytest.raises(ValueError, match=r"--gin.GAMA sets a macro .* are: GAMMA"):
       preflight.check_macros()
     flags.FLAGS.gin_bindings = ["GAMMA = 3"]

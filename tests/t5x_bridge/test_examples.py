@@ -83,18 +83,6 @@ def test_task_and_shard_are_read_from_the_command_under_upstream_t5x():
     assert row[EXAMPLE].tolist() == [number_of(name), 5]
 
 
-def test_samples_of_equal_prompts_depend_on_index_task_and_seed(vocabulary):
-  model = tiny.plain(vocabulary, Sampling(1.0))
-  row = convert(CONVERTER(pack=False))[0]
-  examples = np.array([[0, 0], [0, 1], [1, 0]], np.int32)
-  rows = [{**row, EXAMPLE: example} for example in examples]
-  first, second, other = sample(model, rows)
-  assert not np.array_equal(first, second)
-  assert not np.array_equal(first, other)
-  seeded = tiny.plain(vocabulary, Sampling(1.0), seed=1)
-  assert not np.array_equal(sample(seeded, rows)[0], first)
-
-
 def test_sampling_returns_every_decode_of_an_input(vocabulary):
   rows = convert(CONVERTER(pack=False))[:2]
   several = {"default_decoder_params": models.DecoderParams(num_decodes=3)}

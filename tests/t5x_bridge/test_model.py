@@ -15,6 +15,7 @@ from specdec_t5x import tuning
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.data import tasks
 from specdec_t5x.decoding.policies import CostAware
+from specdec_t5x.decoding.state import row_keys
 from specdec_t5x.native import library
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.t5x_bridge import preflight, writer
@@ -192,39 +193,24 @@ def test_a_missing_draft_is_refused(vocabulary, unchecked):
     tiny.speculative(vocabulary, draft=None)
 
 
-def test_keys_can_be_passed_in_decoder_params(vocabulary, batch):
+def test_keys_depend_on_seed_task_and_place(vocabulary, batch):
+  """docs/t5x_commands.md describes the keys."""
   model = tiny.plain(vocabulary, Sampling(1.0), seed=3)
   params = tiny.variables(model)["params"]
-  run = jax.jit(model.predict_batch_with_aux)
-  key = jax.random.PRNGKey(7)
-  one, _ = run(params, batch, decoder_params={"decode_rng": key})
-  np.testing.assert_array_equal(one, run(params, batch, key)[0])
   examples = jnp.array([[9, place] for place in (4, 0, 1, 2, 3)])
-  # docs/t5x_commands.md describes the keys.
   task_key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 3), 9)
   keys = jax.vmap(lambda place: jax.random.fold_in(task_key, place))(examples[:, 1])
-  decoder_params = {"decode_rng": jax.random.key_data(keys)}
-  ours, _ = run(params, {**batch, EXAMPLE: examples})
-  np.testing.assert_array_equal(
-    run(params, batch, decoder_params=decoder_params)[0], ours
-  )
-  assert (ours != one).any()
+  settings = {"sampling": Sampling(1.0), "max_length": LENGTH, "eos_id": 1}
+  rows = jax.vmap(lambda key: row_keys(key, 1)[0])(keys)
+  inputs = batch["encoder_input_tokens"]
+  expected = model.decoder.decode(params, inputs, rows, **settings).tokens
+  tokens, _ = predict(model, {**batch, EXAMPLE: examples}, params)
+  np.testing.assert_array_equal(tokens, expected)
 
 
-@pytest.mark.parametrize(
-  ("bad", "message"),
-  [
-    (
-      {"rng": jax.random.key(0), "decoder_params": {"decode_rng": jax.random.key(0)}},
-      "Expected one key",
-    ),
-    ({"decoder_params": {"temperature": 0.5}}, "decoder_params may hold"),
-  ],
-)
-def test_unsupported_requests_are_refused(vocabulary, batch, bad, message):
-  model = tiny.speculative(vocabulary)
-  with pytest.raises(ValueError, match=message):
-    model.predict_batch_with_aux(tiny.variables(model)["params"], batch, **bad)
+def test_settings_of_a_call_are_refused(vocabulary, batch):
+  with pytest.raises(ValueError, match="decoder_params may hold"):
+    predict(tiny.speculative(vocabulary), batch, decoder_params={"temperature": 0.5})
 
 
 def test_an_optimizer_is_refused(vocabulary):

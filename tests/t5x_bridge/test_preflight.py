@@ -1,9 +1,12 @@
 """Checks before a run: messages about wrong settings, and nothing overwritten."""
 
+import pathlib
+
 import gin
 import pytest
 import seqio
-from t5x import infer
+import t5x
+from t5x import gin_utils, infer
 
 from specdec_t5x.t5x_bridge import preflight, writer
 from tests import commands
@@ -17,10 +20,7 @@ FREE = {
   "infer.infer.shard_id",
   "infer.infer.num_shards",
 }
-GIVEN = [
-  f"{x} = 'somewhere'" for x in ("TARGET_CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH")
-]
-GIVEN.append("VOCABULARY_PATH = 'somewhere'")
+GIVEN = ("TARGET_CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH", "VOCABULARY_PATH")
 GIN_FILES = {
   "encoder-decoder": ["configs/spec_ende.gin"],
   "decoder-only": ["configs/spec_lm.gin", "configs/pairs/gpt_97m_6m.gin"],
@@ -31,9 +31,12 @@ GIN_FILES = {
 def finished(request, tmp_path, monkeypatch):
   """Yields the folder of a finished run of gin files, with gin's bindings in place."""
   monkeypatch.chdir(ROOT)
+  bindings = [f"{name} = 'somewhere'" for name in (*GIVEN, "INFER_OUTPUT_DIR")]
   with commands.own_flags(lambda: None), commands.as_main(infer):
     gin.configurable(infer.infer)
-    gin.parse_config_files_and_bindings(request.param, GIVEN)
+    # T5X searches for gin files, because gin's own search depends on earlier tests.
+    folders = [".", str(pathlib.Path(t5x.__file__).parents[1])]
+    gin_utils.parse_gin_flags(folders, request.param, bindings)
     finish(tmp_path)
     yield tmp_path
 
