@@ -8,7 +8,7 @@ import dataclasses
 from jaxtyping import Array, Float
 
 from specdec_t5x.core.distributions import Sampling, argmax, sample
-from specdec_t5x.core.knobs import Check, Knob, declared, is_probability
+from specdec_t5x.core.knobs import Knob, is_probability, knob
 from specdec_t5x.core.rules.token import (
   drafted_probs,
   leading,
@@ -17,12 +17,6 @@ from specdec_t5x.core.rules.token import (
   ratio,
 )
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
-
-LENIENCE = Knob(
-  Check("above 0 and at most 1", lambda value: is_probability(value) and value > 0),
-  "LENIENCE",
-  "1 is exact; smaller values accept more and bind less.",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +30,12 @@ class Lenient(Rule):
     lenience: l, above 0 and at most 1; 1 is token verification.
   """
 
-  lenience: float = declared(1.0, LENIENCE)
+  lenience: float = knob(
+    1.0,
+    Knob("above 0 and at most 1", lambda value: is_probability(value) and value > 0),
+    macro="LENIENCE",
+    fix="1 is exact; smaller values accept more and bind less.",
+  )
 
   @property
   def guarantee(self) -> Guarantee:
@@ -87,7 +86,7 @@ class LenientGreedy(Rule):
     lenience: l, above 0 and at most 1; 1 accepts only the likeliest token.
   """
 
-  lenience: float = declared(1.0, LENIENCE)
+  lenience: float
 
   guarantee = Guarantee.BOUNDED
 

@@ -15,12 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from specdec_t5x.core.distributions import Sampling, argmax, sample
 from specdec_t5x.core.knobs import KnobError, knob, whole
-from specdec_t5x.core.rules.token import (
-  Greedy,
-  drafted_probs,
-  leading,
-  probs_at,
-)
+from specdec_t5x.core.rules.token import Greedy, drafted_probs, leading, probs_at
 from specdec_t5x.core.types import Guarantee, Proposal, Rule, Verdict, check_uniforms
 
 
