@@ -15,6 +15,8 @@ Shapes: B rows, G drafted nodes, N = G + 1, D the tree's depth, K = D + 1, V voc
 C decisions, L uniforms a decision.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -78,11 +80,8 @@ def generate(
       state = state.replace(observed=record)
     return state, queue
 
-  def speculate(carry):
-    return advance(step, carry)
-
-  def rest(carry):
-    return advance(plain_step, carry)
+  speculate = functools.partial(advance, step)
+  rest = functools.partial(advance, plain_step)
 
   def take_turn(carry):
     if queue is not None:
