@@ -76,22 +76,6 @@ def decode(loop=jax.lax.while_loop):
 
 
 def test_compiled_loop_equals_the_python_loop():
-  result = jax.jit(decode)()
-  watched, kinds = watch(decode)
-  np.testing.assert_array_equal(result.tokens, watched.tokens)
-  chex.assert_trees_all_close(result.statistics, watched.statistics, rtol=1e-5)
-  assert kinds.count("step") > 2 < kinds.count("plain_step")
-  info = result.statistics
-  # The first token was known at the start.
-  emitted = output_lengths(np.asarray(result.tokens)) - 1
-  np.testing.assert_array_equal(info.emitted, emitted)
-  # A call adds the target's token, unless the draft ended the sequence.
-  surplus = info.accepted + info.target_calls - info.emitted
-  assert set(np.asarray(surplus).tolist()) <= {0, 1}
-
-
-def watch(decode):
-  """Returns the decode of a Python loop and the kinds of the loop's iterations."""
   kinds = []
 
   def loop(condition, body, carry):
@@ -106,7 +90,18 @@ def watch(decode):
 
     return python_loop(condition, watched, carry)
 
-  return decode(loop), kinds
+  watched = decode(loop)
+  result = jax.jit(decode)()
+  np.testing.assert_array_equal(result.tokens, watched.tokens)
+  chex.assert_trees_all_close(result.statistics, watched.statistics, rtol=1e-5)
+  assert kinds.count("step") > 2 < kinds.count("plain_step")
+  info = result.statistics
+  # The first token was known at the start.
+  emitted = output_lengths(np.asarray(result.tokens)) - 1
+  np.testing.assert_array_equal(info.emitted, emitted)
+  # A call adds the target's token, unless the draft ended the sequence.
+  surplus = info.accepted + info.target_calls - info.emitted
+  assert set(np.asarray(surplus).tolist()) <= {0, 1}
 
 
 # ---- The lengths that pay ----
