@@ -95,9 +95,9 @@ def tuned(job: Job, params: Mapping[str, Any]) -> Decoder:
         "Samples depend on these times, besides the seed. A fixed draft length or "
         "coupled verification makes samples repeatable."
       )
-  if not isinstance(decoder.policy, CostAware) or decoder.observer:
-    return decoder
-  return decoder if speed.pays(decoder.policy, lengths) else plain(decoder)
+  if isinstance(decoder.policy, CostAware) and not decoder.observer:
+    return decoder if speed.pays(decoder.policy, lengths) else plain(decoder)
+  return decoder
 
 
 def needs_times(decoder: Decoder) -> bool:
@@ -122,31 +122,28 @@ def _timed(job: Job, params: Mapping[str, Any]) -> CostAware:
     top_p=0.9 if job.sampling.top_p else 0.0,
     coupled=job.sampling.coupled,
   )
-  # The job stands for many jobs with nearly the same times.
+  # The job stands for many jobs with nearly the same times. Rows that take turns, alpha
+  # and its prior change no times.
   job = dataclasses.replace(
     job,
+    decoder=dataclasses.replace(job.decoder, policy=Fixed(), slots=0, observer=None),
     rows=job.rows_at_once,
     input_length=_representative_length(job.input_length),
     sampling=GREEDY if job.sampling.greedy else kind,
     max_length=_representative_length(job.max_length),
   )
   shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), params)
-  # Rows that take turns, alpha and its prior change no times.
-  timed = dataclasses.replace(job, decoder=_drafting(job.decoder, None))
-  key = repr((timed, lengths, shapes, device())).encode()
+  key = repr((job, lengths, shapes, device())).encode()
   name = f"seconds-{library.digest(key)}.json"
   try:
     kept = json.loads((library.folder() / name).read_text())
     times = {"seconds": kept["seconds"], "prepare": kept["prepare"]}
-    timed_policy = dataclasses.replace(policy, **times, is_kept=True)
-    timed_policy.check(lengths)
-    if timed_policy.seconds:
-      return timed_policy
+    if len(times["seconds"]) == len(lengths):
+      return dataclasses.replace(policy, **times, is_kept=True)
   except (OSError, ValueError, KeyError, TypeError):
     pass  # The file is missing or damaged.
   console.stage(f"Measuring the cost of drafts at batch size {job.rows}: once.")
-  seconds, prepare = measure(job, params)
-  times = {"seconds": seconds, "prepare": prepare}
+  times = measure(job, params)
   try:
     library.write_whole(library.folder() / name, json.dumps(times))
   except OSError as error:
@@ -165,34 +162,30 @@ def _representative_length(length: int) -> int:
   return power if 2 * length < 3 * power else power + power // 2
 
 
-def _drafting(decoder: Decoder, length: Any) -> Decoder:
-  """Returns the decoder that drafts so many tokens in each iteration."""
-  return dataclasses.replace(decoder, policy=Fixed(length), slots=0, observer=None)
-
-
-def measure(
-  job: Job, params: Mapping[str, Any]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def measure(job: Job, params: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
   """Times drafts of each length, in turn.
 
   Returns:
-    The seconds of an iteration for each draft length, the first without a draft; and
-    from inputs to the first iteration, without a drafter and with the drafter.
+    The `seconds` of `CostAware`, and as `prepare` those from inputs to the first
+    iteration, without a drafter and with the drafter.
   """
   lengths = lengths_of(job.decoder.drafter)
 
-  def context(decoder, params):
-    return decoder.context(params, job.rows, job.sampling, job.max_length, _NEVER)
+  def ready(params, length):
+    """Returns the decoder of drafts of a length, plain if it is None, and a context."""
+    decoder = dataclasses.replace(job.decoder, policy=Fixed(length))
+    decoder = plain(decoder) if length is None else decoder
+    ctx = decoder.context(params, job.rows, job.sampling, job.max_length, _NEVER)
+    return decoder, ctx
 
   @jax.jit
   def start(params, inputs, keys, length):
-    """Makes a decode's first state; plain decoding's if `length` is None."""
-    decoder = plain(job.decoder) if length is None else _drafting(job.decoder, length)
-    return decoder.encode(context(decoder, params), inputs, keys)
+    decoder, ctx = ready(params, length)
+    return decoder.encode(ctx, inputs, keys)
 
   @jax.jit
   def run(params, state, length, count):
-    ctx = context(_drafting(job.decoder, length), params)
+    _, ctx = ready(params, length)
     return generate(ctx, state, at_most(count)).statistics.log_prob
 
   with jax.enable_x64(False):
@@ -229,7 +222,8 @@ def measure(
   slopes = np.maximum((times[:, 1:] - times[:, :1]) / counts, 1e-7)
   ratios = np.median(slopes / slopes[:, :1], axis=0)
   seconds = (np.median(slopes[:, 0]) * ratios).round(7)
-  return tuple(seconds.tolist()), tuple(np.median(prepared, axis=0).tolist())
+  prepare = np.median(prepared, axis=0)
+  return {"seconds": tuple(seconds.tolist()), "prepare": tuple(prepare.tolist())}
 
 
 def at_most(count: Int[Array, ""]) -> LoopFn:

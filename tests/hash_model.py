@@ -25,7 +25,7 @@ from specdec_t5x.network.cache import block_mask
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.network.net import Net
 from tests.exactness.distributions import adjusted
-from tests.exactness.enumeration import Setting, target_probs
+from tests.exactness.enumeration import Setting, outputs_of
 
 MODULUS = 97
 FIXED = Fixed()
@@ -214,8 +214,7 @@ def place_weights(size):
 def sequence_probs(model, sampling, max_length):
   """Returns the probability of every padded output, enumerated in float64."""
   distribution = model.distribution(sampling)
-  outputs = target_probs(Setting(distribution, distribution, None, (), max_length))
-  return {o + (0,) * (max_length - len(o)): mass for o, mass in outputs.items()}
+  return outputs_of(Setting(distribution, distribution, None, (), max_length))
 
 
 def output_lengths(tokens):

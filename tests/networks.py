@@ -63,7 +63,7 @@ def start(module, params, *args, **kwargs):
     return module.apply({"params": params}, cache, tokens, *tree, method="extend")
 
   def begin(params):
-    return start_decoding(module, params, *args, **kwargs)[1]
+    return start_decoding(module, params, *args, **kwargs)[0]
 
   return jax.jit(extend), jax.jit(begin)(params)
 

@@ -77,7 +77,7 @@ def timed_as(monkeypatch, tmp_path_factory):
     def times(job, params):
       jobs.append(job)
       drafts = (cost for _ in lengths_of(job.decoder.drafter)[1:])
-      return (1.0, *drafts), (0.5, 0.5)
+      return {"seconds": (1.0, *drafts), "prepare": (0.5, 0.5)}
 
     api.compiled.cache_clear()  # Programs keep their tuned decoders.
     console.say_once.cache_clear()

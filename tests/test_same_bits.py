@@ -75,7 +75,7 @@ def test_plain_and_speculative_logits_have_the_same_bits(config, ways):
 def logits(extend, config, count):
   """Returns the logits of `count` tokens at the beginning of an output."""
   target = model(config)
-  _, cache = functional.start_decoding(target.network, target.params, INPUTS, 24)
+  (cache,) = functional.start_decoding(target.network, target.params, INPUTS, 24)
   return extend(functional.extend_fn(target.network, target.params))(
     cache, jnp.asarray(INPUTS[:, :count])
   )

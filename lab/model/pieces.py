@@ -22,7 +22,6 @@ from lab.model.devices import Device
 from lab.model.hlo import Program
 from specdec_t5x.core import tree
 from specdec_t5x.core.distributions import GREEDY
-from specdec_t5x.core.types import Proposal
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.loop import score_tree
 from specdec_t5x.decoding.state import row_keys
@@ -187,9 +186,8 @@ def _call(piece, weights):
     def call(_, carry):
       state, zero = carry
       cache = state.target_cache.at(state.lengths - 1)
-      proposal = Proposal(blank + zero, None, blank == 0, shape)
-      tokens = state.last_tokens() + zero
-      logits, _, cache = score_tree(extend, cache, tokens, proposal)
+      block = jnp.concatenate([state.last_tokens()[:, None], blank], axis=1) + zero
+      logits, _, cache = score_tree(extend, cache, block, shape)
       # XLA can't skip a repetition: the next one reads a zero that needs all logits.
       logits = jax.lax.optimization_barrier(logits)
       zero = (logits.ravel()[-1] == -12345).astype(jnp.int32)

@@ -65,8 +65,6 @@ class Sampling:
         "{top_k} or {top_p} to 0.",
         values=(self.top_k, self.top_p),
       )
-    if not isinstance(self.coupled, bool):
-      raise ValueError(f"coupled must be True or False, got {self.coupled!r}.")
 
   @property
   def greedy(self) -> bool:
@@ -102,14 +100,12 @@ def draw(
   uniforms: Float[Array, "*batch L"],
   adjust: AdjustFn,
 ) -> tuple[Int[Array, "*batch"], Float[Array, "*batch V"]]:
-  """Returns a token and the distribution that it is drawn from.
+  """Returns a token drawn at a temperature above 0, and the token's distribution.
 
   The uniforms are those of `sample`, or those of `noise.race` for coupled draws.
   """
   probs = adjust(logits, sampling)
-  if sampling.greedy:
-    token = argmax(logits)
-  elif sampling.coupled:
+  if sampling.coupled:
     # Here alone: only coupled draws need the noise.
     from specdec_t5x.core.noise import race
 

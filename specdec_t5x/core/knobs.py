@@ -75,35 +75,25 @@ def invalid(name: str, expected: str, value: Any, fix: str = "") -> KnobError:
 
 
 @dataclasses.dataclass(frozen=True)
-class Check:
-  """The valid values of a knob, in words and as a function."""
-
-  expected: str
-  accepts: Callable[[Any], bool]
-
-
-@dataclasses.dataclass(frozen=True)
 class Knob:
   """The declaration of a knob.
 
   Attributes:
-    check: the valid values.
+    expected: the valid values in words.
+    accepts: the valid values as a function.
     macro: the name in gin files; '' stands for the class and the field.
     fix: a sentence for error messages, with `{knob}` for the name; '' for no sentence.
   """
 
-  check: Check
+  expected: str
+  accepts: Callable[[Any], bool]
   macro: str = ""
   fix: str = ""
 
 
-def knob(default: Any, check: Check, macro: str = "", fix: str = "") -> Any:
-  """Returns a dataclass field that is a knob; the arguments are as for `Knob`."""
-  return declared(default, Knob(check, macro, fix))
-
-
-def declared(default: Any, declaration: Knob) -> Any:
-  """Returns a dataclass field that is a knob with the given declaration."""
+def knob(default: Any, declaration: Knob, **words: str) -> Any:
+  """Returns a dataclass field that is a knob; `words` may be its `macro` and `fix`."""
+  declaration = dataclasses.replace(declaration, **words)
   return dataclasses.field(default=default, metadata={"knob": declaration})
 
 
@@ -120,27 +110,27 @@ def check_value(declaration: Knob, value: Any, name: str, part: str = "") -> Non
 
   The message has the class, `part`, if the knob has no macro.
   """
-  check, macro = declaration.check, declaration.macro
-  if not check.accepts(value):
+  macro = declaration.macro
+  if not declaration.accepts(value):
     raise KnobError(
       ("{knob} must be {expected}, got {value!r}. " + declaration.fix).rstrip(),
       knob=Name(name, macro) if macro else f"{part}.{name}",
-      expected=check.expected,
+      expected=declaration.expected,
       value=value,
     )
 
 
-def whole(least: int, most: int | float = math.inf) -> Check:
-  """Returns the check for whole numbers from `least` to `most`, both included."""
+def whole(least: int, most: int | float = math.inf) -> Knob:
+  """Returns the knob of whole numbers from `least` to `most`, both included."""
   expected = f"a whole number of at least {least}"
   if most < math.inf:
     expected = f"from {least} to {most}"
-  return Check(expected, lambda value: is_whole(value, least) and value <= most)
+  return Knob(expected, lambda value: is_whole(value, least) and value <= most)
 
 
-def finite() -> Check:
-  """Returns the check for finite numbers of at least 0."""
-  return Check("a finite number of at least 0", is_finite)
+def finite() -> Knob:
+  """Returns the knob of finite numbers of at least 0."""
+  return Knob("a finite number of at least 0", is_finite)
 
 
 def is_whole(value: Any, least: int) -> bool:

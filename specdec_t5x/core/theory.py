@@ -146,10 +146,10 @@ def lenient_acceptance(p: Values, q: Values, lenience: Values = 1) -> Numbers:
     A probability for each pair of distributions, [...].
   """
   p, q = _distributions(p, q)
-  lenience = np.asarray(lenience, np.float64)
-  valid = (lenience > 0) & (lenience <= 1)
   fix = "1 is exact; smaller values accept more."
-  _require("lenience", lenience, valid, "above 0 and at most 1", fix)
+  lenience = _array(
+    "lenience", lenience, lambda x: (x > 0) & (x <= 1), "above 0 and at most 1", fix
+  )
   return np.minimum(p / lenience[..., None], q).sum(axis=-1)
 
 
@@ -215,47 +215,45 @@ def rate(numerator: ArrayLike, denominator: ArrayLike) -> Estimate:
   return Estimate(value, max(center - margin, 0.0), min(center + margin, 1.0))
 
 
-def _require(name, value, valid, expected, fix):
+def _array(name, value, accepts, expected, fix):
+  """Returns a value as an array, or raises an error with the first invalid element."""
+  value = np.asarray(value, np.float64)
+  valid = accepts(value)
   if not np.all(valid):
-    # For an array, the message shows the first invalid element.
     raise ValueError(f"{name} must be {expected}, got {value[~valid].flat[0]}. {fix}")
+  return value
 
 
 def _alpha(value):
-  value = np.asarray(value, np.float64)
   fix = "alpha is a fraction (accepted / tried drafted tokens), not a percentage."
-  _require("alpha", value, (value >= 0) & (value <= 1), "between 0 and 1", fix)
-  return value
+  return _array("alpha", value, lambda x: (x >= 0) & (x <= 1), "between 0 and 1", fix)
 
 
 def _gamma(value):
-  value = np.asarray(value, np.float64)
-  valid = np.isfinite(value) & (value >= 0) & (value == np.floor(value))
+  def accepts(x):
+    return np.isfinite(x) & (x >= 0) & (x == np.floor(x))
+
   fix = "gamma counts drafted tokens; 0 means no speculation."
-  _require("gamma", value, valid, "a whole number of at least 0", fix)
-  return value
+  return _array("gamma", value, accepts, "a whole number of at least 0", fix)
 
 
 def _cost(name, value, unit):
-  value = np.asarray(value, np.float64)
   fix = f"The ratio is the draft's {unit} / the target's {unit}; 0 means a free draft."
-  valid = np.isfinite(value) & (value >= 0)
-  _require(name, value, valid, "a finite number of at least 0", fix)
-  return value
+  expected = "a finite number of at least 0"
+  return _array(name, value, lambda x: np.isfinite(x) & (x >= 0), expected, fix)
 
 
 def _distributions(p, q):
-  p = np.asarray(p, np.float64)
-  q = np.asarray(q, np.float64)
+  p, q = np.asarray(p, np.float64), np.asarray(q, np.float64)
   if not p.ndim or not q.ndim or p.shape[-1] != q.shape[-1]:
     raise ValueError(
       "p and q must be distributions over one vocabulary along the last axis, got "
       f"shapes {p.shape} and {q.shape}. Give p and q over the target's vocabulary."
     )
+  fix = "Pass probabilities: softmax the logits, or divide counts by their sum."
   for name, distribution in (("p", p), ("q", q)):
-    fix = "Pass probabilities: softmax the logits, or divide counts by their sum."
-    _require(name, distribution, distribution >= 0, "probabilities of at least 0", fix)
-    total = np.asarray(distribution.sum(axis=-1))
-    summing = np.abs(total - 1) <= _SUM_TOLERANCE
-    _require(f"{name}'s sum over the last axis", total, summing, "1", fix)
+    _array(name, distribution, lambda x: x >= 0, "probabilities of at least 0", fix)
+    name = f"{name}'s sum over the last axis"
+    total = distribution.sum(axis=-1)
+    _array(name, total, lambda x: np.abs(x - 1) <= _SUM_TOLERANCE, "1", fix)
   return p, q

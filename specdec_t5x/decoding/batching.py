@@ -34,7 +34,6 @@ class Queue:
       output, is beyond.
     count: number of outputs to decode.
     next: number of the first output that no row has taken.
-    read: number of outputs with inputs that were encoded so far.
     starts: first states of the inputs encoded last; their caches have no room for
       outputs.
     holds: numbers of the outputs that the rows decode; R for rows without an output.
@@ -47,7 +46,6 @@ class Queue:
   places: Int[Array, "_"]
   count: Int[Array, ""]
   next: Int[Array, ""]
-  read: Int[Array, ""]
   starts: DecodeState
   holds: Int[Array, "B"]
   done: Decoded
@@ -94,7 +92,6 @@ def queue_of(
     places=jnp.append(places, outputs),
     count=is_wanted.sum() * per_input,
     next=jnp.int32(0),
-    read=jnp.int32(0),
     starts=blank(encode, inputs, keys, -(-rows // per_input) * per_input),
     holds=jnp.full(rows, outputs),
     done=jax.tree.map(
@@ -141,7 +138,9 @@ def refill(
 def _refill_row(state: DecodeState, queue: Queue) -> tuple[DecodeState, Queue]:
   """Stores the output of one row, and gives the row the next input, if there is one."""
   has_next = queue.next < queue.count
-  queue = run_if(has_next & (queue.next == queue.read), _encode_next, queue)
+  # The place among the inputs encoded last.
+  start = queue.next % queue.starts.lengths.shape[0]
+  queue = run_if(has_next & (start == 0), _encode_next, queue)
   row = jnp.argmax(queue.waiting(state))
   # A row that decodes nothing stores beyond the last place: nothing.
   place = queue.places[queue.holds[row]]
@@ -150,7 +149,6 @@ def _refill_row(state: DecodeState, queue: Queue) -> tuple[DecodeState, Queue]:
     queue.done,
     state.decoded(queue.done.tokens.shape[1]),
   )
-  start = queue.next % queue.starts.lengths.shape[0]
 
   # The rest of a cache's row stays stale.
   def put(x, first):
@@ -172,7 +170,6 @@ def _encode_next(queue: Queue) -> Queue:
   def entries(x, first, count):
     return jnp.take(x, first + jnp.arange(count), 0, mode="clip")
 
-  inputs = entries(queue.inputs, queue.read // per_input, count // per_input)
-  keys = entries(queue.keys, queue.read, count)
-  starts = queue.encode(inputs, keys).replace(policy_state=None)
-  return queue.replace(starts=starts, read=queue.read + count)
+  inputs = entries(queue.inputs, queue.next // per_input, count // per_input)
+  keys = entries(queue.keys, queue.next, count)
+  return queue.replace(starts=queue.encode(inputs, keys).replace(policy_state=None))

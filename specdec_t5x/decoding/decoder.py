@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.knobs import KnobError, invalid, is_whole
+from specdec_t5x.core.knobs import KnobError, invalid
 from specdec_t5x.core.rules import rule_at
 from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.types import EndTokens, Rule
@@ -60,8 +60,6 @@ class Decoder:
       decoding with this setting; None is the default of `is_fixed`.
     block: tokens of a call in plain decoding; only the first token counts. GAMMA + 1 is
       the strict baseline (docs/math.md).
-    stops_early: whether a loop over drafted tokens ends when all rows have stopped;
-      None leaves the choice to the platform.
   """
 
   target: Network
@@ -72,12 +70,8 @@ class Decoder:
   observer: Observer | None = None
   same_bits: bool | None = None
   block: int = 1
-  stops_early: bool | None = None
 
   def __post_init__(self):
-    if not is_whole(self.block, 1) or (self.drafter and self.block > 1):
-      fix = "1 is plain decoding, {gamma} + 1 the strict baseline of a speculative run."
-      raise invalid("block", "a whole number of at least 1", self.block, fix)
     if self.same_bits not in (None, True, False):
       raise invalid("same_bits", "True, False or None", self.same_bits)
     if self.same_bits and not self._fits_fixed_width:
@@ -90,8 +84,6 @@ class Decoder:
         shape="" if self._is_chain else " as a tree",
         width=FIXED_WIDTH,
       )
-    if self.observer:
-      self.observer.check(self.target)
     if self.drafter:
       self._check_drafter(self.drafter)
 
@@ -241,9 +233,6 @@ class Decoder:
     rule, drawn, rule_sampling = self.at(sampling)
     is_fixed = self.is_fixed(rows)
     overrun = FIXED_WIDTH - 1 if is_fixed else self._drafted
-    stops_early = self.stops_early
-    if stops_early is None:
-      stops_early = platforms.conditions_are_free()
     nets = nets_of(
       self.networks,
       params,
@@ -264,25 +253,24 @@ class Decoder:
       networks=nets,
       widths=() if is_fixed else widths_of(self.drafter, self.policy),
       room=num_slots(max_length, overrun),
-      stops_early=stops_early,
+      stops_early=platforms.conditions_are_free(),
     )
 
   def encode(
     self, ctx: Context, inputs: Int[Array, "B E"], keys: Key[Array, "R"]
   ) -> DecodeState:
     """Returns the first state of the outputs of inputs, each encoded once."""
-    rows, prompts = keys.shape[0], functional.prompts_of(inputs, self.target)
-    per_input = rows // inputs.shape[0]
+    rows, per_input = keys.shape[0], keys.shape[0] // inputs.shape[0]
+    # Inputs are prompts if there is no encoder.
+    size = inputs.shape[1] if functional.is_decoder_only(self.target) else 0
+    prompts, source = inputs[:, :size], inputs[:, size:]
     nets = {"target": ctx.target, **ctx.networks}
     networks = {name: (network, nets[name]) for name, network in self.networks.items()}
     caches = first_caches(networks, inputs, prompts, ctx.room, per_input)
     target_cache = caches.pop("target")
     drafter_state = None
     if self.drafter:
-      # Prompts are in the sequences.
-      is_prompt = functional.is_decoder_only(self.target)
-      source = without_padding(inputs[:, :0] if is_prompt else inputs)
-      source = jnp.repeat(source, per_input, axis=0)
+      source = jnp.repeat(without_padding(source), per_input, axis=0)
       drafter_state = self.drafter.start(ctx, caches, source)
     state = initial_state(
       target_cache, drafter_state, keys, ctx.max_length, self._drafted, prompts

@@ -15,20 +15,16 @@ Shapes: B rows, G drafted nodes, N = G + 1, D the tree's depth, K = D + 1, V voc
 C decisions, L uniforms a decision.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec_t5x.core.distributions import argmax, certain_log_prob, draw
 from specdec_t5x.core.rules.token import drafted_probs
-from specdec_t5x.core.types import (
-  Cache,
-  EndTokens,
-  ExtendFn,
-  Proposal,
-  check_uniforms,
-  is_end,
-)
+from specdec_t5x.core.tree import Tree
+from specdec_t5x.core.types import Cache, EndTokens, ExtendFn, Proposal, is_end
 from specdec_t5x.decoding.batching import Queue, refill
 from specdec_t5x.decoding.contracts import Context, Observer, decisions, decisions_of
 from specdec_t5x.decoding.state import (
@@ -84,11 +80,8 @@ def generate(
       state = state.replace(observed=record)
     return state, queue
 
-  def speculate(carry):
-    return advance(step, carry)
-
-  def rest(carry):
-    return advance(plain_step, carry)
+  speculate = functools.partial(advance, step)
+  rest = functools.partial(advance, plain_step)
 
   def take_turn(carry):
     if queue is not None:
@@ -189,7 +182,6 @@ def draft(
   ctx: Context, state: DecodeState, uniforms: Float[Array, "B C L"]
 ) -> tuple[DecodeState, Proposal]:
   """Returns the state after drafting, and the draft without tokens that can't count."""
-  check_uniforms(uniforms, decisions(ctx.drafter))
   drafter_draws = uniforms[:, : decisions_of(ctx.drafter)]
   proposal, drafter_state = ctx.drafter.propose(ctx, state, drafter_draws)
   proposal = limit(proposal, ctx.draft_lengths(state), ctx.eos_id)
@@ -214,24 +206,20 @@ def score(ctx: Context, state: DecodeState, proposal: Proposal):
   Returns the state with the new cache, logits [B, N, V] and features [B, N, D].
   """
   # The last known token heads the block: the target has not read this token.
-  cache, last = state.target_cache.at(state.lengths - 1), state.last_tokens()
+  block = jnp.concatenate([state.last_tokens()[:, None], proposal.tokens], axis=1)
+  cache = state.target_cache.at(state.lengths - 1)
   if len(ctx.widths) > 1:
     # No rule reads a position after `num_valid`.
     chosen = narrowest(ctx.widths, proposal.num_valid)
-    block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
     scored = extend_narrowly(ctx.target.extend, cache, block, ctx.widths, chosen)
   else:
-    scored = score_tree(ctx.target.extend, cache, last, proposal)
+    scored = score_tree(ctx.target.extend, cache, block, proposal.tree)
   logits, features, cache = scored
   return state.replace(target_cache=cache), logits, features
 
 
-def score_tree(
-  extend: ExtendFn, cache: Cache, last: Int[Array, "B"], proposal: Proposal
-):
-  """Scores `last` and the whole tree; returns logits, features and the cache."""
-  block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
-  tree = proposal.tree
+def score_tree(extend: ExtendFn, cache: Cache, block: Int[Array, "B N"], tree: Tree):
+  """Scores the tokens of all nodes; returns logits, features and the cache."""
   if tree.is_chain:
     return extend(cache, block)
   sees = jnp.broadcast_to(tree.sees, (*block.shape, block.shape[1]))

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec_t5x.core.knobs import Check, KnobError, knob
+from specdec_t5x.core.knobs import Knob, KnobError, knob
 from specdec_t5x.core.rules import rule_at
 from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.tree import Tree, chain
@@ -78,8 +78,8 @@ class Cascade(ChainDrafter):
   gamma: int | None = gamma_knob()
   window: str = knob(
     "fixed",
-    Check("one of ('fixed', 'flush')", lambda value: value in ("fixed", "flush")),
-    "WINDOW",
+    Knob("one of ('fixed', 'flush')", lambda value: value in ("fixed", "flush")),
+    macro="WINDOW",
   )
 
   def __post_init__(self):

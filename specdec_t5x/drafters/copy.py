@@ -38,8 +38,8 @@ class Copy(ChainDrafter):
   match: int = knob(
     3,
     whole(1, LONGEST_MATCH),
-    "COPY_MATCH",
-    "{knob} is the number of last tokens that must match an earlier place.",
+    macro="COPY_MATCH",
+    fix="{knob} is the number of last tokens that must match an earlier place.",
   )
 
   traits = Traits(independent=False, stops=Stops.BY_ITSELF, resumes=True)

@@ -4,9 +4,6 @@
 row's number of drafted tokens is a stopping time: whether token i counts is decided
 before token i is drawn. Every rule therefore keeps its guarantee (docs/math.md).
 
-A row's known tokens are the first `DecodeState.lengths` tokens of the row's sequence:
-the start token, the prompt and the output so far.
-
 Shapes: B rows, G gamma (the longest draft), N = G + 1, S sequence buffer, V vocabulary,
 D width of the features, L uniforms per decision.
 """
@@ -21,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.distributions import Sampling, argmax, certain_log_prob, draw
-from specdec_t5x.core.knobs import Check, Knob, declared, is_whole
+from specdec_t5x.core.distributions import argmax, certain_log_prob, draw
+from specdec_t5x.core.knobs import Knob, is_whole, knob
 from specdec_t5x.core.tree import Tree, chain
 from specdec_t5x.core.types import (
   Cache,
@@ -39,10 +36,8 @@ from specdec_t5x.network.net import caught_up, read_last
 
 DEFAULT_GAMMA = 5
 GAMMA = Knob(
-  check=Check(
-    "a whole number of at least 1",
-    lambda value: value is None or is_whole(value, 1),
-  ),
+  expected="a whole number of at least 1",
+  accepts=lambda value: value is None or is_whole(value, 1),
   macro="GAMMA",
   fix="To decode without speculation, use configs/baseline_*.gin, or no draft.",
 )
@@ -50,7 +45,7 @@ GAMMA = Knob(
 
 def gamma_knob() -> Any:
   """Returns the dataclass field `gamma` of a drafter: None is the default length."""
-  return declared(None, GAMMA)
+  return knob(None, GAMMA)
 
 
 class ChainDrafter(Drafter):
@@ -96,7 +91,6 @@ class Stepwise(ChainDrafter):
 
   def draft_fn(self, context: Context, rows: int) -> DraftFn | None:
     """Returns a function that drafts certain tokens in one call, or None."""
-    del context, rows
 
   @abc.abstractmethod
   def first_logits(
@@ -109,7 +103,6 @@ class Stepwise(ChainDrafter):
 
   def next_state(self, cache: Cache, state: DecodeState) -> Any:
     """Returns the drafter's state after a draft, given the last cache of `extend`."""
-    del cache, state
 
   def propose(
     self, context: Context, state: DecodeState, uniforms: Float[Array, "B G L"]
@@ -117,8 +110,7 @@ class Stepwise(ChainDrafter):
     """Drafts a chain; see `decoding.contracts.Drafter`.
 
     If `draft_fn` gives a function, all tokens after the first are one call. Otherwise a
-    token is a call. With `Context.stops_early` the draft ends when every row has
-    stopped, and otherwise after G tokens.
+    token is a call.
     """
     size = self.tree.size
     check_uniforms(uniforms, size)
@@ -147,21 +139,26 @@ class Stepwise(ChainDrafter):
       return append(draft.replace(cache=cache), logits[:, 0])
 
     logits, cache = self.first_logits(context, state)
-    shape, certain = uniforms.shape[:2], context.sampling.certain
+    sampling, shape = context.sampling, uniforms.shape[:2]
     draft = _Draft(
       cache=cache,
       tokens=jnp.zeros(shape, jnp.int32),
-      probs=None if certain else jnp.zeros((*shape, logits.shape[-1])),
+      probs=None if sampling.certain else jnp.zeros((*shape, logits.shape[-1])),
       num_drawn=jnp.zeros((), jnp.int32),
       may_grow=lengths > 0,
     )
     draft = append(draft, logits)
-    sampling = context.sampling
     keeps_all = not (sampling.top_k or sampling.top_p)
     is_one_call = sampling.greedy or (sampling.coupled and keeps_all)
     draft_later = self.draft_fn(context, lengths.size) if is_one_call else None
     if draft_later and size > 1:
-      noise = noise_of(sampling, uniforms[:, 1:], logits.shape[-1])
+      noise = None
+      if not sampling.greedy:
+        # Here alone: only coupled draws need the noise.
+        from specdec_t5x.core.noise import exponentials
+
+        later = uniforms[:, 1:].swapaxes(0, 1)
+        noise = -jnp.log(exponentials(later, logits.shape[-1]))
       tokens, cache = draft_later(
         draft.cache, draft.tokens[:, 0], size - 1, noise, sampling.temperature
       )
@@ -190,18 +187,6 @@ def draw_token(
 
     logits = perturbed(logits, context.sampling, uniforms, context.adjust)
   return likeliest(logits), None
-
-
-def noise_of(
-  sampling: Sampling, uniforms: Float[Array, "B N L"], vocab_size: int
-) -> Float[Array, "N B V"] | None:
-  """Returns the noise of N coupled draws, as a `DraftFn` takes it; None at T = 0."""
-  if sampling.greedy:
-    return None
-  # Here alone: only coupled draws need the noise.
-  from specdec_t5x.core.noise import exponentials
-
-  return -jnp.log(exponentials(uniforms.swapaxes(0, 1), vocab_size))
 
 
 def likeliest(logits: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
@@ -252,7 +237,6 @@ class DraftModel(Stepwise):
 
   def start(self, context, caches, source) -> StepwiseState:
     """Returns a state with the draft's first cache."""
-    del context, source
     cache = caches["draft"]
     return StepwiseState(cache, jnp.zeros_like(cache.index))
 
@@ -279,7 +263,6 @@ class DraftModel(Stepwise):
     features: Float[Array, "B N D"],
   ) -> StepwiseState:
     """Returns the state with the cache rolled back to the accepted tokens."""
-    del context, features
     cache = drafter_state.cache
     index = jnp.minimum(cache.index, drafter_state.num_known + verdict.last)
     return drafter_state.replace(cache=cache.at(index))

@@ -141,17 +141,6 @@ def resized(logits: Float[Array, "*B W"], vocab_size: int) -> Float[Array, "*B V
   return jnp.pad(logits, padding, constant_values=-jnp.inf)
 
 
-def prompts_of(inputs: Int[Array, "B I"], target: Network) -> Int[Array, "B P"]:
-  """Returns the decoder's prompts: all of the inputs if there is no encoder.
-
-  Args:
-    inputs: inputs of the encoder or prompts of a decoder-only network, padded
-      (`network.inputs`).
-    target: network that decodes.
-  """
-  return inputs if is_decoder_only(target) else inputs[:, :0]
-
-
 def extend_fn(
   module: Network,
   params,
@@ -225,27 +214,26 @@ def start_decoding(
       networks' parameters.
 
   Returns:
-    The network as an `ExtendFn`, the network's cache, and a cache for each reader. The
-    network's cache holds the start token and the prompt without the last of these
-    tokens, which the loop feeds. Without a prompt the cache is empty.
+    The network's cache, and a cache for each reader. The network's cache holds the
+    start token and the prompt without the last of these tokens, which the loop feeds.
+    Without a prompt the cache is empty.
   """
   networks = [(module, params), *readers]
   for network, network_params in networks:
     rounded.check(network.config, network_params)
-  extend = extend_fn(module, params)
   size = 0 if prompts is None else prompts.shape[1]
   cache, *reader_caches = _read(networks, inputs, num_slots + size)
   if size:
     # The start token is 0, as in T5X's shift to the right.
     tokens = jnp.pad(without_padding(prompts), ((0, 0), (1, 0)))[:, :size]
-    _, _, cache = extend(cache, tokens)
+    _, _, cache = extend_fn(module, params)(cache, tokens)
     # Slots after the end of a shorter prompt become stale.
     cache = cache.at(input_lengths(prompts))
 
   def repeat(x):
     return jnp.repeat(x, num_decodes, axis=0)
 
-  return extend, *jax.tree.map(repeat, (cache, *reader_caches))
+  return jax.tree.map(repeat, (cache, *reader_caches))
 
 
 def encoder_widths(length: int) -> tuple[int, ...]:

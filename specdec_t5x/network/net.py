@@ -155,7 +155,7 @@ def first_caches(
   (_, (target, net)), *drafts = networks.items()
   # Networks without an encoder read the target's, so inputs are encoded once.
   readers = {name: x for name, x in drafts if functional.lacks_encoder(x[0])}
-  _, *caches = start(
+  caches = start(
     target, net.params, readers=[(x, own.params) for x, own in readers.values()]
   )
   caches = dict(zip(["target", *readers], caches, strict=True))
@@ -163,7 +163,7 @@ def first_caches(
     if isinstance(network, FeatureDrafter):
       continue
     if name not in caches:
-      _, caches[name] = start(network, own.params)
+      (caches[name],) = start(network, own.params)
     if own.derived:
       caches[name] = draft_step.with_scratch(network, caches[name], num_slots > 0)
   return caches

@@ -1,6 +1,7 @@
 """Errors name settings by Python's arguments, or by the macros of gin files."""
 
 import ast
+import dataclasses
 import pickle
 import re
 import string
@@ -9,12 +10,12 @@ import gin
 import pytest
 
 from specdec_t5x.core.distributions import Sampling
-from specdec_t5x.core.knobs import Knob, KnobError, Name, check_value, whole
+from specdec_t5x.core.knobs import KnobError, Name, check_value, whole
 from specdec_t5x.t5x_bridge import macros
 from tests import commands
 from tests.real_data import ROOT
 
-GAMMA = Knob(whole(1), "LOWER_GAMMA", "{knob} is a length.")
+GAMMA = dataclasses.replace(whole(1), macro="LOWER_GAMMA", fix="{knob} is a length.")
 
 
 def test_an_error_has_the_names_of_its_reader():

@@ -7,11 +7,8 @@ import pytest
 
 from specdec_t5x.core.rules.traversal import post_order
 from specdec_t5x.core.tree import Tree, chain
-from specdec_t5x.core.tree_per_row import TreePerRow
 from specdec_t5x.drafters.tree_draft import delayed
 from tests.exactness.test_trees import canonical
-
-OF_FIVE = [Tree(parents) for parents in canonical(5)]
 
 
 def line(tree, node):
@@ -24,7 +21,9 @@ def leaves_first(tree, top=0):
   return [*(x for child in below for x in leaves_first(tree, child)), top]
 
 
-@pytest.mark.parametrize("tree", [Tree((0,)), *OF_FIVE, delayed(2, 3, 5)], ids=str)
+@pytest.mark.parametrize(
+  "tree", [Tree((0,)), *map(Tree, canonical(5)), delayed(2, 3, 5)], ids=str
+)
 def test_relations_match_the_parents(tree):
   nodes = range(tree.size + 1)
   sees = [[other in line(tree, node) for other in nodes] for node in nodes]
@@ -47,30 +46,6 @@ def test_paths_match_the_parents(tree):
     assert paths[node, : len(path)].tolist() == path
   np.testing.assert_array_equal(depths, tree.depths)
   np.testing.assert_array_equal(parents[0], tree.parents)
-
-
-@pytest.mark.parametrize("trees", [[Tree((0,))], OF_FIVE], ids=["of one", "of five"])
-def test_a_tree_per_row_has_the_relations_of_each_tree(trees):
-  size = trees[0].size
-  rows = TreePerRow(jnp.array([tree.parents for tree in trees]))
-  assert rows.size == rows.depth == size
-  nodes = jnp.arange(len(trees)) % (size + 1)
-  relations = jax.jit(
-    lambda rows: (
-      *(rows.sees, rows.depths, post_order(rows)),
-      *(rows.path(nodes), rows.depth_of(nodes), rows.of_parents(rows.depths)),
-    )
-  )
-  found = [np.asarray(x) for x in relations(rows)]
-  for row, tree in enumerate(trees):
-    node = int(nodes[row])
-    sees, depths, order, path, depth, above = (x[row] for x in found)
-    np.testing.assert_array_equal(sees, tree.sees)
-    np.testing.assert_array_equal(depths, tree.depths)
-    assert order.tolist() == leaves_first(tree)
-    assert path[: depth + 1].tolist() == line(tree, node)
-    assert depth == tree.depths[node]
-    np.testing.assert_array_equal(above, tree.depths[list(tree.parents)])
 
 
 def test_chains_and_delayed_trees_by_hand():

@@ -43,7 +43,7 @@ def of_tables(name, sampling, policy):
   )
 
 
-def of_networks(name, sampling=GREEDY, policy=None, **settings):
+def of_networks(name, sampling=GREEDY, policy=None):
   """Returns how tiny networks decode, and the first state."""
   row, found, target = table.ROWS[name], table.models(), table.target()
   decoder = Decoder(
@@ -51,7 +51,6 @@ def of_networks(name, sampling=GREEDY, policy=None, **settings):
     row.of_networks(found),
     RULES["coupled" if sampling.coupled else row.rule],
     policy or row.policy,
-    **settings,
   )
   params = {own: found[model].params for own, model in row.networks.items()}
   params["target"] = target.params
@@ -176,7 +175,8 @@ def test_no_loop_of_a_draft_has_an_unknown_number_of_turns(name, sampling):
 def test_an_iteration_has_few_loops_with_an_unknown_number_of_turns(
   name, policy, count
 ):
-  ctx, state = of_networks(name, SAMPLED, policy, stops_early=False)
+  ctx, state = of_networks(name, SAMPLED, policy)
+  ctx = by_step(ctx)
   assert len(open_loops(lambda state: step(ctx, state)[0], state)) == count
 
 

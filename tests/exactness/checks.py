@@ -19,9 +19,7 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.tree_draft import delayed
 from specdec_t5x.network.transformer import Transformer
 from tests import networks
-from tests.drafters.test_cascade import (
-  test_a_perfect_hierarchy_accepts_full_windows,
-)
+from tests.drafters.test_cascade import test_a_perfect_hierarchy_accepts_full_windows
 from tests.exactness import (
   distributions,
   test_cascade,

@@ -25,8 +25,7 @@ _read_last = draft_model.read_last
 
 @trap("token_loop", draft_model, "draw")
 def argmax_draft_with_soft_q(logits, sampling, uniform, adjust):
-  token, _ = distributions.draw(logits, distributions.GREEDY, uniform, adjust)
-  return token, adjust(logits, sampling)
+  return distributions.argmax(logits), adjust(logits, sampling)
 
 
 @trap("sparse_loop", sparse, "draw_sparsely")

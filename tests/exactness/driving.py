@@ -25,16 +25,10 @@ from specdec_t5x.drafters.heads import HeadDraft
 from specdec_t5x.drafters.tree_draft import TreeDraft
 from tests import networks
 from tests.exactness import enumeration, lengths
-from tests.exactness.enumeration import Setting, explore, iterate, target_probs
+from tests.exactness.enumeration import Setting, explore, iterate, outputs_of
 from tests.exactness.oracles import JUDGES
 from tests.exactness.planting import jit
-from tests.hash_model import (
-  FIXED,
-  HashHeads,
-  HashModel,
-  SparseHash,
-  speculation,
-)
+from tests.hash_model import FIXED, HashHeads, HashModel, SparseHash, speculation
 
 # Float32 may misplace this much probability at an edge of a cell, not more.
 MARGIN = 1e-6
@@ -282,15 +276,6 @@ def probs_of(paths, tokens):
 
 def _frozen(nested):
   return tuple(map(_frozen, nested)) if isinstance(nested, list) else nested
-
-
-def outputs_of(setting):
-  """Returns the target's distribution of outputs, padded with zeros like the loop's."""
-  length = setting.max_length
-  return {
-    output + (0,) * (length - len(output)): mass
-    for output, mass in target_probs(setting).items()
-  }
 
 
 def drafter_of(draft, tree, siblings="independent"):

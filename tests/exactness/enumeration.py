@@ -314,6 +314,15 @@ def target_probs(setting: Setting) -> dict[Tokens, float]:
   return absorb(setting, step)
 
 
+def outputs_of(setting: Setting) -> dict[Tokens, float]:
+  """Returns the target's distribution of outputs, padded with zeros like the loop's."""
+  length = setting.max_length
+  return {
+    output + (0,) * (length - len(output)): mass
+    for output, mass in target_probs(setting).items()
+  }
+
+
 def prefixes(setting: Setting) -> list[Tokens]:
   """Returns every prefix after which an iteration can begin."""
   found = []

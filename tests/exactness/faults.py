@@ -7,14 +7,7 @@ import jax.numpy as jnp
 
 from specdec_t5x.core import distributions, noise
 from specdec_t5x.core.distributions import LEVELS, sample
-from specdec_t5x.core.rules import (
-  block,
-  coupled,
-  kseq,
-  recursive,
-  token,
-  traversal,
-)
+from specdec_t5x.core.rules import block, coupled, kseq, recursive, token, traversal
 from specdec_t5x.core.rules.token import Token
 from specdec_t5x.core.types import Verdict
 from specdec_t5x.decoding import loop
@@ -120,17 +113,15 @@ def nodes_have_the_root_s_noise(probs, uniforms):
 
 
 @trap("candidates_loop", loop, "score_tree")
-def nodes_see_cousins(extend, cache, last, proposal):
-  block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
+def nodes_see_cousins(extend, cache, block, tree):
   sees = jnp.tri(block.shape[1], dtype=bool)
   sees = jnp.broadcast_to(sees, (*block.shape, block.shape[1]))
-  return extend(cache, block, cache.index[:, None] + proposal.tree.depths, sees)
+  return extend(cache, block, cache.index[:, None] + tree.depths, sees)
 
 
 @trap("candidates_loop", loop, "score_tree")
-def positions_by_slot(extend, cache, last, proposal):
-  block = jnp.concatenate([last[:, None], proposal.tokens], axis=1)
-  sees = jnp.broadcast_to(proposal.tree.sees, (*block.shape, block.shape[1]))
+def positions_by_slot(extend, cache, block, tree):
+  sees = jnp.broadcast_to(tree.sees, (*block.shape, block.shape[1]))
   return extend(cache, block, cache.index[:, None] + jnp.arange(block.shape[1]), sees)
 
 

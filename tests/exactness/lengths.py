@@ -1,7 +1,6 @@
 """Draft lengths under a policy, in float64: the oracle of adaptive gamma."""
 
 import dataclasses
-import functools
 
 import numpy as np
 
@@ -10,17 +9,7 @@ from specdec_t5x.core.tree import Tree
 from tests.exactness.enumeration import has_ended, iterate
 
 
-def of_one_row(row, number, i):
-  """Names the decisions of a single row."""
-  return number, i
-
-
-def of_rows(row, number, i):
-  """Names the decisions of several rows."""
-  return row, number, i
-
-
-def decode(world, settings, policy, resumes=True, named=of_one_row):
+def decode(world, settings, policy, resumes=True):
   """Runs iterations of rows that share a draft length, until every output ends.
 
   Args:
@@ -28,10 +17,10 @@ def decode(world, settings, policy, resumes=True, named=of_one_row):
     settings: a setting per row, with the longest gamma.
     policy: a `CostAware`; only the policy's settings are used.
     resumes: whether drafting resumes after rests.
-    named: names decision i of an iteration of a row.
 
   Returns:
-    The output of each row.
+    The output of each row. Decision i of iteration n of a row is (row, n, i), of a
+    single row (n, i).
   """
   outputs = [()] * len(settings)
   counts = []
@@ -50,12 +39,13 @@ def decode(world, settings, policy, resumes=True, named=of_one_row):
       def stops(prefix, draft, length=length, rests=setting.stops):
         return rests(prefix, draft) or len(draft) >= length
 
-      draft, last, _, outputs[row] = iterate(
-        world,
-        dataclasses.replace(setting, stops=stops),
-        outputs[row],
-        functools.partial(named, row, len(counts)),
-      )
+      place = (row, len(counts)) if len(settings) > 1 else (len(counts),)
+
+      def named(i, place=place):
+        return (*place, i)
+
+      own = dataclasses.replace(setting, stops=stops)
+      draft, last, _, outputs[row] = iterate(world, own, outputs[row], named)
       children = (n for n, parent in enumerate(setting.tree, 1) if parent == last)
       is_cut = any(n in draft.distributions for n in children)
       accepted = len(draft.paths[last])

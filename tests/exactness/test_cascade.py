@@ -14,10 +14,7 @@ from specdec_t5x.drafters.cascade import Cascade
 from specdec_t5x.drafters.draft_model import DraftModel
 from tests.exactness import cascades
 from tests.exactness.cascades import Level
-from tests.exactness.driving import (
-  assert_all_are,
-  driven_probs,
-)
+from tests.exactness.driving import assert_all_are, driven_probs
 from tests.hash_model import HashModel, sequence_probs
 
 pytestmark = pytest.mark.slow

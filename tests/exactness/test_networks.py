@@ -28,7 +28,12 @@ from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.drafters.eagle import EagleDraft
 from specdec_t5x.drafters.of_target import NAME, LayerSkip, Quantized
 from specdec_t5x.network import hot
-from specdec_t5x.network.functional import network_for, start_decoding, without_fn
+from specdec_t5x.network.functional import (
+  extend_fn,
+  network_for,
+  start_decoding,
+  without_fn,
+)
 from specdec_t5x.network.gemma import GemmaConfig
 from specdec_t5x.network.heads import HeadsConfig
 from specdec_t5x.training.objectives import forward
@@ -143,13 +148,11 @@ def reduced_logits(drafter):
   def split(params_by_name, at, read):
     network = target_of(drafter)
     target_params = params_by_name["target"]
-    target, cache = start_decoding(
-      network, target_params, INPUTS[:1], 2 * ROOM, len(read)
-    )
+    (cache,) = start_decoding(network, target_params, INPUTS[:1], 2 * ROOM, len(read))
     reduced_extend = without_fn(network, target_params)(
       drafter.skip, params_by_name.get(NAME)
     )
-    target_logits, _, cache = target(cache, read)
+    target_logits, _, cache = extend_fn(network, target_params)(cache, read)
     # Tokens behind the output do not change the logits before them.
     unread = jnp.roll(read, -at, axis=1)
     found, _, _ = reduced_extend(cache.at(jnp.full(len(read), at)), unread)
@@ -261,8 +264,8 @@ def test_a_reduced_target_may_be_the_middle_network(middle, window):
 
   @jax.jit
   def read(tokens):
-    extend, cache = start_decoding(LOWEST, lowest_params, INPUTS[:1], ROOM, len(tokens))
-    return extend(cache, tokens)[0]
+    (cache,) = start_decoding(LOWEST, lowest_params, INPUTS[:1], ROOM, len(tokens))
+    return extend_fn(LOWEST, lowest_params)(cache, tokens)[0]
 
   found = logits_by_output(read, SIZE, ROOM)
   target, reduced = distributions(middle, TOP_K)

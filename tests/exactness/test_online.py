@@ -28,10 +28,10 @@ from tests.exactness.driving import (
   difference,
   drive,
   loop_paths,
-  outputs_of,
   probs_along,
   uniforms_along,
 )
+from tests.exactness.enumeration import outputs_of
 from tests.hash_model import GivenTable, HashModel, place_weights, speculation
 
 TARGET = HashModel(3, vocab_size=3)

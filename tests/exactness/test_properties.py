@@ -5,13 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_t5x.core.distributions import GREEDY, Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.core.rules.lenient import Lenient, LenientGreedy
 from specdec_t5x.core.tree import chain
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.drafters.tree_draft import delayed
-from specdec_t5x.native.distributions import adjusted_probs
 
 ROWS = 1000
 GAMMA = 3
@@ -26,19 +24,6 @@ def extreme_logits(rng, *shape):
   logits[rng.random(shape) < 0.3] = -np.inf
   logits[np.isneginf(logits).all(-1)] = 0.0
   return logits.astype(np.float32)
-
-
-@pytest.mark.parametrize(
-  "sampling",
-  [Sampling(), Sampling(0.3), Sampling(top_k=2), Sampling(top_p=0.5), GREEDY],
-  ids=str,
-)
-def test_adjusted_distributions_are_distributions(sampling):
-  logits = extreme_logits(np.random.default_rng(0), ROWS, SIZE)
-  probs = np.asarray(adjusted_probs(jnp.asarray(logits), sampling))
-  assert np.isfinite(probs).all()
-  np.testing.assert_allclose(probs.sum(-1), 1, rtol=1e-5)
-  assert (probs[np.isneginf(logits)] == 0).all()
 
 
 def drafted(tree):

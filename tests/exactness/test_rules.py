@@ -178,10 +178,6 @@ def test_greedy_lenience_accepts_sufficiently_likely_tokens(lenience):
   setting = Setting(target, draft, judge, (0, 1), max_length=4)
   for distribution in rule_probs(LenientGreedy(lenience), setting):
     assert difference(distribution, output_probs(setting)) < 1e-6
-  (output,) = output_probs(setting)
-  for i, token in enumerate(output):
-    p = target(output[:i])
-    assert p[token] >= lenience * p.max()
 
 
 @pytest.mark.parametrize(

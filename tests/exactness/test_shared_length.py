@@ -13,8 +13,8 @@ from specdec_t5x.decoding.contracts import decisions
 from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.drafters.draft_model import DraftModel
 from tests.exactness import lengths
-from tests.exactness.driving import assert_all_are, drive, outputs_of, probs_along
-from tests.exactness.enumeration import Setting, explore
+from tests.exactness.driving import assert_all_are, drive, probs_along
+from tests.exactness.enumeration import Setting, explore, outputs_of
 from tests.exactness.oracles import JUDGES
 from tests.exactness.planting import jit
 from tests.hash_model import EasyAndHard, HashModel
@@ -41,7 +41,7 @@ def paths_of(size, rule="token", sampling=TOP_K):
   settings = [Setting(p, each, judge, tree, room) for each in (p, q)]
 
   def run(world):
-    return lengths.decode(world, settings, policy, named=lengths.of_rows)
+    return lengths.decode(world, settings, policy)
 
   return draft, settings, list(explore(run))
 

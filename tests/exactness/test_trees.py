@@ -20,18 +20,8 @@ from specdec_t5x.core.tree_per_row import TreePerRow
 from specdec_t5x.core.types import Proposal
 from specdec_t5x.drafters.siblings import SIBLINGS
 from tests.exactness import distributions
-from tests.exactness.driving import (
-  PLACES,
-  assert_all_are,
-  probs_of_verdicts,
-  rule_rows,
-)
-from tests.exactness.enumeration import (
-  Setting,
-  explore,
-  iterate,
-  target_probs,
-)
+from tests.exactness.driving import PLACES, assert_all_are, probs_of_verdicts, rule_rows
+from tests.exactness.enumeration import Setting, explore, iterate, target_probs
 from tests.exactness.oracles import JUDGES
 
 pytestmark = pytest.mark.slow

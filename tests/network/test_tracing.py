@@ -10,7 +10,7 @@ import pytest
 from flax.linen.partitioning import axis_rules
 
 from specdec_t5x.network.decoder import DecoderLayer
-from specdec_t5x.network.functional import network_for, start_decoding
+from specdec_t5x.network.functional import extend_fn, network_for, start_decoding
 from specdec_t5x.network.transformer import EncoderLayer
 from tests.t5x_bridge import tiny, tiny_gpt
 from tests.training.conftest import params_of, shapes_of
@@ -40,7 +40,8 @@ def traces(traced, config, *widths):
   traced.clear()
 
   def score(params):
-    extend, cache = start_decoding(module, params, INPUTS, SLOTS)
+    (cache,) = start_decoding(module, params, INPUTS, SLOTS)
+    extend = extend_fn(module, params)
     return [extend(cache, jnp.ones((1, width), jnp.int32))[0] for width in widths]
 
   jax.make_jaxpr(score)(shapes)
@@ -95,7 +96,7 @@ def test_several_decodes_share_the_encoding_of_an_input(config):
   prompts = None if config is tiny.TARGET else SEVERAL
 
   def start(params, decodes):
-    return start_decoding(module, params, SEVERAL, SLOTS, decodes, prompts)[1]
+    return start_decoding(module, params, SEVERAL, SLOTS, decodes, prompts)[0]
 
   once, several = (
     list(products(jax.make_jaxpr(start, static_argnums=1)(params, decodes).jaxpr))

@@ -116,7 +116,7 @@ def test_a_model_uses_the_times_measured_for_its_batch(
   """Only times for the batch's rows and lengths change the draft length."""
   library.problem()  # The kernels are looked up once per process, in another folder.
   monkeypatch.setenv("SPECDEC_T5X_CACHE", str(tmp_path))
-  times = (1.0, 9.0), (0.5, 0.5)
+  times = {"seconds": (1.0, 9.0), "prepare": (0.5, 0.5)}
   monkeypatch.setattr(tuning, "measure", lambda job, params: times)
   count = models.DecoderParams(num_decodes=2)
   settings = {"gamma": 1, "policy": "auto", "default_decoder_params": count}

@@ -5,8 +5,6 @@ import pytest
 
 from specdec_t5x.contrib.online.learner import Online
 from specdec_t5x.contrib.online.rejections import KeepRejections
-from specdec_t5x.decoding.decoder import Decoder
-from specdec_t5x.drafters.draft_model import DraftModel
 from specdec_t5x.network.config import T5Config
 from specdec_t5x.network.transformer import Transformer
 from specdec_t5x.training.batches import TaskData
@@ -22,8 +20,7 @@ LENGTHS = {"inputs": 8, "targets": 8}
 
 
 def keeping(kept):
-  drafter = DraftModel(Transformer(tiny.DRAFT))
-  return Decoder(Transformer(tiny.TARGET), drafter, observer=KeepRejections(kept))
+  KeepRejections(kept).check(Transformer(tiny.TARGET), num_decodes=1)
 
 
 @pytest.mark.parametrize(

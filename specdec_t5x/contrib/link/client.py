@@ -14,7 +14,7 @@ from absl import logging
 
 from specdec_t5x.contrib.link import wire
 from specdec_t5x.contrib.link.wire import Ask, Drafts, Setup
-from specdec_t5x.core.knobs import Check, check_knobs, finite, is_finite, knob
+from specdec_t5x.core.knobs import Knob, check_knobs, finite, is_finite, knob
 
 _LONGEST_WAIT = 30.0  # The most seconds until a lost draft is asked again.
 # Seconds for the first answer, which includes compilation.
@@ -28,17 +28,17 @@ class Remote:
 
   address: str = knob(
     "localhost:50051",
-    Check("host:port or unix:path", lambda value: isinstance(value, str) and value),
-    "LINK_ADDRESS",
+    Knob("host:port or unix:path", lambda value: isinstance(value, str) and value),
+    macro="LINK_ADDRESS",
   )
   # The emulated link's bandwidth (0 for no limit), and delay of each message.
-  mbits: float = knob(0.0, finite(), "LINK_MBITS")
-  delay_ms: float = knob(0.0, finite(), "LINK_DELAY_MS")
+  mbits: float = knob(0.0, finite(), macro="LINK_MBITS")
+  delay_ms: float = knob(0.0, finite(), macro="LINK_DELAY_MS")
   # The longest time of an answer, without the emulated link's.
   timeout_ms: float = knob(
     2000.0,
-    Check("above 0", lambda value: is_finite(value) and value > 0),
-    "LINK_TIMEOUT_MS",
+    Knob("above 0", lambda value: is_finite(value) and value > 0),
+    macro="LINK_TIMEOUT_MS",
   )
 
   def __post_init__(self):

@@ -72,7 +72,7 @@ class Drafting:
     def start(params, inputs, slots):
       if not inputs.shape[1]:  # An empty input becomes a token of padding.
         inputs = jnp.zeros((len(inputs), 1), jnp.int32)
-      _, cache = start_decoding(network, params, inputs, slots)
+      (cache,) = start_decoding(network, params, inputs, slots)
       return cache
 
     vocab_size = network.config.vocab_size

@@ -114,7 +114,8 @@ def lumped(
 class Online:
   """The settings of online learning."""
 
-  interval: int = knob(16, whole(1), "INTERVAL")  # Requests per optimizer step.
+  # Requests per optimizer step.
+  interval: int = knob(16, whole(1), macro="INTERVAL")
   kept: int = 32  # K of `rejections.KeepRejections`.
   # A name in `losses.DISTILLATION_LOSSES`; the paper uses forward_kl.
   loss: str = "forward_kl"

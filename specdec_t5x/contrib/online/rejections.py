@@ -46,7 +46,7 @@ class KeepRejections:
 
   count: int
 
-  def check(self, target: Any, num_decodes: int = 1) -> None:
+  def check(self, target: Any, num_decodes: int) -> None:
     """Raises a ValueError if the target's vocabulary is too small for K tokens."""
     size = target.config.vocab_size
     if not is_whole(self.count, 1) or self.count >= size:

@@ -8,7 +8,7 @@ import dataclasses
 from jaxtyping import Array, Bool, Float
 
 from specdec_t5x.core.distributions import Sampling, sample
-from specdec_t5x.core.knobs import Check, is_probability, knob
+from specdec_t5x.core.knobs import Knob, is_probability, knob
 from specdec_t5x.core.rules.lossy import Approximate
 from specdec_t5x.core.rules.token import (
   drafted_probs,
@@ -32,9 +32,9 @@ class Lenient(Rule):
 
   lenience: float = knob(
     1.0,
-    Check("above 0 and at most 1", lambda value: is_probability(value) and value > 0),
-    "LENIENCE",
-    "1 is exact; smaller values accept more and bind less.",
+    Knob("above 0 and at most 1", lambda value: is_probability(value) and value > 0),
+    macro="LENIENCE",
+    fix="1 is exact; smaller values accept more and bind less.",
   )
 
   @property

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_t5x.core.distributions import sample
+from specdec_t5x.core.distributions import residual, sample
 from specdec_t5x.core.rules.block import Block, pass_probs
 from specdec_t5x.core.rules.token import ratio
 from specdec_t5x.core.tree import Tree
@@ -179,14 +179,9 @@ def _without(nodes, node, tree_state):
     q = jax.nn.one_hot(nodes.tokens[index], distributions.shape[-1])
   else:
     q = nodes.draft_probs[index]
-  weight = weights[parent]
-  excess = jnp.maximum(weight * distributions[parent] - q, 0.0)
-  mass = excess.sum()
-  distribution = jnp.where(
-    mass > 0, excess / jnp.where(mass > 0, mass, 1.0), distributions[parent]
-  )
-  weight = pass_probs(mass, weight)
-  distributions = distributions.at[parent].set(distribution)
+  p = weights[parent] * distributions[parent]
+  weight = pass_probs(jnp.maximum(p - q, 0.0).sum(), weights[parent])
+  distributions = distributions.at[parent].set(residual(p, q))
   is_set = is_set.at[parent].set(True)
   weights = _weigh(nodes, distributions, weights.at[parent].set(weight), is_set)
   return distributions, weights, is_set
