@@ -98,14 +98,23 @@ def _setups(args: argparse.Namespace) -> Iterator[Setup]:
     input_length=args.input_length,
     max_length=args.output_length,
   )
-  for temperature, draft in itertools.product(args.temperatures, args.drafts):
-    yield dataclasses.replace(base, temperature=temperature, draft=draft)
-  for batch, draft in itertools.product(batches, args.drafts):
-    yield dataclasses.replace(base, batch=batch, draft=draft)
+  cold, *others = args.temperatures
+
+  def pairs(temperatures, batches, drafts):
+    for temperature, batch, draft in itertools.product(temperatures, batches, drafts):
+      yield dataclasses.replace(base, temperature=temperature, batch=batch, draft=draft)
+
+  yield from pairs([cold], [first], args.drafts[:2])
+  yield from pairs(others, [first], args.drafts[:1])
+  yield from pairs([cold], [first], args.drafts[2:])
+  yield from pairs([cold], batches, args.drafts[:1])
   for name in args.rounded:
-    yield dataclasses.replace(base, draft=name)
     if name in WEIGHTS and args.drafts:
       yield dataclasses.replace(base, weights=name)
+  # 8 bits gained nothing on a GPU.
+  yield from pairs([cold], [first], reversed(args.rounded))
+  yield from pairs(others, [first], args.drafts[1:])
+  yield from pairs([cold], batches, args.drafts[1:])
 
 
 def _measured(setup: Setup, alphas, runs: int, programs: dict) -> dict[str, Any]:

@@ -76,6 +76,25 @@ def test_a_row_has_the_times_of_an_iteration_s_parts(tmp_path, monkeypatch, caps
     assert min(row["compile_iteration"], row["compile_redrafted"]) > 0
 
 
+def test_the_most_informative_pairs_are_measured_first(tmp_path, monkeypatch):
+  run_instead_of_checks(monkeypatch, "")
+  flags = "--drafts small base large --batches 1 4 16 --rounded int8 int4 --minutes 0"
+  rows = ran("gpu", tmp_path, *flags.split())["rows"]
+  names = "draft", "batch", "temperature", "weights"
+  found = [tuple(row[name] for name in names) for row in rows]
+  assert found[:5] == [
+    ("small", 1, "0", "bfloat16"),
+    ("base", 1, "0", "bfloat16"),
+    ("small", 1, "1", "bfloat16"),
+    ("large", 1, "0", "bfloat16"),
+    ("small", 4, "0", "bfloat16"),
+  ]
+  assert found.index(("small", 1, "0", "int8")) < found.index(
+    ("int4", 1, "0", "bfloat16")
+  )
+  assert len(set(found)) == len(found) == 3 * 2 + 2 * 3 + 3
+
+
 def test_bench_gpu_needs_only_jax_flax_and_numpy(tmp_path):
   for name in BARRED.split():
     (tmp_path / f"{name}.py").write_text(f"raise ImportError({name!r})\n")
