@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 
 import jax
 
+from specdec_t5x import console
+
 SOURCES = sorted(pathlib.Path(__file__).parent.glob("*.cc"))
 _HEADERS = sorted(pathlib.Path(__file__).parent.glob("*.h"))
 TARGETS = (
@@ -126,6 +128,7 @@ def kept_or_made(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Pat
     # crash this process.
     if library.stem == f"{name}-{digest(library.read_bytes())}":
       return library
+  console.stage("Compiling kernels for this machine: once.")
   try:
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as scratch:

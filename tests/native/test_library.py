@@ -50,7 +50,7 @@ def lose_the_digest(path):
 @needs_kernels
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("damage", [halve, empty, flip_a_bit, lose_the_digest])
-def test_a_damaged_library_is_built_again(damage):
+def test_a_damaged_library_is_built_again_with_a_message(damage, capsys):
   path = library.built()
   contents = path.read_bytes()
   damage(path)
@@ -58,6 +58,7 @@ def test_a_damaged_library_is_built_again(damage):
   time = path.stat().st_mtime_ns
   assert library.built() == path
   assert path.stat().st_mtime_ns == time  # Not built again.
+  assert capsys.readouterr().err.count("Compiling kernels for this machine") == 2
 
 
 @needs_kernels
