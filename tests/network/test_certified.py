@@ -16,9 +16,10 @@ from specdec_t5x.native import library
 from specdec_t5x.network import certified, products, rounded
 from specdec_t5x.network.functional import network_for
 from specdec_t5x.ways import assembled
-from tests.drafters.test_quantized import INPUTS, ROOM, TARGETS, model
+from tests.drafters.test_quantized import INPUTS, ROOM, model
 from tests.kernels import needs_kernels, normal, screened
-from tests.network.kinds import GEMMA_2
+from tests.network.kinds import GEMMA_2, T5_1_0
+from tests.t5x_bridge import tiny, tiny_gpt
 
 pytestmark = needs_kernels
 
@@ -191,9 +192,11 @@ def decoding(target, sampling, drafter=None, **words):
   return run, params, {**params, certified.NAME: certified.screen(params["target"])}
 
 
-@pytest.mark.parametrize(("kind", "drafter"), [("tied", None), ("gpt", DRAFTER)])
-def test_greedy_decodes_do_not_change_with_a_certified_head(kind, drafter):
-  run, params, screened_params = decoding(model(kind), GREEDY, drafter)
+@pytest.mark.parametrize(
+  ("config", "drafter"), [(T5_1_0, None), (tiny_gpt.TARGET, DRAFTER)]
+)
+def test_greedy_decodes_do_not_change_with_a_certified_head(config, drafter):
+  run, params, screened_params = decoding(model(config), GREEDY, drafter)
   chex.assert_trees_all_equal(jax.jit(run)(params), jax.jit(run)(screened_params))
   assert "specdec_certified" in str(jax.make_jaxpr(run)(screened_params))
 
@@ -208,12 +211,12 @@ def test_greedy_decodes_do_not_change_with_a_certified_head(kind, drafter):
   ],
 )
 def test_decodes_that_need_the_distribution_compute_every_logit(words, sampling):
-  run, _, screened_params = decoding(model("t5"), sampling, **words)
+  run, _, screened_params = decoding(model(), sampling, **words)
   assert "specdec_certified" not in str(jax.make_jaxpr(run)(screened_params))
 
 
 def test_auto_uses_a_certified_head_for_large_heads(monkeypatch):
-  decoder, _ = assembled(model("t5"))
+  decoder, _ = assembled(model())
 
   def wanted():
     return decoder.derive(GREEDY)
@@ -224,13 +227,13 @@ def test_auto_uses_a_certified_head_for_large_heads(monkeypatch):
   assert decoder.derive(Sampling()) == {}
   monkeypatch.setattr(library, "bytes_by", lambda: "portable C++")
   assert wanted() == {}
-  config = dataclasses.replace(TARGETS["t5"], head="certified")
-  certain, _ = assembled(Model(network_for(config), model("t5").params))
+  config = dataclasses.replace(tiny.TARGET, head="certified")
+  certain, _ = assembled(Model(network_for(config), model().params))
   assert certain.derive(GREEDY) == {certified.NAME: certified.screen}
 
 
 def test_rounded_weights_and_capped_logits_exclude_a_certified_head():
-  config = dataclasses.replace(TARGETS["t5"], head="certified", weights="int8")
+  config = dataclasses.replace(tiny.TARGET, head="certified", weights="int8")
   with pytest.raises(ValueError, match="already have 8 bits"):
     certified.is_used(config, reads_argmaxes=True)
   config = dataclasses.replace(GEMMA_2, logits_cap=30.0)
