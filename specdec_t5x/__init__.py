@@ -7,6 +7,8 @@ specdec_t5x.generate(["translate English to German: Good morning."],
 target, draft, "vocabulary.model")
 """
 
+import importlib.util
+
 from specdec_t5x.quiet import load_triton
 
 __version__ = "0.2.0"
@@ -29,11 +31,16 @@ _MODULES = {
   "Verdict": "core.types",
   "Tree": "core.tree",
   "step": "decoding.loop",
-  # Online learning of a draft during serving; needs optax (the extra `train`).
+}
+# Online learning of a draft during serving; needs optax (the extra `train`) and T5X.
+_ONLINE = {
   "serve": "contrib.online.serving",
   "Learner": "contrib.online.learner",
   "Online": "contrib.online.learner",
 }
+__all__ = [*_MODULES, "config_path", "__version__"]
+if all(map(importlib.util.find_spec, ("optax", "t5x"))):
+  __all__ += _ONLINE
 
 
 def config_path() -> str:
@@ -48,12 +55,11 @@ def config_path() -> str:
 
 
 def __dir__() -> list[str]:
-  return [*_MODULES, "config_path", "__version__"]
+  return __all__
 
 
 def __getattr__(name: str):
-  if name not in _MODULES:
+  module = {**_MODULES, **_ONLINE}.get(name)
+  if module is None:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-  import importlib
-
-  return getattr(importlib.import_module(f"specdec_t5x.{_MODULES[name]}"), name)
+  return getattr(importlib.import_module(f"specdec_t5x.{module}"), name)

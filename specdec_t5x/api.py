@@ -20,6 +20,7 @@ from specdec_t5x.core.types import EndTokens, Guarantee, Rule
 from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.contracts import Drafter, Policy
 from specdec_t5x.decoding.decoder import Decoder
+from specdec_t5x.decoding.loop import generate as generate_by
 from specdec_t5x.decoding.state import Decoded, keys_at
 from specdec_t5x.groups import Group, grouped, room_of, rows_for, widest
 from specdec_t5x.network import rounded
@@ -30,12 +31,15 @@ from specdec_t5x.network.functional import (
   is_decoder_only,
   network_for,
 )
+from specdec_t5x.network.net import run_if
 from specdec_t5x.platforms import check_platform
 from specdec_t5x.prepared import Model
 from specdec_t5x.vocabularies import frames
 from specdec_t5x.ways import assembled
 
 DecodeFn = Callable[..., Decoded]
+# The number of an input, and new tokens of its output.
+TokensFn = Callable[[int, list[int]], Any]
 
 # Batches of a call: a row that ends takes the next input of these batches.
 _QUEUED = 8
@@ -146,6 +150,7 @@ def generate(
   batch_size: int = 16,
   seed: int = 0,
   same_bits: bool | None = None,
+  on_tokens: TokensFn | None = None,
 ) -> list[Generation]:
   """Decodes texts from a target with the help of a draft.
 
@@ -185,6 +190,9 @@ def generate(
     same_bits: whether all blocks of the target have one width, so that plain and
       speculative decoding compute the same bits in bfloat16. The default is True on
       GPUs and TPUs at batch size 1, without extra cost.
+    on_tokens: called while a batch decodes, with the number of an input and a list of
+      new token ids of the input's output. The lists of an input are together the
+      `tokens` of the input's result. The results are the same with and without.
 
   Raises:
     ValueError: if a setting is bad, target and draft differ in vocabulary, or the
@@ -231,8 +239,25 @@ def generate(
       batch_size=batch_size,
       eos_id=eos_id,
       seed=seed,
+      on_tokens=on_tokens,
     )
-    return _collected(decodes, len(ids), opened_vocabulary, eos_id)
+    # Here alone: only decoding needs tqdm.
+    from tqdm import tqdm
+
+    outputs = {}
+    with tqdm(
+      total=len(ids),
+      unit="input",
+      delay=SHOWN_AFTER,
+      file=console.STDERR,
+      dynamic_ncols=True,
+      disable=on_tokens is not None,
+    ) as progress:
+      for numbers, decoded in decodes:
+        results = generations(decoded, opened_vocabulary, eos_id)
+        outputs |= zip(numbers, results, strict=True)
+        progress.update(len(numbers))
+    return [outputs[number] for number in range(len(ids))]
 
 
 def opened(vocabulary: str | os.PathLike | None, target: Model) -> Any:
@@ -321,6 +346,7 @@ def decode_batches(
   eos_id: EndTokens,
   seed: int = 0,
   done: Collection[int] = (),
+  on_tokens: TokensFn | None = None,
 ) -> Iterator[tuple[list[int], Decoded]]:
   """Yields numbers of inputs and their outputs, by batches of inputs of similar length.
 
@@ -336,6 +362,7 @@ def decode_batches(
     eos_id: the EOS token, or several.
     seed: the sampling's seed.
     done: numbers of inputs with known outputs; batches of such inputs are skipped.
+    on_tokens: as for `generate`.
 
   Raises:
     ValueError: if logits are NaN.
@@ -346,7 +373,6 @@ def decode_batches(
     if len(group.numbers) > rows:
       queued, rows = dataclasses.replace(decoder, slots=rows), rows * _QUEUED
     jobs.append((group, tuning.Job(queued, rows, group.width, sampling, max_length)))
-    environment.check_fits(jobs[-1][1], params)
   key, state, done = jax.random.key(seed), None, frozenset(done)
   for group, job in jobs:
     run = compiled(job.decoder, job.sampling, job.max_length, eos_id)
@@ -366,7 +392,20 @@ def decode_batches(
       # A sample depends on the number of its input, not on the batch.
       keys = keys_at(key, np.resize(numbers, job.rows))
       is_wanted = np.arange(job.rows) < count
-      decoded = run(params, inputs, keys, is_wanted, policy_state=state)
+      given = [0] * count
+
+      def watch(places, outputs, numbers=numbers, given=given):
+        lengths = outputs.statistics.emitted.tolist()
+        tokens = np.asarray(outputs.tokens)
+        for row, place in enumerate(places.tolist()):
+          # Other places are of rows without an input.
+          if place < len(given) and given[place] < lengths[row]:
+            new = tokens[row, given[place] : lengths[row]].tolist()
+            given[place] = lengths[row]
+            on_tokens(numbers[place], new)
+
+      watch = watch if on_tokens else None
+      decoded = run(params, inputs, keys, is_wanted, policy_state=state, watch=watch)
       state = decoded.policy_state
       decoded = jax.tree.map(lambda array, count=count: array[:count], decoded)
       check_decoded(
@@ -376,30 +415,6 @@ def decode_batches(
       )
       yield numbers, decoded
     state = jax.tree.map(lambda x, count=job.rows_at_once: x[:count], state)
-
-
-def _collected(
-  decodes: Iterator[tuple[list[int], Decoded]],
-  count: int,
-  vocabulary: Any,
-  eos_id: tuple[int, ...],
-) -> list[Generation]:
-  """Returns the outputs in the order of the inputs, and shows the progress."""
-  # Here alone: only decoding needs tqdm.
-  from tqdm import tqdm
-
-  outputs = {}
-  with tqdm(
-    total=count,
-    unit="input",
-    delay=SHOWN_AFTER,
-    file=console.STDERR,
-    dynamic_ncols=True,
-  ) as progress:
-    for numbers, decoded in decodes:
-      outputs |= zip(numbers, generations(decoded, vocabulary, eos_id), strict=True)
-      progress.update(len(numbers))
-  return [outputs[number] for number in range(count)]
 
 
 def padded_batches(
@@ -425,10 +440,13 @@ def compiled(
 ) -> DecodeFn:
   """Returns the decoding program: (params, inputs [B, E], keys [R]) -> Decoded.
 
-  A fourth argument [B] marks the wanted inputs; further arguments are those of
+  A fourth argument [B] marks the wanted inputs; `policy_state` is as for
   `Decoder.decode`. A program is compiled once for a combination of settings, whatever
   the parameters, and is kept while the caller holds it; otherwise the last few programs
   are kept. The first call with a shape measures the cost of drafts for the policy.
+
+  `watch`, if given, is called after each turn of the loop, with the places of the rows'
+  outputs in the batch and with these outputs so far. The host then starts each turn.
   """
   decode = jax.jit(
     lambda decoder, params, inputs, keys, is_wanted, **known: decoder.decode(
@@ -437,14 +455,57 @@ def compiled(
     static_argnums=0,
   )
 
+  def context(decoder, params, rows):
+    return decoder.context(params, rows, sampling, max_length, eos_id)
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def begin(decoder, params, inputs, keys, is_wanted, policy_state):
+    ctx = context(decoder, params, min(len(keys), decoder.slots or len(keys)))
+    state, queue = decoder.begin(ctx, inputs, keys, is_wanted, policy_state)
+    return state, queue and queue.replace(encode=None)
+
+  # JAX keeps no program with a callback between processes, so the host makes the turns.
+  def turn(decoder, params, state, queue):
+    ends = []
+
+    # The loop that returns last is the outer loop.
+    def once(condition, body, carry):
+      carry = run_if(condition(carry), body, carry)
+      ends.append((*carry, condition(carry)))
+      return carry
+
+    ctx = context(decoder, params, state.lengths.size)
+    if queue:
+      encode = functools.partial(decoder.encode, dataclasses.replace(ctx, room=0))
+      queue = queue.replace(encode=encode)
+    decoded = generate_by(ctx, state, once, queue)
+    state, queue, is_unfinished = ends[-1]
+    places = jnp.arange(state.lengths.size)
+    if queue:
+      places, queue = queue.places[queue.holds], queue.replace(encode=None)
+    return state, queue, is_unfinished, decoded, places, state.decoded(max_length)
+
+  # A static argument would be hashed for every turn. The caches are updated in place.
+  @functools.cache
+  def turn_of(decoder):
+    return jax.jit(functools.partial(turn, decoder), donate_argnums=(1, 2))
+
   tuned: dict[tuple[int, int], Decoder] = {}
 
-  def run(params, inputs, keys, is_wanted=None, **known):
+  def run(params, inputs, keys, is_wanted=None, policy_state=None, watch=None):
     rows, length = keys.shape[0], inputs.shape[1]
     if (rows, length) not in tuned:
       job = tuning.Job(decoder, rows, length, sampling, max_length)
       tuned[rows, length] = tuning.tuned(job, params)
-    return decode(tuned[rows, length], params, inputs, keys, is_wanted, **known)
+    chosen, known = tuned[rows, length], {"policy_state": policy_state}
+    if watch is None:
+      return decode(chosen, params, inputs, keys, is_wanted, **known)
+    state, queue = begin(chosen, params, inputs, keys, is_wanted, policy_state)
+    next_turn, is_unfinished = turn_of(chosen), True
+    while is_unfinished:
+      state, queue, is_unfinished, decoded, *rows = next_turn(params, state, queue)
+      watch(*rows)
+    return decoded
 
   return run
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 import specdec_t5x
-from specdec_t5x import Sampling, api, console, tuning
+from specdec_t5x import Sampling, api, console, groups, tuning
 from specdec_t5x.core.rules.lenient import Lenient
 from specdec_t5x.decoding.contracts import lengths_of
 from specdec_t5x.decoding.policies import CostAware, Fixed
@@ -61,6 +61,44 @@ def test_greedy_outputs_equal_the_target_s(setup):
   assert all(o.accepted <= o.tried <= o.drafted for o in outputs)
   assert all(o.tried <= o.accepted + o.target_calls for o in outputs)
   assert all(isinstance(o.text, str) for o in outputs)
+
+
+@pytest.mark.parametrize(
+  "words",
+  [
+    {"gamma": 3, "batch_size": 2, "sampling": Sampling(1.0)},
+    pytest.param(
+      {"policy": CostAware((1.0, 1.1, 1.2)), "gamma": 2, "batch_size": 5},
+      marks=pytest.mark.slow,
+    ),
+    pytest.param({"draft": None, "batch_size": 2}, marks=pytest.mark.slow),
+  ],
+  ids=["fixed", "auto", "plain"],
+)
+def test_tokens_are_handed_over_while_a_batch_decodes(setup, words, monkeypatch):
+  monkeypatch.setattr(groups, "WORTH", 1)  # The long input is a group.
+  target, draft, vocabulary = setup
+  words = {"draft": draft, "max_length": 10, **words}
+  inputs = [*INPUTS[:3], " ".join(INPUTS * 4), *INPUTS[3:]]
+  generate = functools.partial(specdec_t5x.generate, inputs, target, **words)
+  pieces = [[] for _ in inputs]
+  outputs = generate(
+    vocabulary=vocabulary, on_tokens=lambda number, new: pieces[number].append(new)
+  )
+  assert outputs == generate(vocabulary=vocabulary)
+  assert [[x for new in each for x in new] for each in pieces] == tokens(outputs)
+  # A turn has at most one iteration with drafts and one without.
+  for output, new in zip(outputs, pieces, strict=True):
+    assert len(new) <= output.target_calls <= 2 * len(new)
+  assert max(map(len, pieces)) > 2
+
+
+def test_an_exception_of_on_tokens_reaches_the_caller(setup):
+  def stop(number, new):
+    raise KeyError(number)
+
+  with pytest.raises(KeyError):
+    specdec_t5x.generate(INPUTS, *setup, gamma=3, **SIZES, on_tokens=stop)
 
 
 @pytest.fixture
@@ -326,9 +364,11 @@ def test_a_progress_bar_that_nobody_reads_loses_no_output(setup, stream, monkeyp
   assert specdec_t5x.generate(INPUTS, *setup, **words) == expected
 
 
-def test_names_are_offered_for_completion():
+def test_names_are_offered_for_completion_and_imported_together():
   assert {"generate", "load_model", "Sampling", "serve"} <= set(dir(specdec_t5x))
-  assert all(hasattr(specdec_t5x, name) for name in dir(specdec_t5x))
+  names = {}
+  exec("from specdec_t5x import *", names)
+  assert set(names) - {"__builtins__"} == set(dir(specdec_t5x))
 
 
 def test_strict_promotion_of_ranks_and_dtypes_changes_no_output(setup):

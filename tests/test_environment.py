@@ -77,6 +77,7 @@ def test_the_command_runs_from_any_directory_and_is_quiet(platform, tmp_path):
   found = process.stdout
   for name in ("python", "specdec_t5x", "jax", "tensorflow", "t5x"):
     assert f"\n{name} " in f"\n{found}"
+  assert "\n  python -m t5x.infer " in found
   if platform == "cpu":
     assert "\ndevices " in found
     assert " x cpu cpu\n" in found

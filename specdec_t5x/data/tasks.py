@@ -130,6 +130,30 @@ def translation_from_files(
   )
 
 
+def text_file(
+  file: str, prefix: str = "", vocabulary: seqio.Vocabulary | None = None
+) -> str:
+  """Registers the lines of a text file as the task `text_file`, without references.
+
+  Args:
+    file: the path, INPUT_FILE in configs/files.gin.
+    prefix: text before every line that does not start with the prefix, including the
+      separating space.
+    vocabulary: the vocabulary; None means T5's.
+
+  Raises:
+    ValueError: if the file is missing, and as for `translation_from_files`.
+  """
+  if not (isinstance(file, str) and epath.Path(file).is_file()):
+    raise ValueError(
+      f"INPUT_FILE must be the path of a text file with one input per line, got "
+      f"{file!r}. Give the path of an existing file, in quotes."
+    )
+  return translation_from_files(
+    "text_file", {"test": (file, None)}, vocabulary=vocabulary, prefix=prefix
+  )
+
+
 def from_records(
   name: str,
   files: Mapping[str, str],

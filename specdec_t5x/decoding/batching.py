@@ -38,7 +38,7 @@ class Queue:
       outputs.
     holds: numbers of the outputs that the rows decode; R for rows without an output.
     done: the finished outputs by place; zeros for unfinished outputs.
-    encode: makes `starts`.
+    encode: makes `starts`; None outside of programs.
   """
 
   inputs: Int[Array, "I E"]
@@ -49,7 +49,7 @@ class Queue:
   starts: DecodeState
   holds: Int[Array, "B"]
   done: Decoded
-  encode: EncodeFn = flax.struct.field(pytree_node=False)
+  encode: EncodeFn | None = flax.struct.field(pytree_node=False)
 
   def waiting(self, state: DecodeState) -> Bool[Array, "B"]:
     """Returns which rows have an output to store, or an input to take."""

@@ -201,11 +201,24 @@ class Decoder:
       is_wanted: marks the inputs to decode; by default every input.
       policy_state: the policy's state at the end of the batch before, to go on from.
     """
+    slots = min(keys.shape[0], self.slots or keys.shape[0])
+    ctx = self.context(params, slots, sampling, max_length, eos_id)
+    state, queue = self.begin(ctx, inputs, keys, is_wanted, policy_state)
+    return generate(ctx, state, queue=queue, observe=self.observer)
+
+  def begin(
+    self,
+    ctx: Context,
+    inputs: Int[Array, "B E"],
+    keys: Key[Array, "R"],
+    is_wanted: Bool[Array, "B"] | None,
+    policy_state: Any,
+  ) -> tuple[DecodeState, batching.Queue | None]:
+    """Returns the rows before the first iteration, and the queue of further inputs."""
     rows, per_input = keys.shape[0], keys.shape[0] // inputs.shape[0]
     slots = min(rows, self.slots or rows)
     if is_wanted is None:
       is_wanted = jnp.ones(len(inputs), bool)
-    ctx = self.context(params, slots, sampling, max_length, eos_id)
     queue = None
     if slots == rows:
       state = self.encode(ctx, inputs, keys)
@@ -216,10 +229,10 @@ class Decoder:
       state = batching.blank(encode, inputs, keys, slots)
       # The caches are copied into rows, and need no room for outputs.
       encode = functools.partial(self.encode, dataclasses.replace(ctx, room=0))
-      queue = batching.queue_of(encode, inputs, keys, is_wanted, state, max_length)
+      queue = batching.queue_of(encode, inputs, keys, is_wanted, state, ctx.max_length)
     before = jax.tree.map(lambda x: x[:slots], policy_state)
     state = state.replace(policy_state=self.policy.start(slots, before))
-    return generate(ctx, state, queue=queue, observe=self.observer)
+    return state, queue
 
   def context(
     self,

@@ -20,9 +20,9 @@ _TEMPERATURES = (0.0, 1.0)
 _NEXT = """
 To try next, with the Python of .venv:
   python scripts/show_trace.py                  # one decode, call by call
-  python -m t5x.infer --gin_file=configs/spec_ende.gin --gin.BATCH_SIZE=1
-  python -m t5x.infer --gin_file=configs/spec_ende.gin --gin.BATCH_SIZE=1 \\
-    --gin.DRAFTER="'quantized'" --gin.INFER_OUTPUT_DIR="'runs/quantized'\""""
+  python -m t5x.infer --gin_file=configs/spec_ende.gin
+  python -m t5x.infer --gin_file=configs/spec_ende.gin --gin.DRAFTER="'quantized'" \\
+    --gin.INFER_OUTPUT_DIR="'runs/quantized'\""""
 
 
 def compare(count: int) -> list[str]:

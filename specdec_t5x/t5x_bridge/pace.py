@@ -1,7 +1,6 @@
-"""A run's time per token, compared with plain decoding's time per token."""
+"""A run's wall time and pace, without compilation."""
 
 import os
-import pathlib
 import time
 from typing import Any
 
@@ -28,21 +27,18 @@ class Clock:
     self._begin: float | None = None
     self._end = 0.0
     self._tokens = 0
+    self._decoded = 0
     jax.monitoring.register_event_duration_secs_listener(self._heard)
 
   def tracing(self) -> None:
     """Prints that compilation of the decode has begun. Called during tracing."""
     if self._begin is not None:
       return
-    place = ""
-    if cache_dir := jax.config.jax_compilation_cache_dir:
-      path = pathlib.Path(cache_dir).absolute()
-      existing = next(folder for folder in (path, *path.parents) if folder.exists())
-      is_writable = existing.is_dir() and os.access(existing, os.W_OK)
-      if "://" in cache_dir or is_writable:
-        folder = cache_dir.replace(os.path.expanduser("~"), "~", 1)
-        place = f", and kept in {folder}"
-    console.stage(f"Compiling the decode: once for these settings{place}.")
+    folder = (jax.config.jax_compilation_cache_dir or "").replace(
+      os.path.expanduser("~"), "~", 1
+    )
+    place = folder and f", or reading the program from {folder}"
+    console.stage(f"Compiling the decode{place}.")
 
   def traced(self) -> None:
     """Records that the decode has been traced: the decode is compiled next."""
@@ -57,13 +53,19 @@ class Clock:
       console.stage(f"Decoding{count}.")
       self._begin = time.perf_counter()
 
-  def decoded(self, tokens: int) -> None:
-    """Records the end of a chunk with the given number of tokens."""
+  def decoded(self, examples: int, tokens: int) -> None:
+    """Records the end of a chunk with the given numbers of examples and tokens."""
+    self._decoded += examples
     self._tokens += tokens
     self._end = time.perf_counter()
 
-  def seconds_per_token(self) -> float | None:
-    """Returns the seconds per token; None if nothing was timed."""
+  def pace(self) -> dict[str, float]:
+    """Returns the seconds of decoding, and rates; empty if nothing was timed."""
     if self._begin is None or not self._tokens:
-      return None
-    return (self._end - self._begin) / self._tokens
+      return {}
+    seconds = self._end - self._begin
+    return {
+      "decode_seconds": seconds,
+      "seconds_per_token": seconds / self._tokens,
+      "examples_per_second": self._decoded / seconds,
+    }

@@ -77,7 +77,7 @@ def write_decoded(
 
     check_decoded(scores, mass, described)
     if model.clock:
-      model.clock.decoded(int(np.sum(aux.get("tokens", 0))))
+      model.clock.decoded(len(scores), int(np.sum(aux.get("tokens", 0))))
     if any(cut := _cut_lengths(task_ds, vocabulary)):
       inferences = (predictions, {**aux, CUT: cut})
   write_fn(path, inferences, task_ds, mode, vocabulary, *args)
@@ -119,16 +119,18 @@ def merge_and_summarize(
   # Files are never removed, so the last writer's summary covers all earlier files.
   while files != new_files:
     files = new_files
+    statistics = summarize(files, decoder.rule.alpha_is_mass)
     summary = {
       "guarantee": guarantee.name,
       "guarantee_means": guarantee.value,
       "guarantee_condition": condition(decoder),
       "target": what_decodes(decoder.target),
-      "statistics": summarize(files, decoder.rule.alpha_is_mass),
+      "statistics": statistics,
       "decoder": describe(decoder),
       **({"counted": dict(remote.counts())} if remote else {}),
       "sampling": describe(model.sampling),
-      "seconds_per_token": model.clock and model.clock.seconds_per_token(),
+      **(model.clock.pace() if model.clock else {}),
+      "speedup_over_plain": speedup(statistics, model),
       "iteration_seconds": [
         {"rows": job.rows_at_once, "drafted": lengths, "seconds": policy.seconds}
         for job, policy, lengths in _timed(model)
@@ -200,7 +202,8 @@ def closing(summary: Mapping[str, Any], model: Any) -> list[str]:
   if statistics is None or statistics["tokens_per_target_call"]["value"] is None:
     return []
   examples, tokens = statistics["examples"], statistics["tokens"]
-  seconds, timed = summary["seconds_per_token"], _timed(model)
+  seconds, speedup = summary.get("seconds_per_token"), summary["speedup_over_plain"]
+  timed = _timed(model)
   time = f"{1e3 * seconds:.2f} ms per token" if seconds else ""
   lines = []
   if statistics["drafted"]:
@@ -212,10 +215,6 @@ def closing(summary: Mapping[str, Any], model: Any) -> list[str]:
     ]
     if (alpha := statistics["alpha_by_counts"]["value"]) is not None:
       lines[-1] = f"{lines[-1][:-1]}, and {alpha:.3f} of the tested tokens (alpha)."
-    speedup = None
-    if len(timed) == 1:  # Calls of one size.
-      ((job, policy, lengths),) = timed
-      speedup = speed.speedup_of_run(policy, lengths, statistics, job.output_length)
     if speedup and seconds:
       lines.append(
         f"{time}; plain decoding takes about {1e3 * seconds * speedup:.2f} ms on this "
@@ -242,6 +241,19 @@ def closing(summary: Mapping[str, Any], model: Any) -> list[str]:
   if statistics["drafted"] and is_coarse and (text := summary["guarantee_condition"]):
     lines.append(f"{summary['guarantee']}: {summary['guarantee_means']}. {text}")
   return lines
+
+
+def speedup(statistics: Mapping[str, Any] | None, model: Any) -> float | None:
+  """Returns the speedup of a run over plain decoding, by iterations of this process.
+
+  The result is None if nothing was drafted, or this process timed no iterations.
+  """
+  timed = _timed(model)
+  # Calls of one size.
+  if not statistics or not statistics["drafted"] or len(timed) != 1:
+    return None
+  ((job, policy, lengths),) = timed
+  return speed.speedup_of_run(policy, lengths, statistics, job.output_length)
 
 
 def _timed(model: Any) -> list[tuple[tuning.Job, CostAware, tuple[int, ...]]]:

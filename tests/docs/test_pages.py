@@ -48,7 +48,8 @@ def agreement(folder):
     patch.setattr(embedded, "FOLDER", folder / "pair")
     patch.setattr(seqio.TaskRegistry, "_REGISTRY", {})
     started = time.time()
-    sandbox.run(["-m", "t5x.infer", "--gin_file=configs/baseline_ende.gin"])
+    plain = ["--gin_file=configs/baseline_ende.gin", "--gin.INFER_OUTPUT_DIR='plain'"]
+    sandbox.run(["-m", "t5x.infer", *plain])
     agreement.check(started)
   return agreement
 

@@ -151,6 +151,27 @@ def test_the_command_applies_a_folder_s_settings_like_generate(
     assert summary["statistics"]["alpha_by_counts"]["value"] > 0.9
 
 
+def test_the_lines_of_a_file_are_decoded_by_one_command(pair, tmp_path):
+  root, paths = pair
+  made.write_json(root / "target" / generation.GENERATION, {"eos_token_id": [2]})
+  lines = [text.replace("\n", " ") for text in TEXTS]
+  (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
+  settings = {
+    "INPUT_FILE": str(tmp_path / "in.txt"),
+    "INFER_OUTPUT_DIR": str(tmp_path / "out"),
+    "TARGET_CHECKPOINT_PATH": paths["target"],
+    "DRAFT_CHECKPOINT_PATH": paths["draft"],
+    "GAMMA": 3,
+    "TASK_FEATURE_LENGTHS": {"inputs": 60, "targets": ROOM},
+  }
+  runs.completed("configs/files.gin", FOLDERS, **settings)
+  target = specdec_t5x.load_model(paths["target"])
+  outputs = specdec_t5x.generate(lines, target, None, max_length=ROOM)
+  assert runs.tokens(tmp_path / "out") == [x.tokens for x in outputs]
+  with pytest.raises(SystemExit, match=r"INPUT_FILE must be .* got 'nowhere'"):
+    runs.completed("configs/files.gin", FOLDERS, **settings | {"INPUT_FILE": "nowhere"})
+
+
 def test_an_evaluation_applies_the_folder_s_end_tokens(pair, tmp_path):
   """The folder has two end tokens, and the run's vocabulary does not know them."""
   root, paths = pair
