@@ -8,22 +8,26 @@ import contextlib
 import os
 import platform
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 import specdec_t5x
 from specdec_t5x.native import library
 from specdec_t5x.native.cuda import library as cuda_library
 from specdec_t5x.platforms import check_platform
 from specdec_t5x.quiet import import_quietly
+from specdec_t5x.tuning import Job
 
 RUN_PACKAGES = ("jax", "jaxlib", "flax", "seqio", "orbax-checkpoint")
 ALL_PACKAGES = (*RUN_PACKAGES, "numpy", "gin-config", "tensorflow", "sentencepiece")
 # Errors of importing a missing or broken installation.
 _BROKEN = ImportError, OSError, AttributeError, RuntimeError, TypeError, ValueError
+# The caches of texts of up to `_USUAL` tokens are assumed to fit: tracing takes time.
+_USUAL = 4096
 
 
 def versions(packages: Sequence[str]) -> dict[str, str | None]:
@@ -79,6 +83,20 @@ def report() -> list[str]:
   return [f"{name:<{column}}{value}" for name, value in facts.items()]
 
 
+def check_fits(job: Job, params: Mapping[str, Any]) -> None:
+  """Raises a ValueError if the caches of a decode exceed the device's memory."""
+  if job.max_length + job.input_length <= _USUAL:
+    return
+  available = of_device()
+  needed = of_caches(job, params) if available else 0
+  if available and needed > available:
+    raise ValueError(
+      f"max_length={job.max_length} needs {needed:,} bytes for the caches and tokens "
+      f"of {job.rows_at_once} rows at once, but the device has {available:,}. Lower "
+      "max_length or batch_size."
+    )
+
+
 @contextlib.contextmanager
 def check_full() -> Iterator[None]:
   """Turns a device's out-of-memory error into a ValueError with a fix."""
@@ -92,6 +110,24 @@ def check_full() -> Iterator[None]:
       f"The device's memory is full: {reason}. Lower batch_size or max_length, or set "
       "dtype='bfloat16'."
     ) from error
+
+
+def of_caches(job: Job, params: Mapping[str, Any]) -> int:
+  """Returns the bytes of a decode's state; the caches have room for all tokens."""
+  rows = job.rows_at_once
+  inputs = jax.ShapeDtypeStruct((rows, job.input_length), jnp.int32)
+  keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
+
+  def start(params, inputs, keys):
+    settings = {"sampling": job.sampling, "max_length": job.max_length}
+    # Shapes don't depend on the end token.
+    ctx = job.decoder.context(params, rows, **settings, eos_id=1)
+    return job.decoder.encode(ctx, inputs, keys)
+
+  shapes = jax.tree.leaves(jax.eval_shape(start, params, inputs, keys))
+  arrays = [x for x in shapes if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+  # The sum is of Python's integers, as sizes may exceed 64 bits.
+  return sum(x.size * x.dtype.itemsize for x in arrays)
 
 
 def of_device() -> int | None:

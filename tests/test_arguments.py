@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import specdec_t5x
-from specdec_t5x import api
+from specdec_t5x import Sampling, api, environment
 from specdec_t5x.core.describe import describe
 from specdec_t5x.drafters.of_target import Quantized
 from specdec_t5x.hugging_face import generation
@@ -225,3 +225,28 @@ def test_a_description_has_python_s_numbers():
   description = describe(Quantized(np.int64(4), gamma=np.int32(2)))
   assert description["bits"] == 4
   assert [type(description[name]) for name in ("bits", "group", "gamma")] == [int] * 3
+
+
+@pytest.mark.parametrize("draft", ["draft", None], ids=str)
+@pytest.mark.parametrize("length", [10**7, 10**12])
+def test_caches_that_do_not_fit_are_refused(setup, monkeypatch, length, draft):
+  monkeypatch.setattr(environment, "of_device", lambda: 10**8)
+  words = {**setup, **SIZES, "draft": draft and setup[draft], "max_length": length}
+  with pytest.raises(ValueError, match=rf"max_length={length} needs [\d,]+ bytes"):
+    specdec_t5x.generate(TEXTS, **words, sampling=Sampling(1.0))
+
+
+def test_a_longer_cache_takes_the_bytes_of_its_keys_and_values(setup):
+  target = setup["target"]
+  config = tiny.TARGET
+  decoder, params = api.assembled(target)
+
+  def size(length):
+    return environment.of_caches(
+      environment.Job(decoder, 3, 16, Sampling(), length), params
+    )
+
+  width = config.num_heads * config.head_dim
+  # Keys and values in float32 for every row and layer, and the token's ID.
+  token_bytes = 3 * (2 * config.num_decoder_layers * width * 4 + 4)
+  assert size(1000) - size(500) == 500 * token_bytes
