@@ -20,8 +20,8 @@ from specdec_t5x.core.types import EndTokens, Guarantee, Rule
 from specdec_t5x.decoding.checked import check_decoded
 from specdec_t5x.decoding.contracts import Drafter, Policy
 from specdec_t5x.decoding.decoder import Decoder
-from specdec_t5x.decoding.loop import generate as generate_by
 from specdec_t5x.decoding.state import Decoded, keys_at
+from specdec_t5x.decoding.streaming import Streamed
 from specdec_t5x.groups import Group, grouped, room_of, rows_for, widest
 from specdec_t5x.network import rounded
 from specdec_t5x.network.config import NetworkConfig
@@ -31,7 +31,6 @@ from specdec_t5x.network.functional import (
   is_decoder_only,
   network_for,
 )
-from specdec_t5x.network.net import run_if
 from specdec_t5x.platforms import check_platform
 from specdec_t5x.prepared import Model
 from specdec_t5x.vocabularies import frames
@@ -373,6 +372,7 @@ def decode_batches(
     if len(group.numbers) > rows:
       queued, rows = dataclasses.replace(decoder, slots=rows), rows * _QUEUED
     jobs.append((group, tuning.Job(queued, rows, group.width, sampling, max_length)))
+    environment.check_fits(jobs[-1][1], params)
   key, state, done = jax.random.key(seed), None, frozenset(done)
   for group, job in jobs:
     run = compiled(job.decoder, job.sampling, job.max_length, eos_id)
@@ -394,14 +394,13 @@ def decode_batches(
       is_wanted = np.arange(job.rows) < count
       given = [0] * count
 
-      def watch(places, outputs, numbers=numbers, given=given):
-        lengths = outputs.statistics.emitted.tolist()
-        tokens = np.asarray(outputs.tokens)
-        for row, place in enumerate(places.tolist()):
+      def watch(places, tokens, lengths, numbers=numbers, given=given):
+        rows = zip(places.tolist(), tokens.tolist(), lengths.tolist(), strict=True)
+        for place, output, length in rows:
           # Other places are of rows without an input.
-          if place < len(given) and given[place] < lengths[row]:
-            new = tokens[row, given[place] : lengths[row]].tolist()
-            given[place] = lengths[row]
+          if place < len(given) and given[place] < length:
+            new = output[given[place] : length]
+            given[place] = length
             on_tokens(numbers[place], new)
 
       watch = watch if on_tokens else None
@@ -445,8 +444,7 @@ def compiled(
   the parameters, and is kept while the caller holds it; otherwise the last few programs
   are kept. The first call with a shape measures the cost of drafts for the policy.
 
-  `watch`, if given, is called after each turn of the loop, with the places of the rows'
-  outputs in the batch and with these outputs so far. The host then starts each turn.
+  `watch`, if given, is called while the batch decodes, as by `Streamed.decode`.
   """
   decode = jax.jit(
     lambda decoder, params, inputs, keys, is_wanted, **known: decoder.decode(
@@ -455,41 +453,9 @@ def compiled(
     static_argnums=0,
   )
 
-  def context(decoder, params, rows):
-    return decoder.context(params, rows, sampling, max_length, eos_id)
-
-  @functools.partial(jax.jit, static_argnums=0)
-  def begin(decoder, params, inputs, keys, is_wanted, policy_state):
-    ctx = context(decoder, params, min(len(keys), decoder.slots or len(keys)))
-    state, queue = decoder.begin(ctx, inputs, keys, is_wanted, policy_state)
-    return state, queue and queue.replace(encode=None)
-
-  # JAX keeps no program with a callback between processes, so the host makes the turns.
-  def turn(decoder, params, state, queue):
-    ends = []
-
-    # The loop that returns last is the outer loop.
-    def once(condition, body, carry):
-      carry = run_if(condition(carry), body, carry)
-      ends.append((*carry, condition(carry)))
-      return carry
-
-    ctx = context(decoder, params, state.lengths.size)
-    if queue:
-      encode = functools.partial(decoder.encode, dataclasses.replace(ctx, room=0))
-      queue = queue.replace(encode=encode)
-    decoded = generate_by(ctx, state, once, queue)
-    state, queue, is_unfinished = ends[-1]
-    places = jnp.arange(state.lengths.size)
-    if queue:
-      places, queue = queue.places[queue.holds], queue.replace(encode=None)
-    return state, queue, is_unfinished, decoded, places, state.decoded(max_length)
-
-  # A static argument would be hashed for every turn. The caches are updated in place.
-  @functools.cache
-  def turn_of(decoder):
-    return jax.jit(functools.partial(turn, decoder), donate_argnums=(1, 2))
-
+  streamed = functools.cache(
+    lambda decoder: Streamed(decoder, sampling, max_length, eos_id)
+  )
   tuned: dict[tuple[int, int], Decoder] = {}
 
   def run(params, inputs, keys, is_wanted=None, policy_state=None, watch=None):
@@ -497,15 +463,12 @@ def compiled(
     if (rows, length) not in tuned:
       job = tuning.Job(decoder, rows, length, sampling, max_length)
       tuned[rows, length] = tuning.tuned(job, params)
-    chosen, known = tuned[rows, length], {"policy_state": policy_state}
+    chosen = tuned[rows, length]
     if watch is None:
-      return decode(chosen, params, inputs, keys, is_wanted, **known)
-    state, queue = begin(chosen, params, inputs, keys, is_wanted, policy_state)
-    next_turn, is_unfinished = turn_of(chosen), True
-    while is_unfinished:
-      state, queue, is_unfinished, decoded, *rows = next_turn(params, state, queue)
-      watch(*rows)
-    return decoded
+      return decode(chosen, params, inputs, keys, is_wanted, policy_state=policy_state)
+    stream = streamed(chosen)
+    is_wanted = jnp.asarray(is_wanted)
+    return stream.decode(params, inputs, keys, is_wanted, policy_state, watch)
 
   return run
 

@@ -122,7 +122,7 @@ def of_caches(job: Job, params: Mapping[str, Any]) -> int:
     settings = {"sampling": job.sampling, "max_length": job.max_length}
     # Shapes don't depend on the end token.
     ctx = job.decoder.context(params, rows, **settings, eos_id=1)
-    return job.decoder.encode(ctx, inputs, keys)
+    return ctx.first_state(inputs, keys)
 
   shapes = jax.tree.leaves(jax.eval_shape(start, params, inputs, keys))
   arrays = [x for x in shapes if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]

@@ -55,7 +55,7 @@ class Job:
   @property
   def rows_at_once(self) -> int:
     """The number of rows that decode at once."""
-    return min(self.rows, self.decoder.slots or self.rows)
+    return self.decoder.rows_at_once(self.rows)
 
   @property
   def output_length(self) -> float:
@@ -171,21 +171,19 @@ def measure(job: Job, params: Mapping[str, Any]) -> dict[str, tuple[float, ...]]
   """
   lengths = lengths_of(job.decoder.drafter)
 
-  def ready(params, length):
-    """Returns the decoder of drafts of a length, plain if it is None, and a context."""
+  def context(params, length):
+    """Returns the context of drafts of a length; None is plain decoding."""
     decoder = dataclasses.replace(job.decoder, policy=Fixed(length))
     decoder = plain(decoder) if length is None else decoder
-    ctx = decoder.context(params, job.rows, job.sampling, job.max_length, _NEVER)
-    return decoder, ctx
+    return decoder.context(params, job.rows, job.sampling, job.max_length, _NEVER)
 
   @jax.jit
   def start(params, inputs, keys, length):
-    decoder, ctx = ready(params, length)
-    return decoder.encode(ctx, inputs, keys)
+    return context(params, length).first_state(inputs, keys)
 
   @jax.jit
   def run(params, state, length, count):
-    _, ctx = ready(params, length)
+    ctx = context(params, length)
     return generate(ctx, state, at_most(count)).statistics.log_prob
 
   with jax.enable_x64(False):

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from etils import epy
+from etils import epath, epy
 
 from specdec_t5x.data import registry, text_files
 

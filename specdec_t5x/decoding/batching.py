@@ -6,21 +6,18 @@ many as there are rows, so a long queue takes no memory.
 Shapes: B rows, I inputs, R outputs of all inputs, T output length, E input length.
 """
 
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+import functools
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
-from specdec_t5x.decoding.contracts import Policy
+from specdec_t5x.decoding.contracts import Context
 from specdec_t5x.decoding.state import Decoded, DecodeState
 from specdec_t5x.network.inputs import input_lengths
 from specdec_t5x.network.net import run_if
-
-# (inputs, keys of their outputs) -> first states.
-EncodeFn = Callable[[Int[Array, "I E"], Key[Array, "R"]], DecodeState]
 
 
 @flax.struct.dataclass
@@ -38,7 +35,6 @@ class Queue:
       outputs.
     holds: numbers of the outputs that the rows decode; R for rows without an output.
     done: the finished outputs by place; zeros for unfinished outputs.
-    encode: makes `starts`; None outside of programs.
   """
 
   inputs: Int[Array, "I E"]
@@ -49,37 +45,35 @@ class Queue:
   starts: DecodeState
   holds: Int[Array, "B"]
   done: Decoded
-  encode: EncodeFn | None = flax.struct.field(pytree_node=False)
 
   def waiting(self, state: DecodeState) -> Bool[Array, "B"]:
     """Returns which rows have an output to store, or an input to take."""
     has_output = self.holds < self.keys.shape[0]
     return state.ended & (has_output | (self.next < self.count))
 
-  def decoded(self, policy_state: Any) -> Decoded:
+  def decoded(self, state: DecodeState) -> Decoded:
     """Returns all outputs by place, with the policy's last state."""
 
     def pad_rows(x):
       surplus = self.keys.shape[0] - len(x)
       return jnp.pad(x, [(0, surplus)] + [(0, 0)] * (x.ndim - 1))
 
-    return self.done.replace(policy_state=jax.tree.map(pad_rows, policy_state))
+    return self.done.replace(policy_state=jax.tree.map(pad_rows, state.policy_state))
 
 
 def queue_of(
-  encode: EncodeFn,
+  ctx: Context,
   inputs: Int[Array, "I E"],
   keys: Key[Array, "R"],
   is_wanted: Bool[Array, "I"],
   state: DecodeState,
-  max_length: int,
 ) -> Queue:
-  """Returns the queue before the first iteration.
+  """Returns the queue before the first turn.
 
-  The results of `encode` are copied into rows, so their caches need no room for
-  outputs. `state` are the rows, which decode nothing yet. Outputs of inputs that
-  `is_wanted` does not mark are empty.
+  `state` are the rows, which decode nothing yet. Outputs of inputs that `is_wanted`
+  does not mark are empty.
   """
+  ctx = dataclasses.replace(ctx, room=0)
   outputs, rows = keys.shape[0], state.lengths.shape[0]
   per_input = outputs // inputs.shape[0]
   # The longest inputs come first, so that long outputs begin early and inputs of
@@ -92,24 +86,24 @@ def queue_of(
     places=jnp.append(places, outputs),
     count=is_wanted.sum() * per_input,
     next=jnp.int32(0),
-    starts=blank(encode, inputs, keys, -(-rows // per_input) * per_input),
+    starts=blank(ctx, inputs, keys, -(-rows // per_input) * per_input),
     holds=jnp.full(rows, outputs),
     done=jax.tree.map(
-      lambda x: jnp.zeros((outputs, *x.shape[1:]), x.dtype), state.decoded(max_length)
+      lambda x: jnp.zeros((outputs, *x.shape[1:]), x.dtype),
+      state.decoded(ctx.max_length),
     ),
-    encode=encode,
   )
 
 
 def blank(
-  encode: EncodeFn, inputs: Int[Array, "I E"], keys: Key[Array, "R"], rows: int
+  ctx: Context, inputs: Int[Array, "I E"], keys: Key[Array, "R"], rows: int
 ) -> DecodeState:
   """Returns zeros with the shapes of first states: rows that decode nothing yet."""
   per_input = keys.shape[0] // inputs.shape[0]
   count = -(-rows // per_input)
 
   def encoded():
-    first = encode(inputs[:count], keys[: count * per_input])
+    first = ctx.first_state(inputs[:count], keys[: count * per_input])
     leaves, structure = jax.tree.flatten(first.replace(policy_state=None))
     # A state can't be made of shapes alone: the call of this function makes the state.
     return jax.tree_util.Partial(structure.unflatten, leaves)
@@ -120,27 +114,28 @@ def blank(
   return state.replace(ended=~state.ended, lengths=state.lengths + 1)
 
 
-def refill(
-  state: DecodeState, queue: Queue, policy: Policy
-) -> tuple[DecodeState, Queue]:
+def refill(ctx: Context, state: DecodeState, queue: Queue) -> tuple[DecodeState, Queue]:
   """Gives the next inputs of the queue, if there are any, to rows that have ended."""
   policy_state, holds = state.policy_state, queue.holds
   # One row at a time, so that no more is copied than the new rows.
   state, queue = jax.lax.while_loop(
     lambda carry: carry[1].waiting(carry[0]).any(),
-    lambda carry: _refill_row(*carry),
+    lambda carry: _refill_row(ctx, *carry),
     (state.replace(policy_state=None), queue),
   )
-  policy_state = policy.start(holds.size, policy_state, queue.holds != holds)
+  policy_state = ctx.policy.start(holds.size, policy_state, queue.holds != holds)
   return state.replace(policy_state=policy_state), queue
 
 
-def _refill_row(state: DecodeState, queue: Queue) -> tuple[DecodeState, Queue]:
+def _refill_row(
+  ctx: Context, state: DecodeState, queue: Queue
+) -> tuple[DecodeState, Queue]:
   """Stores the output of one row, and gives the row the next input, if there is one."""
   has_next = queue.next < queue.count
   # The place among the inputs encoded last.
   start = queue.next % queue.starts.lengths.shape[0]
-  queue = run_if(has_next & (start == 0), _encode_next, queue)
+  encode_next = functools.partial(_encode_next, ctx)
+  queue = run_if(has_next & (start == 0), encode_next, queue)
   row = jnp.argmax(queue.waiting(state))
   # A row that decodes nothing stores beyond the last place: nothing.
   place = queue.places[queue.holds[row]]
@@ -161,7 +156,7 @@ def _refill_row(state: DecodeState, queue: Queue) -> tuple[DecodeState, Queue]:
   return state, queue.replace(done=done, holds=holds, next=queue.next + has_next)
 
 
-def _encode_next(queue: Queue) -> Queue:
+def _encode_next(ctx: Context, queue: Queue) -> Queue:
   """Encodes the next inputs of the queue."""
   per_input = queue.keys.shape[0] // queue.inputs.shape[0]
   count = queue.starts.lengths.shape[0]
@@ -172,4 +167,5 @@ def _encode_next(queue: Queue) -> Queue:
 
   inputs = entries(queue.inputs, queue.next // per_input, count // per_input)
   keys = entries(queue.keys, queue.next, count)
-  return queue.replace(starts=queue.encode(inputs, keys).replace(policy_state=None))
+  starts = dataclasses.replace(ctx, room=0).first_state(inputs, keys)
+  return queue.replace(starts=starts.replace(policy_state=None))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from specdec_t5x.core.distributions import AdjustFn, Sampling
 from specdec_t5x.core.knobs import check_knobs
@@ -44,6 +44,7 @@ class Context:
     behind: the most known tokens that a draft's cache may lack: two, and one for each
       outer speculation.
     room: a row's cache slots for the output.
+    encode: the function of `first_state`; None if nothing is encoded.
     stops_early: whether a loop over drafted tokens ends when all rows have stopped.
       Otherwise the loop has a known number of turns.
   """
@@ -61,7 +62,14 @@ class Context:
   widths: tuple[int, ...] = ()
   behind: int = 2
   room: int = 0
+  encode: Callable[..., DecodeState] | None = None
   stops_early: bool = True
+
+  def first_state(
+    self, inputs: Int[Array, "B E"], keys: Key[Array, "R"]
+  ) -> DecodeState:
+    """Returns the first state of the outputs of inputs, each encoded once."""
+    return self.encode(self, inputs, keys)
 
   def draft_lengths(self, state: DecodeState) -> Int[Array, "B"]:
     """Returns the most drafted tokens of each row that count in the next iteration."""
@@ -161,7 +169,7 @@ class Drafter(abc.ABC):
       caches: the networks' first caches, by name, without the last known token.
       source: the encoder's inputs of the rows, zero-padded; empty without an encoder.
     """
-    del context, caches, source
+    return None
 
   @abc.abstractmethod
   def propose(

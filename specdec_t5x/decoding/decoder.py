@@ -7,7 +7,6 @@ Shapes: B inputs, R rows (the outputs of all inputs), E input length.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -84,11 +83,8 @@ class Decoder:
         shape="" if self._is_chain else " as a tree",
         width=FIXED_WIDTH,
       )
-    if self.drafter:
-      self._check_drafter(self.drafter)
-
-  def _check_drafter(self, drafter: Drafter) -> None:
-    """Raises a ValueError if drafter, rule, policy and networks do not go together."""
+    if (drafter := self.drafter) is None:
+      return
     drafter.check(self.target)
     kind, rule = type(drafter).__name__, type(self.rule).__name__
     if not self.rule.takes_trees and not self._is_chain:
@@ -145,7 +141,7 @@ class Decoder:
     """
     if self.same_bits is not None:
       return self.same_bits
-    is_one = min(rows, self.slots or rows) == 1
+    is_one = self.rows_at_once(rows) == 1
     return is_one and self._fits_fixed_width and not platforms.wide_blocks_cost_more()
 
   def check(self, sampling: Sampling, max_length: int, num_decodes: int) -> None:
@@ -201,38 +197,14 @@ class Decoder:
       is_wanted: marks the inputs to decode; by default every input.
       policy_state: the policy's state at the end of the batch before, to go on from.
     """
-    slots = min(keys.shape[0], self.slots or keys.shape[0])
-    ctx = self.context(params, slots, sampling, max_length, eos_id)
-    state, queue = self.begin(ctx, inputs, keys, is_wanted, policy_state)
+    rows = self.rows_at_once(keys.shape[0])
+    ctx = self.context(params, rows, sampling, max_length, eos_id)
+    state, queue = begin(self, ctx, inputs, keys, is_wanted, policy_state)
     return generate(ctx, state, queue=queue, observe=self.observer)
 
-  def begin(
-    self,
-    ctx: Context,
-    inputs: Int[Array, "B E"],
-    keys: Key[Array, "R"],
-    is_wanted: Bool[Array, "B"] | None,
-    policy_state: Any,
-  ) -> tuple[DecodeState, batching.Queue | None]:
-    """Returns the rows before the first iteration, and the queue of further inputs."""
-    rows, per_input = keys.shape[0], keys.shape[0] // inputs.shape[0]
-    slots = min(rows, self.slots or rows)
-    if is_wanted is None:
-      is_wanted = jnp.ones(len(inputs), bool)
-    queue = None
-    if slots == rows:
-      state = self.encode(ctx, inputs, keys)
-      is_filler = ~jnp.repeat(is_wanted, per_input)
-      state = state.replace(ended=state.ended | is_filler)
-    else:
-      encode = functools.partial(self.encode, ctx)
-      state = batching.blank(encode, inputs, keys, slots)
-      # The caches are copied into rows, and need no room for outputs.
-      encode = functools.partial(self.encode, dataclasses.replace(ctx, room=0))
-      queue = batching.queue_of(encode, inputs, keys, is_wanted, state, ctx.max_length)
-    before = jax.tree.map(lambda x: x[:slots], policy_state)
-    state = state.replace(policy_state=self.policy.start(slots, before))
-    return state, queue
+  def rows_at_once(self, outputs: int) -> int:
+    """Returns the number of rows that decode so many outputs."""
+    return min(outputs, self.slots or outputs)
 
   def context(
     self,
@@ -266,13 +238,14 @@ class Decoder:
       networks=nets,
       widths=() if is_fixed else widths_of(self.drafter, self.policy),
       room=num_slots(max_length, overrun),
+      encode=self._encode,
       stops_early=platforms.conditions_are_free(),
     )
 
-  def encode(
+  def _encode(
     self, ctx: Context, inputs: Int[Array, "B E"], keys: Key[Array, "R"]
   ) -> DecodeState:
-    """Returns the first state of the outputs of inputs, each encoded once."""
+    """See `Context.first_state`."""
     rows, per_input = keys.shape[0], keys.shape[0] // inputs.shape[0]
     # Inputs are prompts if there is no encoder.
     size = inputs.shape[1] if functional.is_decoder_only(self.target) else 0
@@ -290,6 +263,31 @@ class Decoder:
     )
     observed = self.observer and self.observer.start(rows, ctx.max_length)
     return state.replace(policy_state=self.policy.start(rows), observed=observed)
+
+
+def begin(
+  decoder: Decoder,
+  ctx: Context,
+  inputs: Int[Array, "B E"],
+  keys: Key[Array, "R"],
+  is_wanted: Bool[Array, "B"] | None,
+  policy_state: Any,
+) -> tuple[DecodeState, batching.Queue | None]:
+  """Returns the rows before the first turn, and the queue of further inputs."""
+  outputs, per_input = keys.shape[0], keys.shape[0] // inputs.shape[0]
+  rows = decoder.rows_at_once(outputs)
+  if is_wanted is None:
+    is_wanted = jnp.ones(len(inputs), bool)
+  queue = None
+  if rows == outputs:
+    state = ctx.first_state(inputs, keys)
+    is_filler = ~jnp.repeat(is_wanted, per_input)
+    state = state.replace(ended=state.ended | is_filler)
+  else:
+    state = batching.blank(ctx, inputs, keys, rows)
+    queue = batching.queue_of(ctx, inputs, keys, is_wanted, state)
+  before = jax.tree.map(lambda x: x[:rows], policy_state)
+  return state.replace(policy_state=decoder.policy.start(rows, before)), queue
 
 
 def widths_of(drafter: Drafter | None, policy: Policy) -> tuple[int, ...]:

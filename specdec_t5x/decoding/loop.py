@@ -54,17 +54,28 @@ def generate(
     queue: further inputs for ended rows, or None.
     observe: records the iterations, from `state.observed` on.
   """
+  state, queue = loop(
+    is_unfinished, lambda carry: turn(ctx, *carry, loop, observe), (state, queue)
+  )
+  return state.decoded(ctx.max_length) if queue is None else queue.decoded(state)
 
-  # A row that has ended waits if the queue has to store an output or give an input.
-  def waits(carry):
-    state, queue = carry
-    return jnp.array(False) if queue is None else queue.waiting(state).any()
 
-  def is_unfinished(carry):
-    return ~carry[0].ended.all() | waits(carry)
+def is_unfinished(carry: tuple[DecodeState, Queue | None]) -> Bool[Array, ""]:
+  """Returns whether a turn is left."""
+  return ~carry[0].ended.all() | _waits(carry)
+
+
+def turn(
+  ctx: Context,
+  state: DecodeState,
+  queue: Queue | None,
+  loop: LoopFn,
+  observe: Observer | None,
+) -> tuple[DecodeState, Queue | None]:
+  """Refills ended rows, drafts while a row drafts, and rests while no row does."""
 
   def can_iterate(carry):
-    return ~carry[0].ended.all() & ~waits(carry)
+    return ~carry[0].ended.all() & ~_waits(carry)
 
   def drafts(carry):
     return can_iterate(carry) & ~_rests(ctx, carry[0])
@@ -82,20 +93,18 @@ def generate(
 
   speculate = functools.partial(advance, step)
   rest = functools.partial(advance, plain_step)
+  carry = (state, queue) if queue is None else refill(ctx, state, queue)
+  if ctx.drafter is None:
+    return loop(can_iterate, rest, carry)
+  if not ctx.policy.may_rest:
+    return loop(can_iterate, speculate, carry)
+  return loop(rests, rest, loop(drafts, speculate, carry))
 
-  def take_turn(carry):
-    if queue is not None:
-      carry = refill(*carry, ctx.policy)
-    if ctx.drafter is None:
-      return loop(can_iterate, rest, carry)
-    if not ctx.policy.may_rest:
-      return loop(can_iterate, speculate, carry)
-    return loop(rests, rest, loop(drafts, speculate, carry))
 
-  state, outputs = loop(is_unfinished, take_turn, (state, queue))
-  if queue is None:
-    return state.decoded(ctx.max_length)
-  return outputs.decoded(state.policy_state)
+def _waits(carry) -> Bool[Array, ""]:
+  """Returns whether the queue has to store a row's output or give a row an input."""
+  state, queue = carry
+  return jnp.array(False) if queue is None else queue.waiting(state).any()
 
 
 def _rests(ctx: Context, state: DecodeState) -> Bool[Array, ""]:

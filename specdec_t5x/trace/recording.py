@@ -149,7 +149,7 @@ def _programs(
     return decoder.context(params, 1, sampling, max_length, eos_id)
 
   def start(params, inputs, keys):
-    return decoder.encode(context(params), inputs, keys)
+    return context(params).first_state(inputs, keys)
 
   def propose(params, state):
     ctx = context(params)
