@@ -58,6 +58,8 @@ def export(folder: pathlib.Path) -> np.ndarray:
 
 def serve(folder: pathlib.Path) -> np.ndarray:
   """Decodes the folder's inputs with the folder's program."""
+  if not (folder / "decode.jax").exists():
+    sys.exit(f"{folder} holds no exported decode: first run `export {folder}`.")
   program = jax.export.deserialize(bytearray((folder / "decode.jax").read_bytes()))
   with np.load(folder / "params.npz") as file:
     params = dict(file)

@@ -45,23 +45,23 @@ def outlook(policy: CostAware, choices: tuple[int, ...]) -> str:
   """Returns a line about the expected speedup on this device at this batch size.
 
   >>> outlook(CostAware((1.0, 1.4, 1.8)), (0, 1, 2))
-  'Drafts pay from an acceptance rate (alpha) of 0.41 on; 0.75 gives 1.28 times.'
+  'Drafts pay above an acceptance rate (alpha) of 0.41; 0.75 gives a speedup of 1.28.'
   >>> print(outlook(CostAware((1.0, 1.9, 2.9)), (0, 1, 2)))
   Decoding plainly: at an acceptance rate (alpha) of 0.75, drafts would make \
-decoding 0.92 times as fast, and drafts pay from 1.2 times on.
+decoding 0.92 times as fast. Drafts are tried from 1.2 times on.
   """
   expected = speedup(policy, policy.prior_alpha, choices)
   if not pays(policy, choices):
     return (
       f"Decoding plainly: at an acceptance rate (alpha) of {policy.prior_alpha:.2g}, "
-      f"drafts would make decoding {expected:.2f} times as fast, and drafts pay from "
+      f"drafts would make decoding {expected:.2f} times as fast. Drafts are tried from "
       f"{_WORTH} times on."
     )
   alphas = [i / 100 for i in range(1, 100)]
   first = next(alpha for alpha in alphas if speedup(policy, alpha, choices) > 1)
   return (
-    f"Drafts pay from an acceptance rate (alpha) of {first:.2f} on; "
-    f"{policy.prior_alpha:.2g} gives {expected:.2f} times."
+    f"Drafts pay above an acceptance rate (alpha) of {first:.2f}; "
+    f"{policy.prior_alpha:.2g} gives a speedup of {expected:.2f}."
   )
 
 

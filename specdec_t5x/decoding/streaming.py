@@ -22,8 +22,8 @@ from specdec_t5x.decoding.decoder import Decoder, begin
 from specdec_t5x.decoding.state import Decoded
 from specdec_t5x.network.net import run_if
 
-# Gets the places of the rows' outputs among all outputs (R for a row without an output),
-# the outputs so far, and their lengths.
+# Gets the places of the rows' outputs among all outputs, R for a row without an output;
+# the outputs so far; and their lengths.
 WatchFn = Callable[[Int[Array, "B"], Int[Array, "B T"], Int[Array, "B"]], Any]
 
 

@@ -233,6 +233,9 @@ def test_rules_state_their_guarantee():
     assert rule.guarantee is Guarantee.EXACT
     assert rule_at(rule, GREEDY) == (RULES["greedy"], GREEDY)
     assert rule_at(rule, Sampling()) == (rule, Sampling())
+  claimed = {name for name in RULES if RULES[name].guarantee is Guarantee.EXACT}
+  # tests/exactness/test_coupled.py enumerates 'coupled'; 'lenient' is 'token' at 1.
+  assert claimed == {*EXACT, "coupled", "lenient"}, "Give a new exact rule a row above."
   assert RULES["greedy"].guarantee is Guarantee.GREEDY_EXACT
   for lenience, guarantee in ((1.0, "EXACT"), (0.5, "BOUNDED"), (0.999, "BOUNDED")):
     assert rule_for("lenient", lenience).guarantee is Guarantee[guarantee]
