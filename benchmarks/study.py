@@ -67,7 +67,7 @@ class Decode:
     ctx = self.decoder.context(
       params, keys.shape[0], self.sampling, self.max_length, self.eos_id
     )
-    return ctx, self.decoder.encode(ctx, inputs, keys)
+    return ctx, ctx.first_state(inputs, keys)
 
   def given(self, inputs: Int[Array, "B E"]) -> tuple[Any, ...]:
     """Returns the arguments of a program: parameters, inputs and keys."""

@@ -73,7 +73,7 @@ def record(
   keys = row_keys(jax.random.key(0), inputs.shape[0])
   keep = _KeepLogits(decoder.target.config.vocab_size)
   ctx = decoder.context(params, len(keys), GREEDY, max_length, eos_id)
-  start = decoder.encode(ctx, inputs, keys)
+  start = ctx.first_state(inputs, keys)
   start = start.replace(observed=keep.start(len(keys), max_length))
 
   def extend_apart(*args):

@@ -78,7 +78,7 @@ def decode(target, *drafts, inputs, room, sampling=GREEDY, eos_id=1, slots=0, **
 def prepare(decoder, params, inputs, keys, sampling, room, eos_id):
   """Returns how to decode, and the first state."""
   ctx = decoder.context(params, len(keys), sampling, room, eos_id)
-  return ctx, decoder.encode(ctx, inputs, keys)
+  return ctx, ctx.first_state(inputs, keys)
 
 
 def run(decoder, params, inputs, room, sampling=GREEDY, eos_id=1, per_input=1):

@@ -38,7 +38,8 @@ def lm1b(
     vocabulary: the vocabulary; None means T5's.
     prompt_words: number of words of a prompt; 0 generates whole texts.
     name: the task's name; by default `lm1b`, with suffixes for a number of words other
-      than five (`_p<words>`) and for a vocabulary other than T5's (`_own_vocabulary`).
+      than five (`_p<words>`) and for a vocabulary other than T5's (see
+      `registry.register_tfds`).
 
   Raises:
     ValueError: if the number of words is invalid, or another task has the name.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -216,8 +217,9 @@ def register_tfds(
     dataset: TFDS's name of the dataset.
     step: as in `TaskSpec`.
     vocabulary: the vocabulary; None means T5's.
-    name: the task's name. None means `base` for T5's vocabulary, and
-      `base`_own_vocabulary for others.
+    name: the task's name. None means `base` for T5's vocabulary, and `base`_v<8 hex
+      digits> for others: the start of the SHA-256 of the vocabulary's class, file and
+      number of extra ids. Machines with the same path get the same name.
     metric: as in `TaskSpec`.
     tokens: as in `TaskSpec`.
 
@@ -226,7 +228,11 @@ def register_tfds(
   """
   vocabulary = vocabulary or T5_VOCABULARY
   if name is None:
-    name = base if vocabulary == T5_VOCABULARY else f"{base}_own_vocabulary"
+    file = getattr(vocabulary, "sentencepiece_model_file", None)
+    file = file or getattr(vocabulary, "path", "")  # seqio's bytes have no file.
+    identity = f"{type(vocabulary).__name__}|{file}|{vocabulary.extra_ids}"
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
+    name = base if vocabulary == T5_VOCABULARY else f"{base}_v{digest}"
   spec = TaskSpec(("tfds", dataset), step, vocabulary, metric, tokens)
   return _register(name, spec, lambda: seqio.TfdsDataSource(dataset))
 

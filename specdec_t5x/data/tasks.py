@@ -38,8 +38,8 @@ def wmt14_ende(
 
   Args:
     vocabulary: the vocabulary; None means T5's.
-    name: the task's name; by default `wmt14_ende` with T5's vocabulary, and
-      `wmt14_ende_own_vocabulary` with another vocabulary.
+    name: the task's name; by default `wmt14_ende`, with a suffix for a vocabulary
+      other than T5's (see `registry.register_tfds`).
 
   Raises:
     ValueError: if another task has the name.

@@ -12,6 +12,7 @@ import pytest
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.core.rules import RULES
 from specdec_t5x.decoding import loop
+from specdec_t5x.decoding.contracts import Context
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.decoding.policies import CostAware
 from specdec_t5x.decoding.state import row_keys
@@ -112,13 +113,13 @@ def test_unwanted_rows_are_not_decoded(name, slots, monkeypatch):
 def test_inputs_are_read_when_rows_need_them(monkeypatch):
   """The loop reads as many inputs at once as there are rows, and no unwanted input."""
   read = []
-  encode = Decoder.encode
+  first_state = Context.first_state
 
-  def counting(self, ctx, inputs, keys, *rest):
+  def counting(ctx, inputs, keys):
     jax.debug.callback(lambda rows: read.append(rows.tolist()), (inputs > 0).sum(1))
-    return encode(self, ctx, inputs, keys, *rest)
+    return first_state(ctx, inputs, keys)
 
-  monkeypatch.setattr(Decoder, "encode", counting)
+  monkeypatch.setattr(Context, "first_state", counting)
   is_wanted = jnp.arange(len(INPUTS)) < 7
   decode(DECODERS["plain"], 3, per_input=1, is_wanted=is_wanted)
   jax.effects_barrier()

@@ -174,7 +174,7 @@ def test_states_that_are_copied_into_rows_have_no_scratch_memory(gpu):
   keys = row_keys(jax.random.key(0), 2)
 
   def words(room):
-    state = decoder.encode(dataclasses.replace(ctx, room=room), INPUTS[:2], keys)
+    state = dataclasses.replace(ctx, room=room).first_state(INPUTS[:2], keys)
     return state.drafter_state.cache.scratch.shape[1]
 
   assert words(0) == 0 < words(ctx.room)
