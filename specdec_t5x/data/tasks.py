@@ -144,7 +144,7 @@ def text_file(
   Raises:
     ValueError: if the file is missing, and as for `translation_from_files`.
   """
-  if not (isinstance(file, str) and epath.Path(file).is_file()):
+  if not (isinstance(file, str) and epath.Path(file).exists()):
     raise ValueError(
       f"INPUT_FILE must be the path of a text file with one input per line, got "
       f"{file!r}. Give the path of an existing file, in quotes."

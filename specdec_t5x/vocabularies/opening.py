@@ -151,7 +151,7 @@ def _of_pieces(file, folder, settings, end_ids, extra_ids) -> Vocabulary:
   sentinels = [
     added.sentinel(number, size + count - 1 - number) for number in range(count)
   ]
-  return sentencepieces.FolderPieces(
+  vocabulary = sentencepieces.FolderPieces(
     str(file),
     path=folder,
     added=tokens if _has_sentinels(tokens) else _together(tokens, sentinels),
@@ -159,6 +159,10 @@ def _of_pieces(file, folder, settings, end_ids, extra_ids) -> Vocabulary:
     begins=_begins(settings),
     ends=not _begins(settings) or bool(settings.get("add_eos_token")),
   )
+  if not tokens:  # A task's name has the file and the number of sentinels.
+    vocabulary.sentencepiece_model_file = str(file)
+    vocabulary.extra_ids = count
+  return vocabulary
 
 
 def _together(

@@ -14,18 +14,27 @@ with epy.lazy_imports():
   import tensorflow as tf
 
 
+# Contents of pipes, such as /dev/stdin and FIFOs: a pipe can be read once.
+_pipes: dict[str, bytes] = {}
+
+
 def read_bytes(path: str) -> bytes:
   """Returns a file's contents. TensorFlow reads files in buckets only.
 
+  A pipe is read once, and its contents are kept for the process.
+
   Raises:
-    OSError: if the file can't be read. A pipe is refused, because texts are read twice.
+    OSError: if the file can't be read.
     ValueError: if the file is a pointer of Git LFS.
   """
   path = os.path.expanduser(path)
+  if path in _pipes:
+    return _pipes[path]
   if "://" not in path:
-    if not stat.S_ISREG(os.stat(path).st_mode):
-      raise OSError("the path is not a regular file")
+    mode = os.stat(path).st_mode
     contents = pathlib.Path(path).read_bytes()
+    if not stat.S_ISREG(mode):
+      _pipes[path] = contents
   else:
     try:
       with tf.io.gfile.GFile(path, "rb") as file:

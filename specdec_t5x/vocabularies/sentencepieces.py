@@ -10,11 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import sentencepiece
+from etils import epy
 from sentencepiece import sentencepiece_model_pb2 as proto
 
 from specdec_t5x.vocabularies.added import AddedToken, AddedTokens, sentinel
 from specdec_t5x.vocabularies.base import SPACE, Vocabulary
 from specdec_t5x.vocabularies.reading import read_bytes
+
+with epy.lazy_imports():
+  import seqio
 
 _MOST_SENTINELS = 300  # UL2 has 300; T5 has 100.
 _SENTINEL = proto.ModelProto.SentencePiece.USER_DEFINED
@@ -104,6 +108,24 @@ class SentencePieceVocabulary(_SentencePieces):
 
   def __hash__(self) -> int:
     return hash(_identity(self))
+
+  def __getattr__(self, name: str) -> Any:
+    if name.startswith("__"):  # Python looks up special methods that seqio lacks.
+      raise AttributeError(name)
+    return getattr(self._of_seqio, name)
+
+  @property
+  def _of_seqio(self) -> seqio.SentencePieceVocabulary:
+    path = self.sentencepiece_model_file
+    return _seqio_vocabulary(path, self.extra_ids, self.version)
+
+  # Operations of seqio, which run without Python.
+
+  def encode_tf(self, text):
+    return self._of_seqio.encode_tf(text)
+
+  def decode_tf(self, tokens):
+    return self._of_seqio.decode_tf(tokens)
 
 
 class FolderPieces(_SentencePieces):
@@ -239,3 +261,15 @@ def _load(path: str, extra_ids: int, version: tuple[int, ...] | None) -> Process
       parsed.pieces.add(piece=piece, score=0.0, type=_SENTINEL)
     model = parsed.SerializeToString()
   return Processor(model_proto=model)
+
+
+@functools.cache
+def _seqio_vocabulary(path: str, extra_ids: int, version: tuple[int, ...] | None):
+  processor = _load(path, extra_ids, version)
+
+  class Loaded(seqio.SentencePieceVocabulary):
+    # seqio would read each path once in a process.
+    tokenizer = processor
+    sp_model = processor.serialized_model_proto()
+
+  return Loaded(path, extra_ids=extra_ids)

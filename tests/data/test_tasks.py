@@ -115,7 +115,11 @@ def test_order_of_shards_and_of_shuffling(task):
     examples(task, "test[2:2]")
 
 
-def test_iterator_can_be_checkpointed(task, tmp_path):
+@pytest.mark.parametrize("kind", ["bytes", "pieces"])
+def test_iterator_can_be_checkpointed(files, vocabulary_path, kind, tmp_path):
+  """T5X's `infer` saves it, so no operation of the vocabulary may be Python's."""
+  vocabulary = BYTES if kind == "bytes" else SentencePieceVocabulary(vocabulary_path, 0)
+  task = tasks.translation_from_files(kind, files, vocabulary=vocabulary)
   dataset = seqio.get_mixture_or_task(task).get_dataset(None, "test", shuffle=False)
   iterator = iter(dataset)
   for _ in range(3):

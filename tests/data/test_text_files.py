@@ -6,10 +6,14 @@ tests/errors/cases.toml has the remaining errors.
 import gzip
 import json
 import os
+import subprocess
+import sys
+import threading
 
 import pytest
 
 from specdec_t5x.data import text_files
+from tests import processes
 
 
 @pytest.mark.parametrize(
@@ -44,10 +48,32 @@ def test_gzip_files_and_long_fields(write):
   assert len(text_files.read_fields(path, ["a"])[0]["a"]) == 300_000
 
 
-def test_a_pipe_is_refused(tmp_path):
-  os.mkfifo(tmp_path / "a")
-  with pytest.raises(ValueError, match="a can't be read: the path is not a regular"):
-    text_files.read_lines(str(tmp_path / "a"))
+@pytest.mark.parametrize(
+  ("name", "content"),
+  [("a.gz", gzip.compress(b"x\ny")), ("a", b"x\n" * 100_000)],
+  ids=["gzip", "many lines"],
+)
+def test_a_pipe_is_read_once(tmp_path, name, content):
+  path = tmp_path / name
+  os.mkfifo(path)
+  thread = threading.Thread(target=path.write_bytes, args=[content])
+  thread.start()
+  for _ in range(2):  # A second read of the pipe would wait for ever.
+    assert text_files.read_lines(str(path))[0] == "x"
+  thread.join()
+
+
+READS_STDIN = """
+from specdec_t5x.data import text_files
+first, second = (text_files.read_lines("/dev/stdin") for _ in range(2))
+assert first == second == ["x", "y"], (first, second)
+"""
+
+
+def test_stdin_is_read_once(tmp_path):
+  command = [sys.executable, "-c", READS_STDIN]
+  settings = {"check": True, "env": processes.environment()}
+  subprocess.run(command, input=b"x\ny\n", **settings)
 
 
 @pytest.mark.parametrize(
