@@ -78,7 +78,7 @@ class Vocabulary(abc.ABC):
       text = tf.compat.as_text(np.asarray(found, object).item())
       return np.array(self.encode(text), np.int32)
 
-    tokens = tf.numpy_function(encode, [text], tf.int32)
+    tokens = tf.numpy_function(encode, [text], tf.int32, stateful=False)
     tokens.set_shape([None])
     return tokens
 
@@ -89,7 +89,7 @@ class Vocabulary(abc.ABC):
       texts = [self.decode(row).encode("utf-8") for row in np.atleast_2d(rows)]
       return np.array(texts[0] if rows.ndim < 2 else texts, object)
 
-    return tf.numpy_function(decode, [tokens], tf.string)
+    return tf.numpy_function(decode, [tokens], tf.string, stateful=False)
 
   def __eq__(self, other: Any) -> bool:
     if type(self) is not type(other) or self.path != other.path:

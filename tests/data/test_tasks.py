@@ -13,9 +13,11 @@ from specdec_t5x.data import (
   vocabularies,
 )
 from specdec_t5x.t5x_bridge import writer
+from specdec_t5x.vocabularies.opening import open_vocabulary
 from specdec_t5x.vocabularies.sentencepieces import SentencePieceVocabulary
 from tests import real_data, tfds_folders
 from tests.data.conftest import examples
+from tests.vocabularies import made
 
 BYTES = seqio.ByteVocabulary()
 
@@ -115,10 +117,13 @@ def test_order_of_shards_and_of_shuffling(task):
     examples(task, "test[2:2]")
 
 
-@pytest.mark.parametrize("kind", ["bytes", "pieces"])
+@pytest.mark.parametrize("kind", ["bytes", "pieces", "folder"])
 def test_iterator_can_be_checkpointed(files, vocabulary_path, kind, tmp_path):
-  """T5X's `infer` saves it, so no operation of the vocabulary may be Python's."""
+  """Upstream's `infer` saves it, so no operation of a vocabulary may have a state."""
   vocabulary = BYTES if kind == "bytes" else SentencePieceVocabulary(vocabulary_path, 0)
+  if kind == "folder":
+    made.byte_level(tmp_path / "folder")
+    vocabulary = open_vocabulary(tmp_path / "folder")
   task = tasks.translation_from_files(kind, files, vocabulary=vocabulary)
   dataset = seqio.get_mixture_or_task(task).get_dataset(None, "test", shuffle=False)
   iterator = iter(dataset)
