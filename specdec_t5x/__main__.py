@@ -7,7 +7,8 @@ from specdec_t5x import environment
 
 _COMMANDS = """
 Commands:
-  python -m t5x.infer                 decodes a task or a file: configs/spec_*.gin
+  python -m t5x.infer                 decodes a task (configs/spec_*.gin) or a text file
+                                      (configs/files.gin)
   python -m t5x.eval                  decodes and scores a task: configs/eval_*.gin
   python -m specdec_t5x.train         trains a draft: configs/train/*.gin
   python -m specdec_t5x.demo          compares decoding with and without a draft
