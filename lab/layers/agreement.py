@@ -65,7 +65,7 @@ class Agreement:
     plain = decoder.context(
       {"target": params}, len(keys), self._sampling, length, NEVER
     )
-    state = decoder.encode(plain, texts, keys)
+    state = plain.first_state(texts, keys)
     tokens = jnp.concatenate([state.last_tokens()[:, None], outputs[:, :-1]], axis=1)
     begin = state.lengths - 1
     _, features, cache = plain.target.extend(state.target_cache.at(begin), tokens)
