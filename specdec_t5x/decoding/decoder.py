@@ -278,9 +278,8 @@ def begin(
   rows = decoder.rows_at_once(outputs)
   if is_wanted is None:
     is_wanted = jnp.ones(len(inputs), bool)
-  queue = None
   if rows == outputs:
-    state = ctx.first_state(inputs, keys)
+    state, queue = ctx.first_state(inputs, keys), None
     is_filler = ~jnp.repeat(is_wanted, per_input)
     state = state.replace(ended=state.ended | is_filler)
   else:

@@ -154,7 +154,6 @@ class Stepwise(ChainDrafter):
     if draft_later and size > 1:
       noise = None
       if not sampling.greedy:
-        # Here alone: only coupled draws need the noise.
         from specdec_t5x.core.noise import exponentials
 
         later = uniforms[:, 1:].swapaxes(0, 1)
