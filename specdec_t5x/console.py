@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import os
 import pathlib
 import sys
@@ -20,13 +21,13 @@ def _age() -> float:
 
 
 _started = time.monotonic() - _age()
-_is_quiet = False
+_logger = logging.getLogger("specdec_t5x")  # Its level says what is printed.
+_logger.setLevel(logging.INFO)
 
 
 def set_quiet(is_quiet: bool) -> None:
   """Turns the output of `say` and `stage` off or on."""
-  global _is_quiet
-  _is_quiet = is_quiet
+  _logger.setLevel(logging.ERROR if is_quiet else logging.INFO)
 
 
 class BestEffort:
@@ -62,7 +63,7 @@ STDOUT, STDERR = BestEffort("stdout"), BestEffort("stderr")
 
 def say(message: str) -> None:
   """Prints a line on stderr, unless `set_quiet` turned the output off."""
-  if not _is_quiet:
+  if _logger.isEnabledFor(logging.INFO):
     print(message, file=STDERR, flush=True)
 
 
