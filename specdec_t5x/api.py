@@ -200,6 +200,11 @@ def generate(
   seed = arguments.seed_of(seed)
   max_length = arguments.count(max_length, "max_length")
   batch_size = arguments.count(batch_size, "batch_size")
+  if not (on_tokens is None or callable(on_tokens)):
+    raise ValueError(
+      "on_tokens must be a function of an input's number and a list of new token ids, "
+      f"got {on_tokens!r}. Leave it out to get the outputs at the end."
+    )
   arguments.check_sampling(sampling)
   arguments.check_models(target, draft)
   target.generation.check()
@@ -453,9 +458,10 @@ def compiled(
     static_argnums=0,
   )
 
-  streamed = functools.cache(
-    lambda decoder: Streamed(decoder, sampling, max_length, eos_id)
-  )
+  @functools.cache
+  def streamed(decoder):
+    return Streamed(decoder, sampling, max_length, eos_id)
+
   tuned: dict[tuple[int, int], Decoder] = {}
 
   def run(params, inputs, keys, is_wanted=None, policy_state=None, watch=None):

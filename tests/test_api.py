@@ -101,6 +101,12 @@ def test_an_exception_of_on_tokens_reaches_the_caller(setup):
     specdec_t5x.generate(INPUTS, *setup, gamma=3, **SIZES, on_tokens=stop)
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_on_tokens_must_be_a_function(setup):
+  with pytest.raises(ValueError, match="on_tokens must be a function .* got True"):
+    specdec_t5x.generate(INPUTS, *setup, **SIZES, on_tokens=True)
+
+
 @pytest.fixture
 def timed_as(monkeypatch, tmp_path_factory):
   """Returns a function that sets the time of an iteration with a draft.

@@ -53,8 +53,9 @@ class Streamed:
     state, queue = self._begin(params, inputs, keys, is_wanted, policy_state)
     is_unfinished = True
     while is_unfinished:
-      state, queue, is_unfinished, *outputs = self._turn(params, state, queue)
-      watch(*outputs)
+      turn = self._turn(params, state, queue)
+      state, queue, is_unfinished, places, tokens, lengths = turn
+      watch(places, tokens, lengths)
     return self._end(state, queue)
 
   def _context(self, params, rows):
