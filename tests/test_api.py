@@ -103,7 +103,7 @@ def test_an_exception_of_on_tokens_reaches_the_caller(setup):
 
 @pytest.mark.usefixtures("unchecked")
 def test_on_tokens_must_be_a_function(setup):
-  with pytest.raises(ValueError, match="on_tokens must be a function .* got True"):
+  with pytest.raises(ValueError, match=r"on_tokens must be a function .* got True"):
     specdec_t5x.generate(INPUTS, *setup, **SIZES, on_tokens=True)
 
 
