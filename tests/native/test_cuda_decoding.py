@@ -1,5 +1,6 @@
 """Decodes with the CUDA kernels on a CPU (`tests.native.cuda.handlers`)."""
 
+import ctypes
 import dataclasses
 import functools
 import json
@@ -130,6 +131,32 @@ def test_the_scratch_memory_continues_with_another_batch(gpu):
     logits, _, after = ours(cache.replace(scratch=scratch), tokens)
     assert close(logits, xla(cache, tokens)[0])
     scratch = after.scratch
+
+
+@pytest.mark.parametrize(("chunks", "fits"), [(4, True), (3, False)])
+def test_long_inputs_take_shared_memory_from_the_weights(
+  gpu, monkeypatch, chunks, fits
+):
+  net = network()
+  params = model().params
+  step = draft_step.of_network(net)
+  weights = jax.jit(draft_step.Prepare(step))(params)
+  gpu.decided[draft_step.key_of(net, 2)] = True
+  # A block has room for just so many chunks beside the step without inputs.
+  most = step._bytes(2, inputs=1) + chunks * draft_step._CHUNK
+  monkeypatch.setattr(draft_step, "_SHARED", most)
+  shared = ctypes.c_int.in_dll(handlers.loaded(), "specdec_most_shared")
+  monkeypatch.setattr(shared, "value", most)
+  inputs = jnp.full((2, 400), 7)
+  xla, cache = networks.start(net, params, inputs, ROOM)
+  ours = jax.jit(draft_step.extend_fn(net, weights, xla))
+  tokens = jnp.array([[4], [7]])
+  cache = draft_step.with_scratch(net, cache, has_room=True)
+  if fits:
+    assert close(ours(cache, tokens)[0], xla(cache, tokens)[0])
+  else:
+    with pytest.raises(ValueError, match="inputs of 400 tokens"):
+      ours(cache, tokens)
 
 
 def test_more_than_eight_rows_use_xla(gpu, capsys):

@@ -119,11 +119,13 @@ extern "C" int specdec_step_clusters(int cluster, int bytes) {
 }
 
 // Bytes of shared memory that a step needs beside its ring.
-extern "C" int specdec_step_bytes(int cluster, int rows, int width, int hidden) {
+extern "C" int specdec_step_bytes(int cluster, int rows, int width, int hidden,
+                                  int inputs) {
   specdec::StepShape shape = {};
   shape.rows = rows;
   shape.width = width;
   shape.hidden = hidden;
+  shape.inputs = inputs;
   shape.distances = 129;
   return specdec::StepLayout(shape, cluster).bytes + 16 * 8;
 }

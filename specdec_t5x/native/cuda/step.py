@@ -129,7 +129,16 @@ class DraftStep:
       The token that each step chose (-1 if a logit is NaN or infinity), logits,
       features, the cache with all steps committed, and the scratch memory.
     """
-    rows = len(tokens)
+    rows, inputs = cache.encoder_mask.shape
+    ring = self._ring(rows, inputs)
+    if ring < _LEAST_RING:
+      raise KnobError(
+        "{rows} rows with inputs of {inputs} tokens leave no room for the weights of "
+        "the draft's step in a block's shared memory. Use fewer rows, shorter inputs, "
+        "or a draft with {products}='xla'.",
+        rows=rows,
+        inputs=inputs,
+      )
     layers = self.layout.layers
     buffers = (*cache.keys, *cache.values)
     shape = jax.ShapeDtypeStruct
@@ -159,7 +168,7 @@ class DraftStep:
       gated=np.int64(self.gated),
       scale=np.float32(self.scale),
       temperature=np.float32(temperature),
-      ring=np.int64(self._ring(rows)),
+      ring=np.int64(ring),
     )
     cache = cache.replace(
       index=cache.index + steps,
@@ -168,14 +177,14 @@ class DraftStep:
     )
     return argmaxes, logits, features, cache, scratch
 
-  def _ring(self, rows: int) -> int:
+  def _ring(self, rows: int, inputs: int = 1) -> int:
     """Returns how many chunks of weights fit into shared memory."""
-    return min((_SHARED - self._bytes(rows)) // _CHUNK, 12)
+    return min((_SHARED - self._bytes(rows, inputs)) // _CHUNK, 12)
 
-  def _bytes(self, rows: int) -> int:
+  def _bytes(self, rows: int, inputs: int = 1) -> int:
     layout = self.layout
     return library.loaded().specdec_step_bytes(
-      layout.cluster, rows, layout.width, layout.hidden
+      layout.cluster, rows, layout.width, layout.hidden, inputs
     )
 
 

@@ -44,6 +44,9 @@ enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize,
   cudaFuncAttributeNonPortableClusterSizeAllowed
 };
+// The most shared memory of a block; tests set it.
+extern "C" int specdec_most_shared;
+int specdec_most_shared = 227 * 1024;
 template <class Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
   return cudaSuccess;
@@ -58,6 +61,7 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* count, Kernel, cudaLaunchConfig_
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config,
                                void (*kernel)(Parameters...), const Arguments&... given) {
+  if (config->dynamicSmemBytes > size_t(specdec_most_shared)) return cudaErrorInvalidValue;
   int cluster = 1;
   bool together = false;
   for (unsigned i = 0; i < config->numAttrs; i++) {
