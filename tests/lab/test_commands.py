@@ -100,8 +100,9 @@ def test_an_output_that_repeats_its_input_is_copied(files, tmp_path, capsys):
 def test_heads_draft_trees_and_a_draft_runs_in_another_process(
   pair, heads, tmp_path, monkeypatch
 ):
-  chain = {"of": ["heads"], "shape": "chain"}
-  monkeypatch.setitem(tables("benchmarks")["methods"], "ways", [chain])
+  methods = tables("benchmarks")["methods"]
+  chains = [way for way in methods["ways"] if way["of"] == ["heads"]]
+  monkeypatch.setitem(methods, "ways", chains)
   monkeypatch.setattr(programs, "programs", lambda *_: {})
   flags = "--max-length=10 --num-inputs=2 --gamma=3 --temperatures=0 --sizes=2"
   drafts = f"--draft=parallel={heads['parallel']}"
@@ -115,6 +116,8 @@ def test_heads_draft_trees_and_a_draft_runs_in_another_process(
   ]
   assert {row["identical"] for row in rows} == {"2/2"}
   assert all(row["c"] >= 0 for row in rows)
+  # A table of shapes has the shape's own length, and no policy that may draft nothing.
+  assert all(row["drafted"] > 0 for row in rows)
 
 
 @pytest.mark.slow
