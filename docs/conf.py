@@ -8,12 +8,14 @@ ROOT = pathlib.Path(__file__).parents[1]
 # Modules are imported to read their docstrings, and gin files are read, from here.
 sys.path[:0] = [str(ROOT), str(ROOT / "t5x_runtime"), str(ROOT / "docs")]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import docstrings
 import gin_reference
 import signatures
 
+from specdec_t5x.quiet import import_quietly
+
+import_quietly("tensorflow")  # It would print lines of its own in the build's output.
 signatures.name_types()
 
 from specdec_t5x import __version__

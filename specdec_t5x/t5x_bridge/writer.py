@@ -227,8 +227,8 @@ def closing(summary: Mapping[str, Any], model: Any) -> list[str]:
     if model.decoder.drafter is not None:
       lines += ["Nothing was drafted.", *outlooks]
     lines.append(f"{examples} examples, {tokens} tokens{time and ', ' + time}.")
-    if any(job.rows_at_once > 1 for job, *_ in timed):
-      lines.append("Drafts gain most if few rows decode at once: --gin.BATCH_SIZE=1.")
+  if _may_gain_with_fewer_rows(statistics["drafted"], model):
+    lines.append("Drafts gain most if few rows decode at once: --gin.BATCH_SIZE=1.")
   if cut := statistics.get("inputs_cut"):
     was = "was" if cut["examples"] == 1 else "were"
     lines.append(
@@ -254,6 +254,15 @@ def speedup(statistics: Mapping[str, Any] | None, model: Any) -> float | None:
     return None
   ((job, policy, lengths),) = timed
   return speed.speedup_of_run(policy, lengths, statistics, job.output_length)
+
+
+def _may_gain_with_fewer_rows(drafted: int, model: Any) -> bool:
+  """Returns whether several rows decode at once, and no measurement shows a gain."""
+  return model.decoder.drafter is not None and any(
+    # By measured times, rows have a draft only where it gains.
+    job.rows_at_once > 1 and not (drafted and tuning.needs_times(job.decoder))
+    for job, _ in model.tuned.values()
+  )
 
 
 def _timed(model: Any) -> list[tuple[tuning.Job, CostAware, tuple[int, ...]]]:
