@@ -151,7 +151,7 @@ def test_the_last_lines_have_the_reason_for_no_drafts():
   assert closing(None) == []
 
 
-@pytest.mark.parametrize("rows, is_advised", [(1, False), (4, True)])
+@pytest.mark.parametrize(("rows", "is_advised"), [(1, False), (4, True)])
 def test_a_fixed_draft_for_many_rows_gets_advice(rows, is_advised):
   tuned = {(rows, 10): (tuning.Job(DRAFTED, rows, 8, GREEDY, 10), DRAFTED)}
   advice = "Drafts gain most if few rows decode at once: --gin.BATCH_SIZE=1."
