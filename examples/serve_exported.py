@@ -67,6 +67,8 @@ def serve(folder: pathlib.Path) -> np.ndarray:
 
 
 if __name__ == "__main__":
-  _, mode, name = sys.argv
-  tokens = {"export": export, "serve": serve}[mode](pathlib.Path(name))
+  jobs = {"export": export, "serve": serve}
+  if len(sys.argv) != 3 or sys.argv[1] not in jobs:
+    sys.exit(__doc__)
+  tokens = jobs[sys.argv[1]](pathlib.Path(sys.argv[2]))
   print(*tokens[0][tokens[0] > 0])

@@ -3,7 +3,8 @@
   python scripts/show_run.py runs/demo/ende/baseline runs/demo/ende/spec
 
 Runs of equal inputs are compared: `equal` counts the outputs that are the first run's,
-token for token. `accepted` is the share of the tested drafted tokens.
+token for token; '-' is for runs with another number of outputs per input. `accepted` is
+the share of the tested drafted tokens.
 """
 
 import argparse
@@ -92,9 +93,11 @@ def row(run: Sequence[dict[str, Any]], first: Sequence[dict[str, Any]]) -> list[
   tokens, calls, accepted, tested = map(int, counts)
   pairs = zip(run, first, strict=False)
   equal = sum(a["prediction_tokens"] == b["prediction_tokens"] for a, b in pairs)
+  decodes = {np.shape(x["aux"]["tokens"]) for x in (*run[:1], *first[:1])}
   rate = f"{tokens / max(calls, 1):.2f}"
   share = f"{accepted / tested:.2f}" if tested else "-"
-  return [str(len(run)), str(tokens), str(calls), rate, share, str(equal)]
+  equal = str(equal) if len(decodes) < 2 else "-"
+  return [str(len(run)), str(tokens), str(calls), rate, share, equal]
 
 
 if __name__ == "__main__":

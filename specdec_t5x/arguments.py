@@ -191,6 +191,11 @@ def path_of(value: Any, name: str) -> str:
   Raises:
     ValueError: if the value is no path, or the path does not exist.
   """
+  if value is None:
+    raise ValueError(
+      f"{name} must be given, because the target's folder has none (Hugging Face "
+      "folders have one). Give the path of the SentencePiece model of target and draft."
+    )
   if not isinstance(value, str | os.PathLike) or not os.path.exists(value):
     raise ValueError(
       f"{name}={_shown(value)} is not a file, or a folder with a vocabulary. Expected "

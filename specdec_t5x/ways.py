@@ -300,6 +300,11 @@ def assembled(
     drafter = "heads" if isinstance(network, FeatureDrafter) else "draft_model"
   result = decoder(target.network, network, drafter, rule, **knobs)
   if networks != result.networks:
+    if drafts and set(result.networks) == {"target"}:
+      raise ValueError(
+        f"The drafter {type(result.drafter).__name__} needs no draft model, but draft "
+        "has one. Set draft=None."
+      )
     raise ValueError(
       f"The drafter {type(result.drafter).__name__} needs the networks "
       f"{sorted(result.drafter.networks)}, but draft has different networks, called "

@@ -37,8 +37,15 @@ def network_settings(path: str | None, dtype: str, **knobs: Any) -> Settings:
 
 
 def network_at(path: str, dtype: str = "float32") -> Network:
-  """Returns a checkpoint's network: a draft model, or a table of n-grams."""
-  return network_for(Checkpoint.open(path).settings(dtype))
+  """Returns a checkpoint's network: a draft model, or a table of n-grams.
+
+  Raises:
+    ValueError: if there is no checkpoint at `path`, the macro of a cascade's gin file.
+  """
+  try:
+    return network_for(Checkpoint.open(path).settings(dtype))
+  except ValueError as error:
+    raise ValueError(f"DRAFT_2_CHECKPOINT_PATH: {error}") from error
 
 
 def ngram_table(path: str | None, order: int = 0) -> ngram.NgramTable:

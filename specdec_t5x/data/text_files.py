@@ -30,7 +30,8 @@ def read_lines(path: str) -> list[str]:
     path: path of the file, on a disk or in a bucket.
 
   Raises:
-    ValueError: if the file is missing or empty, or has NUL or bytes that are not UTF-8.
+    ValueError: if the file is missing, has no text, or has NUL or bytes that are not
+      UTF-8.
   """
   try:
     data = read_bytes(path)
@@ -48,7 +49,7 @@ def read_lines(path: str) -> list[str]:
       ) from error
   data = data.removeprefix(b"\xef\xbb\xbf")
   if not data.strip():
-    raise ValueError(f"{path} is empty. Expected one text per line.")
+    raise ValueError(f"{path} has no text. Expected one text per line.")
   lines = []
   # str.splitlines would also break at U+0085 and U+2028 inside a text.
   for number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), 1):

@@ -197,8 +197,7 @@ def check_same_run(output_dir: str) -> None:
   """Raises a ValueError if the directory holds a finished run with other settings.
 
   T5X keeps finished results, so the new run would silently return the old results. The
-  settings are all of gin's bindings. The contents of files (inputs, weights) are not
-  compared.
+  settings are all of gin's bindings. `t5x_runtime` also compares the texts.
   """
   summary = epath.Path(output_dir) / SUMMARY
   if not summary.exists():

@@ -21,7 +21,16 @@ import numpy as np
 from absl import flags
 from tqdm import tqdm
 
-from t5x import command, gin_utils, hosts, messages, models, partitioning, utils
+from t5x import (
+  command,
+  gin_utils,
+  hosts,
+  messages,
+  models,
+  partitioning,
+  plain_tasks,
+  utils,
+)
 from t5x.inference_data import check_dataset, open_examples
 from t5x.inference_files import (
   MODES,
@@ -96,18 +105,20 @@ def infer(
     )
   _check(mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shards)
   examples = open_examples(dataset_cfg, model, shard_id, num_shards)
+  if verify_matching_vocabs_fn is not None:
+    verify_matching_vocabs_fn(dataset_cfg, model)
   settings = _settings(mode, dataset_cfg, restore_cfg, checkpoint_period)
   suffix = f"{mode}.{file_extension}-{shard_id:05}-of-{num_shards:05}"
-  outputs = {
-    task: ChunkFiles(output_dir, task.name, suffix, settings) for task in examples.tasks
-  }
+  outputs = {}
+  for task in examples.tasks:
+    digest = plain_tasks.digest(task.name, dataset_cfg.split)
+    of_task = {**settings, "digest of the texts": digest}
+    outputs[task] = ChunkFiles(output_dir, task.name, suffix, of_task)
   # The locks come before all writes, so that a refused job has changed no file.
   with contextlib.ExitStack() as locks:
     with writing("the lock", output_dir):
       for files in outputs.values():
         locks.enter_context(files.lock())
-    if verify_matching_vocabs_fn is not None:
-      verify_matching_vocabs_fn(dataset_cfg, model)
     outputs = {
       task: files
       for task, files in outputs.items()

@@ -7,6 +7,7 @@ registration with seqio until a run needs seqio.
 """
 
 import dataclasses
+import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -110,6 +111,16 @@ def defer(name: str, add: Callable[[], Any]) -> None:
 def find(name: Any) -> PlainTask | None:
   """Returns the task of a name; None if only seqio may have such a task."""
   return _tasks.get(name) if isinstance(name, str) else None
+
+
+def digest(name: str, split: str) -> str | None:
+  """Returns a digest of a task's texts; None if only seqio has the task."""
+  if (task := find(name)) is None:
+    return None
+  digest = hashlib.sha256()
+  for texts in task.read(split):
+    digest.update(repr(texts).encode())
+  return digest.hexdigest()[:16]
 
 
 def is_seqio_loaded() -> bool:

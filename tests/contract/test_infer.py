@@ -158,6 +158,38 @@ def test_a_finished_run_with_different_settings_is_refused(
   assert "settings of the earlier run are unknown" in capsys.readouterr().err
 
 
+@runtime_only
+def test_a_run_does_not_continue_after_a_change_of_its_texts(checkpoint, tmp_path):
+  plain_tasks = pytest.importorskip("t5x.plain_tasks")
+  dataset = {"mixture_or_task_name": f"{TASK}_changing"}
+  features = {name: plain_tasks.PlainFeature(VOCABULARY) for name in LENGTHS}
+
+  def change_to(target):
+    texts = [(text, target) for text in EXPECTED_INPUTS]
+
+    def count(split):
+      return len(texts)
+
+    def read(split):
+      return iter(texts)
+
+    name = dataset["mixture_or_task_name"]
+    task = plain_tasks.PlainTask(name, features, ("test",), count, read)
+    plain_tasks.register(task)
+
+  change_to("a target")
+  with pytest.raises(Killed):
+    run(checkpoint, tmp_path, dataset=dataset, write_fn=dying_writer)
+  change_to("another target")
+  with pytest.raises(ValueError, match=r"unfinished run .* digest of the texts was"):
+    run(checkpoint, tmp_path, dataset=dataset)
+  change_to("a target")
+  run(checkpoint, tmp_path, dataset=dataset)
+  change_to("another target")
+  with pytest.raises(ValueError, match=r"finished run .* digest of the texts was"):
+    run(checkpoint, tmp_path, dataset=dataset)
+
+
 def test_joined_shards_equal_the_file_of_one_job(checkpoint, tmp_path):
   run(checkpoint, tmp_path / "one", temperature=0.0)
   for shard in (0, 1):

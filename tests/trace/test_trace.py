@@ -225,13 +225,16 @@ def test_a_row_has_the_totals_of_a_run(tmp_path, capsys):
   several["aux"] = {name: [1, 2] for name in several["aux"]}
   folders = run(tmp_path / "plain", *PLAIN), run(tmp_path / "spec", *SPEC)
   assert show_run.main(folders) == 0
-  assert show_run.main([run(tmp_path / "several", several)]) == 0
-  _, plain, spec, _, decodes = map(str.split, capsys.readouterr().out.splitlines())
+  single = run(tmp_path / "single", record(ids=[5, 1]))
+  assert show_run.main([run(tmp_path / "several", several), single]) == 0
+  lines = map(str.split, capsys.readouterr().out.splitlines())
+  _, plain, spec, _, decodes, single = lines
   assert plain[1:] == ["2", "6", "6", "1.00", "-", "2"]
   # 6 tokens in 4 calls; 3 of 6 tested tokens are accepted.
   assert spec[1:] == ["2", "6", "4", "1.50", "0.50", "1"]
   # Every decode of an input counts.
   assert decodes[1:] == ["1", "3", "3", "1.00", "1.00", "1"]
+  assert single[-1] == "-"  # One output of an input, beside two.
 
 
 @pytest.mark.parametrize(
