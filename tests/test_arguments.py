@@ -160,7 +160,7 @@ def test_a_folder_names_its_padding(tmp_path, fields, pads):
     ("seed", None, "seed must be a whole number from 0"),
     ("seed", -1, "seed must be a whole number from 0 to .*, got -1"),
     ("seed", True, "seed must be a whole number from 0 to .*, got True"),
-    ("vocabulary", None, "vocabulary=None is not a file"),
+    ("vocabulary", None, "vocabulary must be given"),
     ("vocabulary", pathlib.Path("nope"), "vocabulary='nope' is not a file"),
     ("vocabulary", "google/mt5-small", "Nothing is downloaded"),
     ("batch_size", True, "batch_size must be a whole number of at least 1, got True"),

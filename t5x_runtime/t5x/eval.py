@@ -140,10 +140,10 @@ def _checked(model, dataset_cfg, output_dir, log_dir, evaluator_cls) -> seqio.Ev
   )
   if not evaluator.eval_tasks:
     raise ValueError(
-      f"Task {dataset_cfg.mixture_or_task_name!r} has no metrics, or "
-      f"{dataset_cfg.split!r} is not the name of one of its splits. t5x.eval takes "
-      "whole splits of tasks with metrics. Name a split, or use t5x.infer, which takes "
-      "parts such as 'test[:100]'."
+      f"Task {dataset_cfg.mixture_or_task_name!r} has no metrics, or no split "
+      f"{dataset_cfg.split!r}, so evaluation is impossible: t5x.eval takes whole "
+      "splits of tasks with metrics. Name a split, or use t5x.infer, which takes parts "
+      "such as 'test[:100]'."
     )
   return evaluator
 

@@ -105,20 +105,21 @@ def infer(
     )
   _check(mode, dataset_cfg, output_dir, checkpoint_period, shard_id, num_shards)
   examples = open_examples(dataset_cfg, model, shard_id, num_shards)
-  if verify_matching_vocabs_fn is not None:
-    verify_matching_vocabs_fn(dataset_cfg, model)
   settings = _settings(mode, dataset_cfg, restore_cfg, checkpoint_period)
   suffix = f"{mode}.{file_extension}-{shard_id:05}-of-{num_shards:05}"
-  outputs = {}
-  for task in examples.tasks:
-    digest = plain_tasks.digest(task.name, dataset_cfg.split)
-    of_task = {**settings, "digest of the texts": digest}
-    outputs[task] = ChunkFiles(output_dir, task.name, suffix, of_task)
+  outputs = {
+    task: ChunkFiles(output_dir, task.name, suffix, settings) for task in examples.tasks
+  }
   # The locks come before all writes, so that a refused job has changed no file.
   with contextlib.ExitStack() as locks:
     with writing("the lock", output_dir):
       for files in outputs.values():
         locks.enter_context(files.lock())
+    if verify_matching_vocabs_fn is not None:
+      verify_matching_vocabs_fn(dataset_cfg, model)
+    for task, files in outputs.items():
+      digest = plain_tasks.digest(task.name, dataset_cfg.split)
+      files.settings["digest of the texts"] = digest
     outputs = {
       task: files
       for task, files in outputs.items()

@@ -197,7 +197,8 @@ class ChunkFiles:
     output_dir: directory for results.
     task: name of the task.
     suffix: `<mode>.<extension>-<shard>-of-<shards>`.
-    settings: settings that must be the same in a rerun.
+    settings: settings that must be the same in a rerun; a caller may add some before
+      `finished`.
   """
 
   def __init__(
@@ -210,7 +211,7 @@ class ChunkFiles:
     self.directory = self.output_dir / f"tmp-{task}-{shard}"
     self.result = self.output_dir / self._fname
     self.marker = self.output_dir / f"{self._fname}.COMPLETED"
-    self._settings = json.loads(json.dumps(settings))
+    self.settings = json.loads(json.dumps(settings))
     # The number of examples of each complete chunk: found, or written since.
     self.done: dict[int, int] = {}
 
@@ -353,7 +354,7 @@ class ChunkFiles:
 
   def _changes(self, before: Mapping[str, Any]) -> str:
     """Returns the changes since the settings `before`, in words; '' means no change."""
-    now = self._settings
+    now = self.settings
     names = [n for n in {**before, **now} if before.get(n) != now.get(n)]
     return "; ".join(f"{n} was {before.get(n)}, is {now.get(n)}" for n in names)
 
@@ -368,7 +369,7 @@ class ChunkFiles:
 
   def _mark(self, marker: epath.Path, written: Mapping[str, Any]) -> None:
     with whole_file(marker, self._partial(marker)) as partial:
-      partial.write_text(json.dumps({**written, "settings": self._settings}))
+      partial.write_text(json.dumps({**written, "settings": self.settings}))
 
 
 def configuration() -> dict[str, str]:
