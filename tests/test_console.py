@@ -156,6 +156,9 @@ def test_a_fixed_draft_for_many_rows_gets_advice(rows, is_advised):
   tuned = {(rows, 10): (tuning.Job(DRAFTED, rows, 8, GREEDY, 10), DRAFTED)}
   advice = "Drafts gain most if few rows decode at once: --gin.BATCH_SIZE=1."
   assert (advice in closing(STATISTICS, tuned=tuned)) == is_advised
+  # A copying drafter finds no match at any batch size.
+  nothing = {**STATISTICS, "drafted": 0, "accepted": 0}
+  assert advice not in closing(nothing, tuned=tuned)
 
 
 # ---- The output of an import is held back, and shown if the import fails. ----

@@ -25,12 +25,13 @@ from t5x import partitioning, utils
 
 from lab.stress import memory
 from lab.stress.restore import restoring
-from specdec_t5x.checkpoints.networks import network_at
+from specdec_t5x.checkpoints.checkpoint import Checkpoint
 from specdec_t5x.core.distributions import Sampling
 from specdec_t5x.data.vocabularies import sentencepiece_vocabulary
 from specdec_t5x.decoding.decoder import Decoder
 from specdec_t5x.demo import embedded
 from specdec_t5x.drafters.draft_model import DraftModel
+from specdec_t5x.network.functional import network_for
 from specdec_t5x.t5x_bridge.model import EncoderDecoderModel
 
 # A setting: gamma (0 decodes plainly), temperature, batch size.
@@ -92,7 +93,8 @@ class Load:
     settings: Sequence[tuple[int, float, int]] = SETTINGS,
     replays: float = 0.03,
   ):
-    target, draft = (network_at(pair[x]) for x in ("target", "draft"))
+    paths = pair["target"], pair["draft"]
+    target, draft = (network_for(Checkpoint.open(x).settings()) for x in paths)
     partitioner = partitioning.PjitPartitioner(num_partitions=1)
     self.inputs, self._settings, self._replays = inputs, settings, replays
     self._random = np.random.default_rng(0)

@@ -37,10 +37,14 @@ def network_settings(path: str | None, dtype: str, **knobs: Any) -> Settings:
 
 
 def network_at(path: str, dtype: str = "float32") -> Network:
-  """Returns a checkpoint's network: a draft model, or a table of n-grams.
+  """Returns the lowest network of a cascade: a draft model, or a table of n-grams.
+
+  Args:
+    path: path of the checkpoint, DRAFT_2_CHECKPOINT_PATH in gin files.
+    dtype: dtype of the activations.
 
   Raises:
-    ValueError: if there is no checkpoint at `path`, the macro of a cascade's gin file.
+    ValueError: if there is no checkpoint at `path`. The message names the macro.
   """
   try:
     return network_for(Checkpoint.open(path).settings(dtype))

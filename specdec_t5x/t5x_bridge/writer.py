@@ -257,10 +257,13 @@ def speedup(statistics: Mapping[str, Any] | None, model: Any) -> float | None:
 
 
 def _may_gain_with_fewer_rows(drafted: int, model: Any) -> bool:
-  """Returns whether several rows decode at once, and no measurement shows a gain."""
+  """Returns whether drafts of a few rows may gain where these rows' drafts do not.
+
+  Either measured times have ruled drafts out, or several rows have drafts of a fixed
+  length, which no measurement supports.
+  """
   return model.decoder.drafter is not None and any(
-    # By measured times, rows have a draft only where it gains.
-    job.rows_at_once > 1 and not (drafted and tuning.needs_times(job.decoder))
+    job.rows_at_once > 1 and tuning.needs_times(job.decoder) == (not drafted)
     for job, _ in model.tuned.values()
   )
 

@@ -21,16 +21,7 @@ import numpy as np
 from absl import flags
 from tqdm import tqdm
 
-from t5x import (
-  command,
-  gin_utils,
-  hosts,
-  messages,
-  models,
-  partitioning,
-  plain_tasks,
-  utils,
-)
+from t5x import command, gin_utils, hosts, messages, models, partitioning, utils
 from t5x.inference_data import check_dataset, open_examples
 from t5x.inference_files import (
   MODES,
@@ -40,6 +31,7 @@ from t5x.inference_files import (
   write_inferences_to_file,
   writing,
 )
+from t5x.plain_tasks import digest_of
 
 _STEPS = {
   "predict": "predict_batch",
@@ -118,8 +110,7 @@ def infer(
     if verify_matching_vocabs_fn is not None:
       verify_matching_vocabs_fn(dataset_cfg, model)
     for task, files in outputs.items():
-      digest = plain_tasks.digest(task.name, dataset_cfg.split)
-      files.settings["digest of the texts"] = digest
+      files.settings["digest of the texts"] = digest_of(task.name, dataset_cfg.split)
     outputs = {
       task: files
       for task, files in outputs.items()

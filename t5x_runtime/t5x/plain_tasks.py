@@ -113,7 +113,7 @@ def find(name: Any) -> PlainTask | None:
   return _tasks.get(name) if isinstance(name, str) else None
 
 
-def digest(name: str, split: str) -> str | None:
+def digest_of(name: str, split: str) -> str | None:
   """Returns a digest of a task's texts; None if only seqio has the task."""
   if (task := find(name)) is None:
     return None
